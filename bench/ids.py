@@ -71,7 +71,7 @@ class DiscardingOutbox:
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         headers = [(h.TIMER_SOURCE, b"requests/0/1")]
         for verdict in verdicts:
-            self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict), headers, 1)
+            self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict, "requests/0/"), headers, 1)
         self.verdict_count += len(verdicts)
 
     def republish(self, rows: Sequence[Row]) -> None:

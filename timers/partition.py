@@ -15,15 +15,24 @@ from timers.core.index import Index, NoIndex
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.markers import MarkerIndex
+from timers.core.only_if import ConditionalIndex
 from timers.core.operation import Entry
 from timers.core.ports import Outbox, Store
-from timers.core.progress import MAX_REQUEST_BYTES, PARTITIONS, REJECT_OVERDUE, Hole, Progress
+from timers.core.progress import (
+    MAX_REQUEST_BYTES,
+    PARTITIONS,
+    REJECT_OVERDUE,
+    VERDICT_RETENTION,
+    Hole,
+    Progress,
+)
 from timers.core.reading import Reader
 from timers.core.schedules import ScheduleIndex
 from timers.core.second_barrier import CLEANING_S, NoBarrier, SecondBarrier
 from timers.core.store_validity import AnyAge, StoreAge, catch_up
 from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
+from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat
 
@@ -33,7 +42,7 @@ class Classes:
     """The classes that a machine is made of. Tests replace one of them by a broken one."""
 
     machine: type[Machine] = Machine
-    index: type[Index] = Index
+    index: type[ConditionalIndex] = ConditionalIndex
     schedule_index: type[ScheduleIndex] = ScheduleIndex
     marker_index: type[MarkerIndex] = MarkerIndex
     horizon: type[Horizon] = Horizon
@@ -75,6 +84,8 @@ class PartitionSpec:
             settings[PARTITIONS] = limits.partitions
         if request_format.decode_rejecting_overdue is not None:
             settings[REJECT_OVERDUE] = int(limits.reject_overdue)
+        if request_format.has_conditions:
+            settings[VERDICT_RETENTION] = self.retention_s
         return Variant(
             Reader(request_format.decoder, horizon, limits.max_request_bytes),
             settings,
@@ -90,8 +101,10 @@ class PartitionSpec:
             return self.classes.schedule_index(store, holes)
         if self.request_format.has_markers:
             return self.classes.marker_index(store, self.request_format.callback_topic)
-        has_ids = self.request_format.has_ids
-        return self.classes.index(store, self.retention_s, is_cold, holes) if has_ids else NoIndex()
+        if self.request_format.has_conditions:
+            place = topics.partition_name(*self.tp)
+            return self.classes.index(store, self.retention_s, is_cold, holes, place)
+        return Index(store, self.retention_s, is_cold, holes) if self.request_format.has_ids else NoIndex()
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon:
         if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):

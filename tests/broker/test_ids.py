@@ -272,13 +272,13 @@ def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pyte
     far, past = due_in(10_000), due_in(-100)
     with TimersClient() as client:
         assert client.schedule(ids.target, "k", "v", at=far, id="client-1") == "client-1"
-        assert client.update("client-1", ids.target, "k", "w", at=far + 1) == ("client-1", "replaced", far)
-        assert client.cancel("client-1") == ("client-1", "cancelled", far + 1)
-        assert client.cancel("client-1") == ("client-1", "unknown", None)
-        assert client.update("client-1", ids.target, "k", "x", at=far) == ("client-1", "unknown", None)
-        assert client.cancel("client-1") == ("client-1", "cancelled", far)
+        assert client.update("client-1", ids.target, "k", "w", at=far + 1)[:3] == ("client-1", "replaced", far)
+        assert client.cancel("client-1")[:3] == ("client-1", "cancelled", far + 1)
+        assert client.cancel("client-1")[:3] == ("client-1", "unknown", None)
+        assert client.update("client-1", ids.target, "k", "x", at=far)[:3] == ("client-1", "unknown", None)
+        assert client.cancel("client-1")[:3] == ("client-1", "cancelled", far)
         client.schedule(ids.target, b"\xff", "once", at=past, id="client-2")
-        assert client.update("client-2", ids.target, None, "twice", at=past) == ("client-2", "already-fired", past)
+        assert client.update("client-2", ids.target, None, "twice", at=past)[:3] == ("client-2", "already-fired", past)
         with ThreadPoolExecutor(16) as pool:
             told = list(pool.map(lambda number: client.cancel(f"nobody-{number}"), range(200)))
         assert [each.verdict for each in told] == ["unknown"] * 200

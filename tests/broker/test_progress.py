@@ -22,6 +22,8 @@ def progress_of(system: System) -> dict[str, Progress]:
     newest = {}
     for record in system.reader(system.settings.progress_topic, append_time=False).rest():
         assert record.key is not None and record.value is not None
+        if record.key == progress.APP_KEY:
+            continue
         newest[record.key.decode()], topic_id = progress.decode(record.value)
         assert len(topic_id) == 16
     return newest

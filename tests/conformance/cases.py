@@ -140,6 +140,9 @@ CASES = {
     "a number that only Python's int accepts": _bad("key-not-a-number", "11 ASCII digits", lambda s: b" 1_%d" % s),
     "a negative key": _bad("key-negative", "negative", _raw(b"-1")),
     "milliseconds": _bad("key-in-milliseconds", "in seconds it is", lambda s: b"%d001" % s),
+    "a condition without an id": Case(
+        _in(3), _to(TARGET), Letter("condition-without-id", "TIMERS_ID_TOPIC"), headers=(("timer-if", b"absent"),)
+    ),
     "no value": _bad("value-missing", "no value", None, _raw(None)),
     "no Future": _bad("value-not-a-future", "not a Future", None, _raw(b"\xff\x00not protobuf")),
     "a huge value": _bad("value-too-large", "1000000", None, _to(TARGET, "", bytes(10**6))),

@@ -78,10 +78,15 @@ def requests_by_id(draw: Draw) -> set[str]:
             draw.pick([b"order-7", draw.blob(20), draw.text(20).encode() * draw.number(40)]) if draw.number(5) else None
         )
         due = [(headers.TIMER_DUE, draw.pick([b"1800000000", request_key(draw)]))] if draw.number(5) else []
-        return key, request_value(draw), [*(request_headers(draw) or ()), *due] if draw.number(5) else None
+        condition = [(headers.TIMER_IF, draw.pick([b"absent", b"by-id/0/7", None, draw.blob(20)]))]
+        more = [*due, *(condition if draw.number(4) == 0 else [])]
+        return key, request_value(draw), [*(request_headers(draw) or ()), *more] if draw.number(5) else None
 
-    sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
-    decoded = future_by_id.decode(sent, MAX_REQUEST_BYTES)
+    kinds = [(fields, int(draw.number(9) > 0)) for fields in draw.many(8, one)]
+    sent = [TimedRecord(3 * index, *each, 1_800_000_000_123, kind) for index, (each, kind) in enumerate(kinds)]
+    decoded = future_by_id.decode_with_conditions(sent, MAX_REQUEST_BYTES)
+    assert decoded.append_s.keys() == {operation[1] for operation in decoded.operations}
+    assert decoded.conditions.keys() <= decoded.append_s.keys()
     cancels = [operation for operation in decoded.operations if operation[2] is None]
     sets = {(offset, due_s): id for id, offset, due_s, _ in decoded.operations if due_s is not None}
     rows = [(due_s, row) for due_s, group in decoded.rows.items() for row in group]
@@ -301,6 +306,7 @@ _CODES = {code for code in CODES if code.startswith(("key-", "value-"))} - {"val
 _CODES |= {"topic-missing", "topic-invalid"}
 
 _ID_CODES = (_CODES - {"key-missing", "value-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
+_CONDITION_CODES = {"condition-invalid", "condition-without-append-time"}
 
 _COUNTDOWN_CODES = (
     {"value-missing", "value-too-large", "value-not-json", "topic-missing", "topic-invalid"}
@@ -314,7 +320,7 @@ _SCHEDULE_CODES = (_ID_CODES - {"id-not-text", "value-not-a-future"}) | {"overdu
 FUZZES = {
     "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),
     "retries": Fuzz(retries, frozenset(_CODES | {"accepted", "retry-headers-missing"})),
-    "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | {"accepted", "cancel"})),
+    "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | _CONDITION_CODES | {"accepted", "cancel"})),
     "countdowns": Fuzz(countdowns, frozenset(_COUNTDOWN_CODES | {"accepted", "cancel"})),
     "schedules": Fuzz(schedules, frozenset(_SCHEDULE_CODES | {"accepted", "cancel"})),
     "markers": Fuzz(markers, frozenset(_MARKER_CODES | {"accepted", "no message"})),

@@ -33,6 +33,7 @@ class TimedRecord(NamedTuple):
     value: bytes | None
     headers: Any
     timestamp: int
+    timestamp_type: int = 1
 
 
 def digits(draw: Draw) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.operation import VERDICTS, Verdict, VerdictName
+from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
@@ -230,8 +230,12 @@ def test_legal_topics_are_kafkas(name: str) -> None:
     assert topics.is_legal(name) == (legal and name not in (".", ".."))
 
 
-@given(TEXT, st.sampled_from(VERDICTS), st.none() | st.integers(0, 10**11))
-def test_a_verdict_is_json_and_read_as_it_was_told(id: str, said: VerdictName, due_s: int | None) -> None:
-    value = verdict.encode(Verdict(id.encode(), 7, said, due_s))
-    assert verdict.decode(value) == (id, said, due_s)
-    assert json.loads(value) == {"id": id, "verdict": said, "due": due_s}
+@given(TEXT, st.sampled_from(VERDICTS), st.none() | st.integers(0, 10**11), st.none() | st.integers(NO_VERSION, 10**18))
+def test_a_verdict_is_json_and_read_as_it_was_told(
+    id: str, said: VerdictName, due_s: int | None, version: int | None
+) -> None:
+    value = verdict.encode(Verdict(id.encode(), 7, said, due_s, version), "ids/3/")
+    source = None if version is None or version == NO_VERSION else f"ids/3/{version}"
+    assert verdict.decode(value) == (id, said, due_s, source)
+    named = {} if version is None else {"version": source}
+    assert json.loads(value) == {"id": id, "verdict": said, "due": due_s, **named}

@@ -88,7 +88,7 @@ class MarkerLog(MachineLog):
         keys = [each.version.key for each in tracked.values() if each.version.key is not None]
         return sorted(key for key in keys if not progress.has_fired(key))
 
-    def entries(self, progress: Progress, applied: int) -> dict[bytes, Entry | None]:
+    def entries(self, applied: int) -> dict[bytes, Entry | None]:
         _, tracked = self.fold(applied)
         return {
             id.encode(): (_due_s(each), each.version.record.offset, each.append_s, each.message.key, each.message.value)
@@ -140,7 +140,7 @@ class MarkerCheckers(Checkers):
         self.marker_logs: dict[TopicPartition, MarkerLog] = {}
         for machine, log in self.logs.items():
             if machine[0] == MARKERS:
-                oracle = IdOracle()
+                oracle = IdOracle(log.cold.first_copy, log.cold.has_cold_entry)
                 self.marker_logs[machine] = MarkerLog(log.cold, id_oracle=oracle, message_topic=topic)
         self.logs.update(self.marker_logs)
 
@@ -195,7 +195,7 @@ class MarkerSimulator(Simulator):
         return replace(super()._choose_settings(), marker_topic=MARKERS, message_topic=message_topic)
 
     def _new_checkers(self) -> Checkers:
-        return MarkerCheckers(self.log, self._settings, self.machines)
+        return MarkerCheckers(self.log, self._settings, self.machines, self._first_level)
 
     def start(self) -> None:
         """A consumer begins to work on a message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation import clock_mutations as k
 from tests.simulation import cold_mutations as c
+from tests.simulation import condition_mutations as ci
 from tests.simulation import delivery_mutations as d
 from tests.simulation import id_mutations as i
 from tests.simulation import level_mutations as lv
@@ -15,6 +16,7 @@ from timers.core.delivery import Delivery
 from timers.core.horizon import Horizon
 from timers.core.loop import Loop
 from timers.core.machine import Machine
+from timers.core.only_if import ConditionalIndex
 from timers.core.schedules import ScheduleIndex
 from timers.testing import Parts, SimOutbox, SimWorker
 from timers.testing.worker import REAL
@@ -52,6 +54,10 @@ def loop(broken: type[Loop]) -> Mutation:
     return Parts(loop=broken), SimWorker
 
 
+def index(broken: type[ConditionalIndex]) -> Mutation:
+    return Parts(index=broken), SimWorker
+
+
 def upgraded(broken: type[Machine]) -> Mutation:
     """In runs with two versions of workers."""
     return Parts(machine=broken), lv.UpgradedWorker
@@ -87,9 +93,25 @@ MUTATIONS: dict[str, Mutation] = {
     "ids: a late cancel changes nothing": (Parts(index=i.IgnoresLateCancels), SimWorker),
     "ids: a callback names no version": outbox(i.FiresWithoutSource),
     "ids: no verdicts": outbox(i.SendsNoVerdicts),
-    "ids: swept by uncommitted progress": machine(i.SweepsByUncommittedProgress),
+    "ids: swept by uncommitted progress": (Parts(machine=i.SweepsByUncommittedProgress), ci.WithoutConditions),
     "ids: a second fires before its requests are read": (Parts(barrier=i.FiresBeforeRequestsAreRead), SimWorker),
     "ids: only the first second waits": (Parts(barrier=i.OnlyFirstSecondWaits), SimWorker),
+    "[I27] conditions are ignored": index(ci.IgnoresConditions),
+    "[I27] a replay takes refused requests": index(ci.ReplaysRefusedRequests),
+    "[I27] refused requests keep their rows": index(ci.KeepsRefusedRows),
+    "[I27] refused requests go cold": index(ci.ForwardsRefusedRequests),
+    "[I27] refused requests get no verdict": index(ci.SendsNoRefusals),
+    "[I27] what has fired is absent": index(ci.FiredIsAbsent),
+    "[I27] what has fired is swept": index(ci.SweepsWhatHasFired),
+    "[I27] pending ids are swept": index(ci.SweepsPendingIds),
+    "[I27] cancelled ids are absent": index(ci.CancelledIsAbsent),
+    "[I27] a cancel of nothing counts": index(ci.CancelsOfNothingCount),
+    "[I27] the present retention decides": index(ci.UsesThePresentRetention),
+    "[I27] the time is not stored": index(ci.ForgetsTheTime),
+    "[I27] a copy has a source of its own": index(ci.CopiesHaveTheirOwnSource),
+    "[I27] no change is too late": index(ci.IsNeverTooLate),
+    "[I27] a batch is judged without its earlier records": index(ci.JudgesByTheStoreAlone),
+    "[I27] a raise forgets what had fired": (Parts(index=ci.RaisesWithoutWhatHadFired), ci.RaisedLater),
     "cold: every copy counts": horizon(c.CountsEveryCopy),
     "cold: a restart forgets which copy counted": horizon(c.RemembersCopiesInMemoryOnly),
     "cold: the last copy counts": horizon(c.TheLastCopyCounts),

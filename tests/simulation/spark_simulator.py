@@ -16,6 +16,7 @@ from functools import partial
 from typing import ClassVar
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
@@ -166,8 +167,10 @@ class SimSpark:
         request, retry = self.settings.request_topic, self.settings.retry_topic
         self._requests = [(request, number) for number in range(PARTITIONS)]
         retries = [(retry, number) for number in range(PARTITIONS)]
-        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
+        self._level = levels.CONDITIONS if seed % 2 else levels.FIRST
+        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries], self._level)
         self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
+        self.worker.first_level = self._level
         self.worker.assign(retries)
         self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), 0)
         self._old = self.checkpoint.copy()
@@ -250,7 +253,8 @@ class SimSpark:
             value = bytes(self.random.choice([3, 3, 3, 400, 2_500]))
             request = future.encode(self.random.choice(TARGETS), self.random.choice("abc"), value)
             partition = self.random.randrange(PARTITIONS)
-            self.log.append(self.settings.request_topic, key, request, [("h", b"1")], partition=partition)
+            headers = [("h", b"1"), *([(h.TIMER_IF, b"absent")] if due % 20 == 0 else [])]
+            self.log.append(self.settings.request_topic, key, request, headers, partition=partition)
 
     def _aborted(self) -> None:
         """A sender aborts a transaction: its offsets stay unused."""
@@ -376,7 +380,7 @@ class SimSpark:
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(records), size):
             part = records[first : first + size]
-            decoded = NATIVE.decode(part, LIMITS.max_request_bytes)
+            decoded = NATIVE.decoder(self._level, False)(part, LIMITS.max_request_bytes)
             groups = timer_batches.groups(partition, decoded.rows)
             found.append(Arrivals.unpack(Arrivals(partition, part[0].offset, groups, decoded.rejected).pack()))
         return found

@@ -74,7 +74,7 @@ def test_no_run_with_an_upgrade_breaks_a_promise(seeds: range) -> None:
 
 @pytest.mark.parametrize("steps", [500, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_long_run(steps: int) -> None:
-    simulator = Simulator(seed=4252, steps=steps)
+    simulator = Simulator(seed=71, steps=steps)
     simulator.run()
     assert simulator.checkers.counts["fired"] > steps // 7
     assert simulator.checkers.counts["replaced"] > steps // 50

@@ -29,10 +29,11 @@ def request(
     topic: str = "timer-request",
     code: str | None = None,
     content: int = 7,
+    conditional: bool = False,
 ) -> tuple[object, ...]:
     name = f"{topic}/0/{offset}"
     timer_id = id or (name if kind == "timer" else None)
-    record = topic, 0, offset, accepted_ms, LOG_APPEND_TIME, 100, b"record"
+    record = topic, 0, offset, accepted_ms, LOG_APPEND_TIME, 100, b"record", conditional
     return *record, kind, timer_id, due_s, due_s, target, 0, name, code, b"callback", content
 
 

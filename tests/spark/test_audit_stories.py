@@ -24,6 +24,7 @@ from timers.spark.requests import REQUEST
 pytestmark = pytest.mark.spark
 
 CANCEL: dict[str, Any] = {"kind": "cancel", "due_s": None, "target": None}
+ONLY_IF: dict[str, Any] = {"accepted_ms": BEFORE, "conditional": True}
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +52,21 @@ def with_ids(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
         # k: as j, but three firings; l: as j, but one
         *(request(20, id="k"), request(21, id="k", accepted_ms=AFTER)),
         *(request(22, id="l"), request(23, id="l", accepted_ms=AFTER)),
+        # n: a change is refused, the next one counts; o: a condition without a verdict; p: set after it was forgotten
+        *(request(26, id="n"), request(27, id="n", **ONLY_IF), request(28, DUE + 6, id="n", **ONLY_IF)),
+        *(request(29, id="o"), request(30, DUE + 7, id="o", **ONLY_IF)),
+        *(request(31, id="p"), request(32, DUE + 8, id="p", conditional=True, accepted_ms=AFTER)),
         # m: one that cannot be read does not end its story
         *(request(24, id="m"), request(25, id=None, kind="rejected", due_s=None, target=None, code="due-missing")),
     ]
     firings = [fired("a", due_s=DUE + 5), *map(fired, ["c", "d", "f", "i", *"jk", "l", "m"])]
+    firings += [fired("n", AFTER, due_s=DUE + 6), fired("o"), fired("p", AFTER, due_s=DUE + 8)]
     firings += [fired(id, AFTER + number) for number, id in enumerate("jkk")]
     verdicts = [
         *(("timer-request/0/1", "replaced"), ("timer-request/0/3", "cancelled"), ("timer-request/0/5", "cancelled")),
         *(("timer-request/0/7", "already-fired"), ("timer-request/0/9", "unknown"), ("timer-request/0/17", "replaced")),
         *((f"timer-request/0/{offset}", "already-fired") for offset in (19, 21, 23)),
+        *(("timer-request/0/27", "exists"), ("timer-request/0/28", "replaced"), ("timer-request/0/32", "set")),
     ]
     letters = [("timer-request/0/25", 1, "due-missing")]
     return said(became(spark, asked, firings, verdicts=verdicts, letters=letters))
@@ -81,6 +88,9 @@ def with_ids(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
         ((20, 21), [("fired", ["duplicate"]), ("fired", [])]),
         ((22, 23), [("fired", []), ("lost", ["lost"])]),
         ((24, 25), [("fired", []), ("dead-lettered", [])]),
+        ((26, 27, 28), [("replaced", []), ("refused", []), ("fired", [])]),
+        ((29, 30), [("fired", []), ("undecided", [])]),
+        ((31, 32), [("lost", ["lost"]), ("fired", [])]),
     ],
 )
 def test_a_story_of_an_id(

@@ -51,6 +51,7 @@ RECORDS: list[tuple[str, int, int, bytes | None, bytes | None, Headers]] = [
     (BY_ID, 0, 6, b"order-1", None, DUE),
     (BY_ID, 0, 7, "größe".encode(), VALUE, [("trace", b"x"), *DUE]),
     (BY_ID, 0, 8, b"order-2", VALUE, []),
+    (BY_ID, 0, 9, b"order-2", VALUE, [*DUE, (h.TIMER_IF, b"absent")]),
     (NATIVE, 2, 5, b"1700000000", VALUE, [("trace", b"x"), *COPY_OF]),
     ("waits", 0, 0, b"key", b'{"topic": "orders", "message": "body", "countdown": 120.5}', []),
     ("waits", 0, 1, b"order-3", b'{"id": "order-3", "cancel": true}', []),
@@ -83,6 +84,7 @@ EXPECTED = [
     expected(BY_ID, 0, 6, "cancel", "order-1", None, None, None, 0, "by-id/0/6", None),
     expected(BY_ID, 0, 7, "timer", "größe", *[1_700_000_000] * 2, "orders", 0, "by-id/0/7", None),
     expected(BY_ID, 0, 8, "rejected", None, None, None, None, 0, "by-id/0/8", "due-missing"),
+    expected(BY_ID, 0, 9, "timer", "order-2", *[1_700_000_000] * 2, "orders", 0, "by-id/0/9", None),
     expected(NATIVE, 2, 5, "copy", None, None, None, None, 0, "timer-request/2/5", None),
     expected("waits", 0, 0, "timer", "waits/0/0", *[1_600_000_121] * 2, "orders", 0, "waits/0/0", None),
     expected("waits", 0, 1, "cancel", "order-3", None, None, None, 0, "waits/0/1", None),
@@ -117,7 +119,7 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
     }
     keys: dict[tuple[object, ...], bytes | None] = {record[:3]: record[3] for record in RECORDS}
     found = decoded.drop("callback_key", "content")
-    whole = [(*row[:4], 1, sizes[row[:3]], keys[row[:3]], *row[4:]) for row in EXPECTED]
+    whole = [(*row[:4], 1, sizes[row[:3]], keys[row[:3]], row[:3] == (BY_ID, 0, 9), *row[4:]) for row in EXPECTED]
     assertDataFrameEqual(found, spark.createDataFrame(whole, found.schema))
 
 

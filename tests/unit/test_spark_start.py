@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.config.settings import Settings
+from timers.core.levels import CONDITIONS
 from timers.core.progress import SEAL, Progress, SettingChange
 from timers.errors import SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
@@ -52,6 +53,9 @@ class Log:
     def check(self, tp: Any, record: bytes | None) -> Progress:
         return self._progress
 
+    def level_of_new_machines(self) -> int:
+        return CONDITIONS
+
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         return self._low, 100
 
@@ -78,7 +82,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_engine_waits_for_a_leader_that_changes(plan: Any) -> None:
     made = plan(Log(failures=3))
-    assert made == Plan("path", 2, 1000, CLUSTER, {0: 0}, {0: Progress()}, 7)
+    assert made == Plan("path", 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(CONDITIONS)}, 7, CONDITIONS)
 
 
 def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:

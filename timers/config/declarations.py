@@ -180,9 +180,11 @@ class Declarations(ConsoleDeclarations):
     )
     verdict_retention_s: int = whole_number(
         (1, 31_536_000),
-        "How long the worker remembers the id of a timer after it fired. During this time a cancel gets the verdict "
-        "already-fired, afterwards unknown. For the same time after its due second, a second promoted copy of a cold "
-        "timer has no effect. Each remembered id takes about 50 bytes of disk.",
+        "How long the worker remembers the id of a timer after it fired or was cancelled. During this time a cancel of "
+        "a fired timer gets the verdict already-fired, afterwards unknown, and a request with timer-if: absent is "
+        "refused. "
+        "For the same time after its due second, a second promoted copy of a cold timer has no effect. Each remembered "
+        "id takes about 50 bytes of disk. A new value applies to requests that are read after the change.",
         default=86_400,
         unit="s",
     )

@@ -84,7 +84,7 @@ class Accepting(MachineState):
         new_progress = replace(self.progress, next_offset=to_offset)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
-        accepted = len(records) - len(ended) - len(decoded.copies)
+        accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
         late_count, copy_count = sum(map(len, late.values())), len(decoded.copies)
         self.counters.note_accepted(to_offset, accepted, late_count, copy_count, decoded.ignored, decoded.callers)
         has_output = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded

@@ -30,7 +30,7 @@ from timers.core.operation import (
     Verdict,
 )
 from timers.core.ports import Store
-from timers.core.progress import Hole, reached
+from timers.core.progress import Hole, Progress, reached
 from timers.core.sweeping import Sweeper
 from timers.core.timer import Decoded, Row, RowsByDue, id_bytes
 
@@ -79,6 +79,13 @@ class Index:
         self._is_cold = is_cold
         self._holes = holes
         self._sweeper = Sweeper(store)
+
+    def enter(self, progress: Progress) -> None:
+        """Note the settings history, when the machine opens and when it was raised. This index does not use it."""
+
+    def raised(self, progress: Progress, level: int) -> Progress:
+        """Returns the progress with what the index must know of the time before the raise; mostly nothing."""
+        return progress
 
     def settle(
         self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey

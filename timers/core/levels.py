@@ -8,7 +8,8 @@ settings history says from which offset the level applies, so that a replay read
 level  what it adds
 ====== ================================================================
 1      everything before there were levels
-2      a hole: a wrong time was taken back [I24]. Only this sets it
+2      a hole: a wrong time was taken back [I24]
+3      requests with a condition [I27]
 ====== ================================================================
 """
 
@@ -18,12 +19,15 @@ FIRST = 1
 """The level of a machine that was never raised."""
 
 HOLES = 2
-"""The level that a partition has after its time was taken back."""
+"""The level that a partition has at least after its time was taken back."""
 
-SUPPORTED = 2
+CONDITIONS = 3
+"""From this level on, the header ``timer-if`` counts."""
+
+SUPPORTED = 3
 """The highest level that this version of the project supports."""
 
-RAISED_TO = 1
+RAISED_TO = 3
 """The level to which workers raise all partitions, if the operator allows it. Higher levels
 are set for single partitions."""
 

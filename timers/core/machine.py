@@ -97,8 +97,9 @@ class Machine(Accepting, Firing):
         if self.recovering or self._tick is None:
             return False
         self._outbox.begin(self._tick)
-        self._commit(self.progress.with_setting(FEATURE_LEVEL, level))
+        self._commit(self._index.raised(self.progress, level).with_setting(FEATURE_LEVEL, level))
         self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
+        self._index.enter(self.progress)
         return True
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:

@@ -46,6 +46,7 @@ class MachineState:
         self._clock_is_behind = False
         self._reader = variant.reader
         self._index = variant.index
+        self._index.enter(self.progress)
         self._horizon = variant.horizon
         self._barrier = variant.barrier
         self._store_age = variant.store_age

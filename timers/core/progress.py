@@ -21,6 +21,10 @@ HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
 """The horizon in seconds; 0: no timer goes cold."""
 SEAL = "cold-seal"
 """Secret of the partition's seals. Drawn when the partition first has a horizon."""
+VERDICT_RETENTION = "TIMERS_VERDICT_RETENTION_S"
+"""Seconds after its end for which an id is not absent (:mod:`timers.core.only_if`)."""
+FIRED_AT_CONDITIONS_S = "fired-at-conditions-s"
+"""Second that had fired when the machine was raised to the level of conditions."""
 FEATURE_LEVEL = "feature-level"
 """The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
 HOLE_DUE_S = "hole-due-s"
@@ -140,6 +144,11 @@ class Progress:
         if earlier and earlier[-1].value == value:
             return self
         return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
+
+    @classmethod
+    def first(cls, level: int) -> Progress:
+        """Returns the progress of a new machine, which has this feature level from its first record on."""
+        return cls().with_setting(FEATURE_LEVEL, level) if level > FIRST else cls()
 
     def has_same_history(self, history: tuple[SettingChange, ...], applied: int) -> bool:
         """Whether ``history`` and this history agree on all records below ``applied``.

@@ -6,7 +6,7 @@ work on it. Rows are kept in lists of one due second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -147,6 +147,8 @@ class PromotedCopy(NamedTuple):
     due_s: int
     append_s: int
     """Append second of the copy."""
+    keeps_original: bool = False
+    """Whether its entry names the request: a condition may name its source."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,10 @@ class Decoded:
     """Number of promoted copies that do not count."""
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
     """(caller, outcome) -> records, if the format names a caller."""
+    append_s: dict[int, int] = field(default_factory=dict)
+    """Offset of each operation that may depend on a condition -> its append second, or 0 if a producer set its time."""
+    conditions: dict[int, str] = field(default_factory=dict)
+    """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
 
     def extend(self, later: Decoded) -> None:
         """Add the result of the records that follow."""
@@ -174,8 +180,18 @@ class Decoded:
         self.operations.extend(later.operations)
         self.forwarded.extend(later.forwarded)
         self.copies.extend(later.copies)
+        self.append_s.update(later.append_s)
+        self.conditions.update(later.conditions)
         for caller, count in later.callers.items():
             self.callers[caller] = self.callers.get(caller, 0) + count
+
+    def drop(self, offsets: Collection[int]) -> None:
+        """Remove the timers of these offsets: rows, and requests that would go cold."""
+        if not offsets:
+            return
+        left = {due_s: [row for row in rows if row[0] not in offsets] for due_s, rows in self.rows.items()}
+        self.rows = {due_s: rows for due_s, rows in left.items() if rows}
+        self.forwarded = [each for each in self.forwarded if each.record.offset not in offsets]
 
 
 class Fetched(NamedTuple):

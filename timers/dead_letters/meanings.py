@@ -96,6 +96,18 @@ MEANINGS = {
         "A timer with an id has no header timer-due, or a schedule no scheduler-epoch.",
         "Send the due epoch second in this header, in ASCII digits. A wrong value gets the same code as a wrong key.",
     ),
+    "condition-invalid": Meaning(
+        "The header timer-if is not absent and not a source, or a cancel has absent.",
+        "Send absent, or the source of the version that the change was made for; see only if.",
+    ),
+    "condition-without-id": Meaning(
+        "A record on timer-request has the header timer-if, but its timer has no id.",
+        "Send it to the topic of TIMERS_ID_TOPIC, with the id as key.",
+    ),
+    "condition-without-append-time": Meaning(
+        "A record with the header timer-if has its producer's time.",
+        "Give the topic message.timestamp.type=LogAppendTime. A worker sets it at its start.",
+    ),
     "promotion-invalid": Meaning(
         "A record has the headers timer-promoted and timer-seal of a timer from the cold tier, but this "
         "partition did not send that timer there.",

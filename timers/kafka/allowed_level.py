@@ -6,6 +6,7 @@ Workers read it only while a machine of theirs could be raised, so it costs noth
 from __future__ import annotations
 
 import logging
+from time import monotonic, sleep
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -23,6 +24,9 @@ PARTITION = 0
 """Partition of the progress topic with the record."""
 
 TIMEOUT_S = 10.0
+
+NEW_APP_S = 30.0
+POLL_S = 0.2
 
 
 class AllowedLevel:
@@ -60,21 +64,34 @@ class AllowedLevel:
 def allow_in_new_app(settings: Settings, partitions: int) -> None:
     """Allow the level that this version raises to, if the app has no progress yet. Blocks. Call it before joining.
 
+    Brokers may need some seconds until they know topics that were created a moment ago.
+
     Args:
         settings: of the app.
         partitions: number of partitions of its progress topic.
     """
     if levels.RAISED_TO == levels.FIRST:
         return
+    deadline = monotonic() + NEW_APP_S
+    while True:
+        try:
+            if _is_new(settings, partitions):
+                allow(settings, levels.RAISED_TO)
+            return
+        except KafkaException as error:
+            if monotonic() > deadline:
+                logger.warning(
+                    "whether the app is new is not known (%s); `timers levels` shows its feature level", error
+                )
+                return
+        sleep(POLL_S)
+
+
+def _is_new(settings: Settings, partitions: int) -> bool:
     consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
     try:
-        for partition in range(partitions):
-            place = KafkaTopicPartition(settings.progress_topic, partition)
-            if consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]:
-                return
-        allow(settings, levels.RAISED_TO)
-    except KafkaException as error:
-        logger.warning("whether the app is new is not known (%s); `timers levels` shows its feature level", error)
+        places = (KafkaTopicPartition(settings.progress_topic, partition) for partition in range(partitions))
+        return not any(consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1] for place in places)
     finally:
         consumer.close()
 

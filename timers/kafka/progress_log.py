@@ -10,9 +10,11 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.progress import PARTITIONS, Progress
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
+from timers.kafka import allowed_level
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
@@ -80,6 +82,18 @@ class ProgressLog:
                 records = self._read_back(partition, low, high, keys)
             found.update({keys[key]: value for key, value in records.items()})
         return found
+
+    def level_of_new_machines(self) -> int:
+        """The feature level of a machine without progress: the one that the operator allows, if this version has it.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+        """
+        low, high = self.ends(self._settings.progress_topic, allowed_level.PARTITION)
+        key = progress_record.APP_KEY
+        value = self._read_back(allowed_level.PARTITION, low, high, {key: None}).get(key)
+        allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
+        return min(levels.RAISED_TO, allowed)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions."""

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     DateType,
     IntegerType,
@@ -30,6 +31,7 @@ _TYPES: dict[str, DataType] = {
     "int": IntegerType(),
     "bigint": LongType(),
     "date": DateType(),
+    "boolean": BooleanType(),
     "headers": HEADERS,
 }
 

@@ -45,6 +45,7 @@ def decode(records: DataFrame, max_request_bytes: int, request_topic: str) -> Da
     columns = {
         "bytes": size_bytes().cast("long"),
         "record_key": F.col("key"),
+        "conditional": F.lit(False),
         "kind": F.when(F.col("usual"), TIMER).otherwise(OTHER),
         "timer_id": _if_usual(source()),
         "wait_s": _if_usual(F.col("due_s")),

@@ -8,7 +8,7 @@ expressions compute the rest (sizes, names of records, hashes). Native requests 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import id_bytes, key_bytes
 from timers.spark.arrow import headers_of, record_batch
-from timers.spark.columns import RECORD, content, schema, size_bytes
+from timers.spark.columns import RECORD, content, header, schema, size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat, RequestRecord, schedule
@@ -34,7 +34,7 @@ _DECODED = (
 )
 _RECORD = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, bytes bigint, "
-    "record_key binary"
+    "record_key binary, conditional boolean"
 )
 
 REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint")
@@ -46,7 +46,8 @@ message, as :func:`timers.wire.headers.id_shown` shows it; for a rejected record
 any. ``due_s`` is the requested due second, and ``wait_s`` is the second that the record waits for; they differ on the
 retry topic. ``request`` is the original request: on the retry topic another record, for a tombstone the record that it
 ended. ``attempt`` is the number of failed attempts to send, ``bytes`` the size of key, value and headers.
-``record_key`` is the key of the record and ``callback_key`` that of the callback. ``content`` is the hash of the
+``record_key`` is the key of the record and ``callback_key`` that of the callback. ``conditional``: it may have been
+refused, because it has a condition. ``content`` is the hash of the
 callback (:func:`timers.spark.columns.content`)."""
 
 _CALLBACK = "value binary, headers headers"
@@ -54,7 +55,7 @@ _CALLBACK = "value binary, headers headers"
 _WITH_CALLBACK = schema(f"{_RECORD}, {_DECODED}, {_CALLBACK}")
 _ARROW = to_arrow_schema(_WITH_CALLBACK)
 _ARROW_DECODED = to_arrow_schema(schema(f"{_DECODED}, {_CALLBACK}"))
-_GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "bytes", "key")
+_GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "bytes", "key", "conditional")
 """Columns of a batch that stay as they are."""
 
 
@@ -78,7 +79,10 @@ def decode(
         for batch in batches:
             yield decode_batch(batch, opened, max_request_bytes)
 
-    needed = records.select(*RECORD.names, size_bytes().cast("long").alias("bytes"))
+    may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
+    conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
+    sizes = size_bytes().cast("long").alias("bytes")
+    needed = records.select(*RECORD.names, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
     decoded = needed.mapInArrow(decode_batches, _WITH_CALLBACK)
     hash = content(F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic)
     return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(REQUEST.names)
@@ -105,7 +109,7 @@ def decode_batch(batch: pa.RecordBatch, formats: Mapping[str, RequestFormat], ma
 def _records(batch: pa.RecordBatch) -> list[RequestRecord]:
     columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
     headers, times = headers_of(batch.column("headers")), batch.column("timestamp_ms").to_pylist()
-    return list(map(RequestRecord._make, zip(*columns, headers, times, strict=True)))
+    return list(starmap(RequestRecord, zip(*columns, headers, times, strict=True)))
 
 
 def _decoded(

@@ -4,7 +4,9 @@
 
     due_s (8) | offset (8)     ->  msgpack array of rows, all of that due second
     0xFD number (8)            ->  msgpack map of id -> entry of the index as an array, or nil
-    0xFE id                    ->  due_s (8) | offset (8) | append second (8) | bytes of key (8) | key | value
+    0xFE id                    ->  due_s (8) | offset (8) | append second (8), for a cancelled id with due_s -1
+                                   | 2^63 + offset of the request (8), for a promoted copy
+                                   | bytes of key (8) | key | value, for a message that a marker tracks
     0xFF "applied"             ->  8 bytes
     0xFF "batch" slot (2)      ->  8 bytes: number of the batch that wrote the slot last
     0xFF "batches"             ->  8 bytes: how many batches were written
@@ -21,7 +23,7 @@ batch has higher offsets, so entries of one second do not overlap. Compared with
 is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
-:mod:`timers.store.index_journal`). Key and value are only in the entry of a message that a marker tracks. A version
+:mod:`timers.store.index_journal`). A version
 that is replaced or cancelled stays in its entry until its second is scanned: to write the entry again would take more
 time than it saves space.
 """
@@ -66,7 +68,10 @@ LAST_S = 2**56 - 1
 """A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
-ENTRY = struct.Struct(">QQQ")
+ENTRY = struct.Struct(">qQQ")
+
+_REQUEST = 1 << 63
+"""Added to the offset of a promoted copy's request: a length of a key is smaller."""
 
 _ANY_TEXT = "surrogatepass"
 """How to encode ids that are not UTF-8; see :func:`timers.core.timer.id_text`."""
@@ -80,7 +85,11 @@ def journal_key(number: int) -> bytes:
 def pack_entry(entry: Entry) -> bytes:
     """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
     head = ENTRY.pack(*entry[:3])
-    return head if len(entry) == 3 else b"".join((head, U64.pack(len(entry[3])), *entry[3:]))
+    if len(entry) == 3:
+        return head
+    if len(entry) == 4:
+        return head + U64.pack(_REQUEST + entry[3])
+    return b"".join((head, U64.pack(len(entry[3])), *entry[3:]))
 
 
 def unpack_entry(value: bytes) -> Entry:
@@ -88,8 +97,11 @@ def unpack_entry(value: bytes) -> Entry:
     due_s, offset, append_s = ENTRY.unpack_from(value)
     if len(value) == ENTRY.size:
         return due_s, offset, append_s
+    (number,) = U64.unpack_from(value, ENTRY.size)
+    if number >= _REQUEST:
+        return due_s, offset, append_s, number - _REQUEST
     start = ENTRY.size + U64.size
-    end = start + U64.unpack_from(value, ENTRY.size)[0]
+    end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]
 
 

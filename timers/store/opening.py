@@ -50,7 +50,10 @@ def open_partition(
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
                 records = log.read((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
             log.check_partitions(tp, records)
-        return progress, open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
+        store = open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
+        if progress == Progress():
+            progress = Progress.first(log.level_of_new_machines())
+        return progress, store
     finally:
         log.close()
 

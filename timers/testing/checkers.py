@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
+from timers.core.progress import Progress
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
-from timers.testing.cold import ColdLog
-from timers.testing.id_oracle import IdOracle, Request, Step, Violation, has_fired_verdict, is_ended
+from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
 from timers.testing.next_level import LEVEL, formats_at
-from timers.testing.schedules import ScheduleLog
 from timers.testing.store_checks import StoreChecks
 from timers.testing.worker import SimRunner
 from timers.wire import dead_letter
@@ -39,7 +38,7 @@ from timers.wire.formats import schedule
 class Checkers:
     """Checks the records of a log."""
 
-    def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition]) -> None:
+    def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition], level: int) -> None:
         self._log = log
         self._settings = settings
         self._rules = CallbackRules(settings)
@@ -55,14 +54,9 @@ class Checkers:
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
         self.lead_s = 0
-        """By how much timers may be early, because the clock of a broker is ahead by less than the limit."""
-        self.logs = {machine: MachineLog(ColdLog(self._formats[machine[0]])) for machine in machines}
+        """By how much timers may be early, because a broker's clock is ahead by less than the limit."""
+        self.logs = {each: MachineLog.of(self._formats[each[0]], Progress.first(level)) for each in machines}
         self._seals: dict[str, bytes] = {}
-        for machine, requests in self.logs.items():
-            if self._formats[machine[0]].topic_is_compacted:
-                requests.schedules = ScheduleLog()
-            elif self._formats[machine[0]].has_ids:
-                requests.id_oracle = IdOracle()
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()
 
@@ -129,7 +123,7 @@ class Checkers:
             return
         if log.id_oracle is not None and decoded.operations:
             (operation,) = decoded.operations
-            log.id_oracle.add(Step(operation, record.source, None if row is None else request))
+            log.id_oracle.add(Step(operation, record.source, None if row is None else request, record), log.progress)
             if row is None:
                 self.counts["cancels"] += 1
                 return
@@ -319,6 +313,8 @@ class Checkers:
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
+        if log.id_oracle is not None:
+            log.id_oracle.judge(after)
         if after.level > before.level:
             if min(self.supported(), default=LEVEL) < after.level:
                 raise Violation(f"{machine} was raised to level {after.level}, which a worker does not support")
@@ -341,6 +337,7 @@ class Checkers:
             rejected = request.key is None or log.cold.is_refused(request, log.progress)
             finished = offset < next_offset and (rejected or progress.has_fired(request.key or NEVER))
             finished = has_fired_verdict(request, next_offset) or (finished and not is_ended(request, next_offset))
+            finished = finished and not request.refused
             outcomes = self._outcomes(request)
             if outcomes != finished:
                 what = "lost" if finished and not outcomes else "twice" if outcomes > 1 else "before its progress"
@@ -375,7 +372,7 @@ class Checkers:
         self.check()
         for machine, log in self.logs.items():
             for offset, request in log.requests.items():
-                if request.copy_of is not None:
+                if request.copy_of is not None or request.refused:
                     continue
                 due = request.key is None or request.key[0] <= until_s
                 if due and not self._outcomes(request) and not is_ended(request, log.progress.next_offset):
@@ -389,6 +386,7 @@ class Checkers:
                 if request.forged:
                     refused = log.cold.is_refused(request, log.progress)
                     self.counts["rejected" if refused else "accepted"] += 1
+                self.counts["accepted"] -= request.refused
         accepted = self.counts["accepted"] - self.counts["retried"]
         out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
         ended = self.counts[CANCELLED] + self.counts[REPLACED]

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 from timers.config.settings import Settings
+from timers.core.levels import CONDITIONS, FIRST
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
@@ -48,7 +49,11 @@ class SimCluster:
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
         self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
-        self._failure_random = Random(f"{seed} failures")
+        self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
+        chosen = self._condition_random.choice(["never", "later", "always", "always"])
+        self._conditions = worker.conditions or chosen
+        """When conditions begin to count."""
+        self._first_level = CONDITIONS if self._conditions == "always" else FIRST
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
         self._settings = self._choose_settings()
@@ -82,6 +87,8 @@ class SimCluster:
             without_key=bool(self.log.compacted),
             many_late=self.log.most_records == SLOW_RECORDS,
             level_random=self._level_random if has_levels else None,
+            condition_random=self._condition_random if self._conditions != "never" else None,
+            wrong_conditions=self._conditions == "always",
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
@@ -92,6 +99,7 @@ class SimCluster:
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
+            each.first_level = self._first_level
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
 
     def _choose_settings(self) -> Settings:
@@ -111,7 +119,7 @@ class SimCluster:
         )
 
     def _new_checkers(self) -> Checkers:
-        return Checkers(self.log, self._settings, self.machines)
+        return Checkers(self.log, self._settings, self.machines, self._first_level)
 
     def _limit_log(self) -> None:
         """Choose what the brokers refuse."""
@@ -212,6 +220,25 @@ class SimCluster:
         ahead_s = self._clock_random.choice([3600, YEAR_S])
         self._oscillator.wrong_tick(ahead_s)
         return f"by {ahead_s} s"
+
+    def _raise_to_conditions(self) -> str:
+        """Let a worker raise its machines: from now on conditions count there. Then the clock may go back."""
+        worker = self._condition_random.choice(self.workers)
+        for machine in list(worker.runners):
+            if machine in worker.runners:  # a fenced worker ends, and owns none of them then
+                worker.raise_level(machine, CONDITIONS)
+        back_ms = self._condition_random.choice([0, 0, 1900, 5000])
+        if back_ms:
+            self._set_clock(-back_ms)
+        if self._condition_random.random() < 0.5:
+            self._workload.set_absent()
+        return f"{worker.name}, then back by {back_ms} ms"
+
+    def _change_retention(self) -> str:
+        """Change for how long a worker remembers ids in the machines that it opens."""
+        worker = self._condition_random.choice(self.workers)
+        worker.retention_s = self._condition_random.choice([2, 6, 86_400])
+        return f"{worker.name} {worker.retention_s}"
 
     def _repair(self) -> str:
         """Let a wrong clock fire timers of a partition, correct it, and take the time of the partition back.

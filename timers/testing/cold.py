@@ -11,6 +11,7 @@ from random import Random
 
 from timers.config.settings import Settings
 from timers.core.horizon import is_far
+from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import TopicPartition
@@ -113,10 +114,19 @@ class ColdLog:
 
     def is_cold(self, request: Request, progress: Progress) -> bool:
         """Whether a request must be forwarded to the cold topic."""
-        if not self.request_format.allows_cold_tier or request.key is None or request.copy_of is not None:
+        if request.key is None or request.copy_of is not None or request.refused:
             return False
-        horizon_s = progress.setting_at(HOT_HORIZON, request.record.offset, 0)
-        return is_far(request.key[0], request.record.timestamp // 1000, horizon_s)
+        return self.has_cold(request.key, request.record.timestamp // 1000, progress)
+
+    def has_cold(self, key: OrderKey, append_s: int, progress: Progress) -> bool:
+        """Whether a version with this key is cold."""
+        due_s, offset = key
+        horizon_s = progress.setting_at(HOT_HORIZON, offset, 0)
+        return self.request_format.allows_cold_tier and is_far(due_s, append_s, horizon_s)
+
+    def has_cold_entry(self, entry: Entry, progress: Progress) -> bool:
+        """Whether the version of an entry is cold."""
+        return self.has_cold(entry[:2], entry[2], progress)
 
     def is_refused(self, request: Request, progress: Progress) -> bool:
         """Whether a request is a forged copy and must be rejected."""
@@ -136,11 +146,3 @@ class ColdLog:
         if request.copy_of is not None:
             return self.first_copy(request.copy_of, below) is request
         return not self.is_cold(request, progress) and not self.is_refused(request, progress)
-
-    def entry(self, original: Request, below: int) -> Entry | None:
-        """The index entry of a promoted version; None if it has no copy below an offset."""
-        copy = self.first_copy(original, below)
-        if copy is None or copy.key is None:
-            return None
-        due_s, offset = copy.key
-        return due_s, offset, max(due_s, copy.record.timestamp // 1000)

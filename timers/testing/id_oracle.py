@@ -7,15 +7,30 @@ by then, and a version that was not ended fires at its due second.
 
 from __future__ import annotations
 
-from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from timers.core.index import is_over, latest
-from timers.core.keys import OrderKey
-from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry, Operation
-from timers.core.progress import Progress, reached
+from timers.core.index import is_over
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.levels import CONDITIONS
+from timers.core.operation import (
+    ABSENT,
+    ALREADY_FIRED,
+    CANCELLED,
+    CANCELLED_DUE_S,
+    CHANGED,
+    EXISTS,
+    REPLACED,
+    SET,
+    TOO_LATE,
+    UNKNOWN,
+    Entry,
+    Operation,
+)
+from timers.core.progress import FEATURE_LEVEL, FIRED_AT_CONDITIONS_S, VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
 from timers.testing.log import SimRecord
+from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
 
 
@@ -41,6 +56,8 @@ class Request:
     """The next record with the same id."""
     copy_of: Request | None = None
     """The cold request of which this is a promoted copy."""
+    refused: bool = False
+    """Whether its condition was not true, so that it is no timer."""
     forged: bool = False
     """Whether it looks like a promoted copy, but has no valid seal."""
 
@@ -58,35 +75,135 @@ class Step:
     source: str
     request: Request | None
     """None: it is a cancel."""
+    record: SimRecord | None = None
+    """None: it is a schedule."""
     before: Request | None = None
     """The version before it."""
     verdict: VerdictMessage | None = None
+    refusal: tuple[str, int | None] | None = None
+    """The verdict that says that it does not count; None: it counts."""
+    judges: bool = False
+    """Whether its condition counts, if it has one."""
+    is_first: bool = False
+    """Whether its id is absent before it."""
+    time_s: int = 0
+    """Latest append second so far."""
 
     @property
     def offset(self) -> int:
         return self.operation[1]
 
+    @property
+    def condition(self) -> str | None:
+        """What the record must find to count."""
+        value = h.last(self.record.headers, h.TIMER_IF) if self.record is not None and self.judges else None
+        return None if value is None else value.decode()
+
 
 @dataclass
 class IdOracle:
-    """Computes the history of all ids of one log."""
+    """Computes the history of all ids of one log.
 
-    _steps: dict[bytes, list[Step]] = field(default_factory=dict)
+    Args:
+        copy_of: returns the promoted copy of a request below an offset.
+        is_cold: whether a version with this entry is cold.
+
+    Attributes:
+        raised_from: offset from which conditions count; None: they do not count yet.
+    """
+
+    copy_of: Callable[[Request, int], Request | None]
+    is_cold: Callable[[Entry, Progress], bool]
+    raised_from: int | None = None
+    _steps: list[Step] = field(default_factory=list)
     _by_source: dict[str, Step] = field(default_factory=dict)
+    _progress: Progress = Progress()  # noqa: RUF009  # frozen
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Step, progress: Progress) -> None:
         """Add a visible record. Transactions become visible late, so records may be added out of order."""
-        steps = self._steps.setdefault(step.operation[0], [])
-        insort(steps, step, key=lambda each: each.offset)
+        self._steps.append(step)
+        self._steps.sort(key=lambda each: each.offset)
         self._by_source[step.source] = step
-        before: Request | None = None
-        for each in steps:
-            each.before = before
-            if before is not None:
-                before.end = each
-            before = each.request
-        if before is not None:
-            before.end = None
+        self.judge(progress)
+
+    def judge(self, progress: Progress) -> None:
+        """Find out which records count, by the settings history of a progress."""
+        self._progress = progress
+        raises = [c.from_offset for c in progress.settings if c.name == FEATURE_LEVEL and c.value >= CONDITIONS]
+        self.raised_from = min(raises, default=None)
+        for request in [step.request for step in self._steps if step.request is not None]:
+            request.end, request.refused = None, False
+        time_s = 0
+        last: dict[bytes, Step | None] = {}
+        for step in self._steps:
+            previous = last.get(step.operation[0])
+            step.before = None if previous is None else previous.request
+            step.judges = self.raised_from is not None and step.offset >= self.raised_from
+            step.refusal, former = None, previous
+            if step.judges:
+                assert step.record is not None
+                step.time_s = time_s = max(time_s, step.record.timestamp // 1000)
+                if previous is not None and self.is_past(self._entry(previous, step.offset), time_s):
+                    former = None
+                step.refusal = self._refusal(step, former)
+            step.is_first = former is None
+            if step.refusal is None:
+                last[step.operation[0]] = self._last_after(step, former)
+                if step.before is not None:
+                    step.before.end = step
+            elif step.request is not None:
+                step.request.refused = True
+
+    def _refusal(self, step: Step, former: Step | None) -> tuple[str, int | None] | None:
+        condition, due_s = step.condition, None if former is None else former.operation[2]
+        if condition is None:
+            return None
+        if condition == ABSENT:
+            return None if former is None else (EXISTS, due_s)
+        if former is None or self._version(former, step.offset) != condition:
+            return CHANGED, due_s
+        assert step.record is not None
+        return (TOO_LATE, due_s) if due_s is not None and step.record.timestamp >= due_s * 1000 else None
+
+    @staticmethod
+    def _last_after(step: Step, former: Step | None) -> Step | None:
+        """The record that the index holds after one that counts; None: the id is absent."""
+        if step.request is not None:
+            return step
+        if not step.judges or former is None:
+            return None
+        return step if former.request is not None else former
+
+    def is_past(self, entry: Entry, time_s: int) -> bool:
+        """Whether an entry of the index counts as absent for records with this latest append second."""
+        due_s, offset, append_s = entry[:3]
+        settings = self._progress.settings
+        first_s = next((change.value for change in settings if change.name == VERDICT_RETENTION), 0)
+        if max(due_s, append_s) + self._progress.setting_at(VERDICT_RETENTION, offset, first_s) <= time_s:
+            return True
+        if self.raised_from is None or offset >= self.raised_from or self.is_cold(entry, self._progress):
+            return False
+        fired_s = self._progress.setting_at(FIRED_AT_CONDITIONS_S, self.raised_from, -1)
+        holes = [hole for hole in self._progress.holes if hole.before_offset <= self.raised_from]
+        return (due_s, offset) <= reached((fired_s - 1, MAX_OFFSET), holes, offset)
+
+    def _entry(self, step: Step, below: int) -> Entry:
+        """What the index must hold after a record, and after its copy, if that is below an offset."""
+        _, offset, due_s, append_s = step.operation
+        if step.request is None or due_s is None:
+            return CANCELLED_DUE_S, offset, step.time_s
+        copy = self.copy_of(step.request, below)
+        if copy is None:
+            return due_s, offset, append_s
+        at = copy.record.offset
+        entry = (due_s, at, max(due_s, copy.record.timestamp // 1000))
+        return (*entry, offset) if self.raised_from is not None and at >= self.raised_from else entry
+
+    def _version(self, step: Step, below: int) -> str:
+        """The source that a condition must name: that of the copy, if it came back before conditions counted."""
+        entry = self._entry(step, below)
+        place, _, _ = step.source.rpartition("/")
+        return f"{place}/{entry[3] if len(entry) == 4 else entry[1]}"
 
     def add_verdict(self, source: str, key: bytes | None, verdict: VerdictMessage) -> None:
         step = self._by_source.get(source)
@@ -98,28 +215,40 @@ class IdOracle:
 
     def check(self, progress: Progress, retention_s: int) -> None:
         """Check that each accepted record has the right verdict, and that no other record has one."""
-        for step in self._by_source.values():
+        for step in self._steps:
             allowed = self._allowed(step, progress, retention_s) if step.offset < progress.next_offset else [None]
             found = None if step.verdict is None else (step.verdict.verdict, step.verdict.due_s)
             if found not in allowed:
                 raise Violation(f"{step.source} has the verdict {found}, not one of {allowed}")
 
     def _allowed(self, step: Step, progress: Progress, retention_s: int) -> list[tuple[str, int | None] | None]:
-        without_version = (UNKNOWN, None) if step.request is None else None
-        if step.before is None or step.before.key is None:
-            return [without_version]
-        due_s = step.before.key[0]
-        allowed: list[tuple[str, int | None] | None] = [
-            (CANCELLED if step.request is None else REPLACED, due_s),
-            (ALREADY_FIRED, due_s),
-        ]
-        entry = (*step.before.key, step.before.record.timestamp // 1000)
+        if step.refusal is not None:
+            return [step.refusal]
+        alone = (UNKNOWN, None) if step.request is None else (SET, None) if step.condition is not None else None
+        before = step.before
+        if before is None or before.key is None:
+            return [alone]
+        due_s = before.key[0]
+        in_time = (CANCELLED if step.request is None else REPLACED, due_s)
+        if step.judges:
+            return [in_time, alone if step.is_first else (ALREADY_FIRED, due_s)]
+        entry = (*before.key, before.record.timestamp // 1000)
         through = reached(progress.fired_through, progress.holes, entry[1])
-        return [*allowed, without_version] if is_over(entry, through, retention_s) else allowed
+        allowed: list[tuple[str, int | None] | None] = [in_time, (ALREADY_FIRED, due_s)]
+        return [*allowed, alone] if is_over(entry, through, retention_s) else allowed
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
-        operations = sorted((step.operation for step in self._by_source.values()), key=lambda each: each[1])
-        return latest([each for each in operations if each[1] < applied])
+        """What the index must hold of each id. Entries whose time is over may be absent."""
+        last: dict[bytes, Step | None] = {}
+        for step in self._steps:
+            if step.offset < applied and step.refusal is None:
+                id = step.operation[0]
+                last[id] = self._last_after(step, None if step.is_first else last.get(id))
+        return {id: None if step is None else self._entry(step, applied) for id, step in last.items()}
+
+    def time_s(self, applied: int) -> int:
+        """The latest append second of the records below an offset that may have conditions."""
+        return max((step.time_s for step in self._steps if step.judges and step.offset < applied), default=0)
 
 
 def is_ended(request: Request, next_offset: int) -> bool:

@@ -65,6 +65,11 @@ class SimRecord:
         return self.timestamp_ms if self.created_ms is None else self.created_ms
 
     @property
+    def timestamp_type(self) -> int:
+        """Kafka's: 1 if the broker set the timestamp, 0 if the producer did."""
+        return int(self.created_ms is None)
+
+    @property
     def source(self) -> str:
         """``<topic>/<partition>/<offset>``."""
         return f"{self.topic}/{self.partition}/{self.offset}"

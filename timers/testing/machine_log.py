@@ -12,6 +12,7 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.testing.cold import ColdLog
 from timers.testing.id_oracle import IdOracle, Request, is_ended
 from timers.testing.schedules import ScheduleLog
+from timers.wire.formats import RequestFormat
 
 
 @dataclass
@@ -26,6 +27,16 @@ class MachineLog:
     """None: its timers have no ids, or are schedules."""
     schedules: ScheduleLog | None = None
     """None: its requests are no schedules. Schedules are only here, not in ``requests``."""
+
+    @classmethod
+    def of(cls, request_format: RequestFormat, progress: Progress) -> MachineLog:
+        """Returns the log of a machine that nothing was written to."""
+        log = cls(ColdLog(request_format), progress=progress)
+        if request_format.topic_is_compacted:
+            log.schedules = ScheduleLog()
+        elif request_format.has_ids:
+            log.id_oracle = IdOracle(log.cold.first_copy, log.cold.has_cold_entry)
+        return log
 
     def level_at(self, offset: int) -> int:
         """The feature level at which a request is read."""
@@ -46,19 +57,15 @@ class MachineLog:
             if offset < next_offset
             and request.key is not None
             and not progress.has_fired(request.key)
+            and not request.refused
             and (request.original.end is None or request.original.end.offset >= next_offset)
             and self.cold.is_timer(request, progress, next_offset)
         )
 
-    def entries(self, progress: Progress, applied: int) -> dict[bytes, Entry | None]:
+    def entries(self, applied: int) -> dict[bytes, Entry | None]:
         """The entries that the index must hold."""
         assert self.id_oracle is not None
-        entries = self.id_oracle.entries(applied)
-        for id, entry in entries.items():
-            request = None if entry is None else self.requests[entry[1]]
-            if request is not None and self.cold.is_cold(request, progress):
-                entries[id] = self.cold.entry(request, applied) or entry
-        return entries
+        return self.id_oracle.entries(applied)
 
     def cold_requests(self, progress: Progress) -> int:
         """Number of cold requests that are neither promoted nor ended."""

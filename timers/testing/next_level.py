@@ -27,7 +27,7 @@ def shift_of(headers: Any) -> int:
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode native requests at :data:`LEVEL`."""
-    decoded = future.decode(records, max_request_bytes)
+    decoded = future.decode_refusing_conditions(records, max_request_bytes)
     rows: dict[int, list[Row]] = {}
     for due_s, group in decoded.rows.items():
         for row in group:

@@ -84,6 +84,9 @@ class Simulator(SimCluster):
             actions += [(self._repair, 4)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
+        if self._settings.id_topic and self._conditions != "never":
+            actions += [(self._change_retention, 1)]
+            actions += [(self._raise_to_conditions, 2)] if self._conditions == "later" else []
         if self._leader_random.random() < 0.15:
             actions += [(self._fall_silent, 2)]
         actions += self._level_actions
@@ -218,7 +221,10 @@ class Simulator(SimCluster):
         return f"{len(steps)} times"
 
     def _promote(self) -> str:
-        return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))  # early, late, or more than once
+        promoted = self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))  # early, late, or more than once
+        if self._condition_random.random() < 0.5:
+            self._workload.change_promoted()
+        return promoted
 
     def _forge(self) -> str:
         return self._workload.forge(self._cold_random)

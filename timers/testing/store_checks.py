@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 from timers.config.settings import Settings
 from timers.core.index import is_over
 from timers.core.limits import Limits
-from timers.core.progress import HOT_HORIZON, reached
+from timers.core.only_if import TIME_ID
+from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange, reached
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryStore
-from timers.testing.id_oracle import Violation
+from timers.testing.id_oracle import IdOracle, Violation
 from timers.testing.log import SimLog
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
@@ -46,19 +47,32 @@ class StoreChecks:
         if log.schedules is not None:
             self._check_schedules(runner, log.schedules)
             return
+        if _retentions(progress, store.applied) != _retentions(log.progress, store.applied):  # fenced, as above
+            return
         expected, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
         if keys != expected:
             missing, surplus = sorted(set(expected) - set(keys)), sorted(set(keys) - set(expected))
             raise Violation(f"the store of {runner.name} differs from its log: missing {missing}, surplus {surplus}")
         if log.id_oracle is not None:
-            known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
-            for id in known.keys() | wanted.keys():
-                entry = wanted.get(id)
-                if known.get(id) == entry:
+            self._check_index(runner, log, log.id_oracle)
+
+    def _check_index(self, runner: SimRunner, log: MachineLog, oracle: IdOracle) -> None:
+        store, progress = runner.store, runner.machine.progress
+        known, wanted = dict(store.entries_after(TIME_ID, 10**6)), log.entries(store.applied)
+        time_s, (held,) = oracle.time_s(store.applied), store.entries([TIME_ID]).values()
+        if held != ((time_s, 0, 0) if time_s else None):
+            raise Violation(f"the latest append time of {runner.name} is {time_s}, and the store holds {held}")
+        for id in known.keys() | wanted.keys():
+            entry = wanted.get(id)
+            if known.get(id) == entry:
+                continue
+            if entry is not None and id not in known:
+                through = reached(progress.fired_through, progress.holes, entry[1])
+                if oracle.raised_from is not None and oracle.is_past(entry, time_s):
                     continue
-                through = reached(progress.fired_through, progress.holes, -1 if entry is None else entry[1])
-                if entry is None or not is_over(entry, through, self._retention_s):
-                    raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
+                if oracle.raised_from is None and is_over(entry, through, self._retention_s):
+                    continue
+            raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 
     def _check_schedules(self, runner: SimRunner, log: ScheduleLog) -> None:
         """Check rows and index, except for records that compaction removed before this store read them."""
@@ -109,7 +123,8 @@ class StoreChecks:
         store = MemoryStore()
         request_format = self._formats[runner.name[0]]
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
-        spec = PartitionSpec(runner.name, request_format, limits, 1, horizon_s, self._retention_s)
+        retention_s = progress.setting_at(VERDICT_RETENTION, progress.next_offset, self._retention_s)
+        spec = PartitionSpec(runner.name, request_format, limits, 1, horizon_s, retention_s)
         refusing: Any = RefusingOutbox()
         machine = spec.machine(progress, store, refusing)
         while machine.recovering:
@@ -134,6 +149,10 @@ class RefusingOutbox:
             raise Violation(f"recovery called {name} of its outbox")
 
         return refuse
+
+
+def _retentions(progress: Progress, below: int) -> list[SettingChange]:
+    return [each for each in progress.settings if each.name == VERDICT_RETENTION and each.from_offset < below]
 
 
 def _alive(runner: SimRunner) -> list[tuple[int, Row]]:

@@ -95,6 +95,8 @@ class SimWorker:
         supports: feature level that its version supports.
         formats: request formats of its version.
         hot_horizon_s: horizon of the machines that it opens from now on.
+        retention_s: for how long the machines that it opens from now on remember ids, if conditions count there.
+        first_level: feature level of new machines.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
     """
@@ -118,6 +120,8 @@ class SimWorker:
         self.parts = parts
         self.use_version(levels.SUPPORTED)
         self.hot_horizon_s = settings.hot_horizon_s
+        self.retention_s = settings.verdict_retention_s
+        self.first_level = levels.RAISED_TO
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self._routes = SimRoutes(log)
         self.wall_offset_s = 0
@@ -125,6 +129,9 @@ class SimWorker:
         self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
         self._guard = self._new_guard()
         self._reopening: dict[TopicPartition, Reopening] = {}
+
+    conditions: ClassVar[str] = ""
+    """When conditions on timers with an id begin to count in a run: ``never``, ``later`` or ``always``; empty: any."""
 
     has_levels: ClassVar[bool] = False
     """Whether the workers of a run have two versions, and machines are raised."""
@@ -162,6 +169,8 @@ class SimWorker:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
         spec = self.spec(machine)
+        if spec.request_format.has_conditions and progress.level >= levels.CONDITIONS:
+            spec = replace(spec, retention_s=self.retention_s)
         store = self.disk.open(machine, self.faults)
         self.open_store(spec, store, progress)
         loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
@@ -190,7 +199,7 @@ class SimWorker:
         them.
         """
         value = self._progress_of(machine)
-        return self.decode_progress(value) if value else Progress()
+        return self.decode_progress(value) if value else Progress.first(self.first_level)
 
     def _progress_of(self, machine: TopicPartition) -> bytes | None:
         where = self.settings.progress_topic, PROGRESS_PARTITION
@@ -212,7 +221,7 @@ class SimWorker:
         producer.init_transactions()
         producer.begin()
         known = self._progress_of(machine)
-        progress = progress_record.decode(known, LEVEL)[0] if known else Progress()
+        progress = progress_record.decode(known, LEVEL)[0] if known else Progress.first(self.first_level)
         key, value = progress_record.encode_key(*machine), progress_record.encode(progress.without_time(), TOPIC_ID)
         producer.produce(self.settings.progress_topic, key, value, partition=PROGRESS_PARTITION)
         producer.commit()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from timers.core.operation import ABSENT
 from timers.testing.log import SimLog, SimTransaction
 from timers.testing.next_level import SHIFT
 from timers.wire import future
 from timers.wire.formats import future_by_id, schedule
-from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header
+from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_IF, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400
 
@@ -32,6 +33,8 @@ class Workload:
         many_late: whether many late requests come together.
         large: whether some topics have limits, so that some requests are too large.
         level_random: random source of headers that only the next feature level reads; None: no request has one.
+        condition_random: random source of conditions on timers with an id; None: no request has one.
+        wrong_conditions: whether some conditions cannot be read.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class Workload:
         without_key: bool = False,
         many_late: bool = False,
         level_random: Random | None = None,
+        condition_random: Random | None = None,
+        wrong_conditions: bool = False,
     ) -> None:
         self._random = random
-        self._level_random = level_random
+        self._level_random, self._condition_random = level_random, condition_random
         self._log = log
         self._topic = topic
         self._id_topic = id_topic
@@ -73,8 +78,10 @@ class Workload:
         if many_late:
             self._kinds += [(self.many_late, 4)]
         if id_topic:
-            factor = random.choice([1, 4])
+            factor = random.choice([1, 4]) * (1 if condition_random is None else condition_random.choice([1, 5]))
             self._kinds += [(self.set_by_id, 8 * factor), (self.cancel, 3 * factor), (self.wrong_by_id, 1)]
+            if wrong_conditions:
+                self._kinds += [(self.wrong_condition, 1)]
 
         if schedule_topic:
             factor = random.choice([1, 4])
@@ -200,8 +207,60 @@ class Workload:
         )
         self._log.append(self._id_topic, key, valid, headers)
 
+    def wrong_condition(self) -> None:
+        """Write a request whose condition cannot be read, or whose timer has no id."""
+        random, due = self._random, b"%d" % (self._log.clock.now_s + 2)
+        valid = future.encode("orders", "k", b"%d" % self._log.seq)
+        if random.random() < 0.3:
+            self._append(due, valid, random.randrange(self._log.partitions), [(TIMER_IF, b"absent")])
+            return
+        value, text = random.choice([(None, b"absent"), (valid, b"Absent"), (valid, b"7"), (valid, None)])
+        self._log.append(self._id_topic, random.choice(self._ids), value, [("timer-due", due), (TIMER_IF, text)])
+
     def _by_id(self, value: bytes | None, headers: list[Header], transaction: SimTransaction | None = None) -> None:
-        self._log.append(self._id_topic, self._random.choice(self._ids), value, headers, None, transaction)
+        id = self._random.choice(self._ids)
+        condition = self._condition(id, is_cancel=value is None)
+        self._log.append(self._id_topic, id, value, [*headers, *condition], None, transaction)
+
+    def change_promoted(self) -> None:
+        """Write a change of a timer that came back from the cold tier, made for the version as it was requested."""
+        logs = [self._log.fetch(self._id_topic, each, 0).records for each in range(self._log.partitions)]
+        copies = [record for log in logs for record in log if TIMER_PROMOTED in dict(record.headers)]
+        if not copies or self._condition_random is None:
+            return
+        copy = max(copies, key=lambda record: record.seq)
+        condition: Header = (TIMER_IF, dict(copy.headers)[TIMER_PROMOTED])
+        if self._random.random() < 0.5:
+            self._log.append(self._id_topic, copy.key, None, [condition])
+            return
+        due_s = self._log.clock.now_s + self._random.randint(0, 9)
+        value = future.encode("orders", "k", b"%d" % self._log.seq)
+        self._log.append(self._id_topic, copy.key, value, [*future_by_id.encode_headers(due_s), condition])
+        self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def set_absent(self) -> None:
+        """Write a request for each id that counts only if the id is absent."""
+        for id in self._ids:
+            due_s = self._log.clock.now_s + 9
+            value = future.encode("orders", "k", b"%d" % self._log.seq)
+            condition = future_by_id.encode_condition(ABSENT)
+            self._log.append(self._id_topic, id, value, [*future_by_id.encode_headers(due_s), *condition])
+            self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def _condition(self, id: bytes, *, is_cancel: bool) -> list[Header]:
+        """A condition: mostly one that is true or was true a short time ago."""
+        random = self._condition_random
+        if random is None or random.random() < 0.4:
+            return []
+        logs = [self._log.fetch(self._id_topic, each, 0).records for each in range(self._log.partitions)]
+        records = [record for log in logs for record in log]
+        of_id = [record for record in records if record.key == id][-4:]
+        if not is_cancel and (not of_id or random.random() < 0.4):
+            return future_by_id.encode_condition(ABSENT)
+        sources = [record.source for record in of_id]
+        originals = [record.source for record in of_id if TIMER_PROMOTED not in dict(record.headers)]
+        named = originals[-1:] * 4 + sources or [f"{self._id_topic}/0/999999"]
+        return future_by_id.encode_condition(random.choice(named))
 
     def set_schedule(self, transaction: SimTransaction | None = None, id: bytes | None = None) -> None:
         """Write a schedule, or a new version of one, with a timestamp of its producer."""

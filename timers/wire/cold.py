@@ -135,7 +135,9 @@ class PartitionColdFormat:
                 f"header {h.TIMER_SEAL} is not the seal of {source}: this record is not a copy of it, or the topic or "
                 "its progress was created again since",
             )
-        request = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
+        # The condition was judged when the request was accepted, before the request went cold.
+        others = [header for header in headers if header[0] != h.TIMER_IF]
+        request = RequestRecord(record.offset, record.key, record.value, others, record.timestamp)
         return Unsealed(request, place[2], source)
 
     def fits_cold_topic(self, record: Any) -> bool:

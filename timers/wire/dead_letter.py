@@ -18,6 +18,7 @@ CODES = (
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
     *("message-too-large", "message-refused", "target-failing", "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
+    *("condition-invalid", "condition-without-id", "condition-without-append-time"),
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",

@@ -30,6 +30,10 @@ TIMER_AGAIN = "timer-again"
 then has no id, even if the record has one, because a newer timer may have this id now. The header has no effect if
 that second is not over when the record is appended."""
 
+TIMER_IF = "timer-if"
+"""On a request or a cancel of a timer with an id: its condition. ``absent``, or the source of the version that it was
+made for (:mod:`timers.core.only_if`)."""
+
 TIMER_ERROR = "timer-error"
 """On a dead letter: the error code."""
 

@@ -301,7 +301,8 @@ class Outgoing:
             chosen = self._topics.available(topic, partition)
             if self._topics.was_moved(topic, partition):
                 headers.append((h.TIMER_MOVED, b"1"))
-            self._records.add(topic, chosen, verdict.id, verdict_record.encode(verdict), headers, now_ms)
+            value = verdict_record.encode(verdict, self._source_prefix)
+            self._records.add(topic, chosen, verdict.id, value, headers, now_ms)
             counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:

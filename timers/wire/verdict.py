@@ -4,13 +4,18 @@ Key: the id. Value: JSON. Header ``timer-source``: source of the cancel or repla
 verdict by it. ::
 
     {"id": "order-17", "verdict": "cancelled", "due": 1893456000}
+
+The verdict on a request with a condition also has ``version``: the source that the next condition must name, or null if
+there is no version. ::
+
+    {"id": "order-17", "verdict": "exists", "due": 1893456000, "version": "timer-request-by-id/0/5"}
 """
 
 import json
 from json.encoder import encode_basestring as _quoted
 from typing import NamedTuple
 
-from timers.core.operation import Verdict, VerdictName
+from timers.core.operation import NO_VERSION, Verdict, VerdictName
 
 
 class VerdictMessage(NamedTuple):
@@ -19,12 +24,22 @@ class VerdictMessage(NamedTuple):
     id: str
     verdict: VerdictName
     due_s: int | None
-    """Due second of the timer that was cancelled or replaced or has fired; None if there is no timer."""
+    """Due second of the timer that was cancelled or replaced or has fired, or is in the way; None if there is none."""
+    version: str | None = None
+    """If the request had a condition: source of the latest record of the id that counts; None if there is none."""
 
 
-def encode(verdict: Verdict) -> bytes:
-    """Return the value of a verdict's record. Inverse: :func:`decode`."""
-    return as_json(VerdictMessage(verdict.id.decode(), verdict.verdict, verdict.due_s)).encode()
+def encode(verdict: Verdict, place: str) -> bytes:
+    """Return the value of a verdict's record. Inverse: :func:`decode`.
+
+    Args:
+        place: ``<topic>/<partition>/`` of the request.
+    """
+    value = as_json(VerdictMessage(verdict.id.decode(), verdict.verdict, verdict.due_s))
+    if verdict.version is not None:
+        version = "null" if verdict.version == NO_VERSION else f'"{place}{verdict.version}"'
+        value = f'{value[:-1]}, "version": {version}}}'
+    return value.encode()
 
 
 def as_json(message: VerdictMessage) -> str:
@@ -39,4 +54,4 @@ def decode(value: bytes) -> VerdictMessage:
     fields = json.loads(value)
     if not isinstance(fields, dict) or not {"id", "verdict", "due"} <= fields.keys():
         raise ValueError(f"not a verdict: {value[:80]!r}")
-    return VerdictMessage(fields["id"], fields["verdict"], fields["due"])
+    return VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))

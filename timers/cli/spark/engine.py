@@ -55,6 +55,7 @@ def engine(
     other.
     """
     from timers.kafka import topics
+    from timers.kafka.allowed_level import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, session_settings
@@ -67,6 +68,7 @@ def engine(
     check_brokers(settings)
     cluster = topics.ensure(settings)
     start.wait_for_workers(settings, _say)
+    allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
     with (

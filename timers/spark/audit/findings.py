@@ -29,8 +29,9 @@ from timers.spark.audit.outcomes import (
     UNDECIDED,
     Moment,
 )
+from timers.spark.audit.versions import REFUSED
 
-STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDING, COLD, UNDECIDED, LOST)
+STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
 FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED, ALTERED, SLOW, TOO_OLD)
 
 CLEAN = "clean"

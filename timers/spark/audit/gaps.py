@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark.audit.outcomes import LOST, UNDECIDED
 from timers.spark.audit.scope import Scope, Span
+from timers.spark.audit.versions import NO_VERDICT
 from timers.wire.partitioner import partitions_for
 
 NO_TOPIC, DELETED, OPEN, NO_LETTERS = (
@@ -32,6 +33,7 @@ MEANING = {
     DELETED: "not found, and the partition of the callback has lost records of that time to retention or deletion",
     OPEN: "not found, and the partition of the callback, or the retry topic, has records of an open transaction",
     NO_LETTERS: "not found, and dead letters of that time are deleted or behind an open transaction",
+    NO_VERDICT: "not found, and the verdict on its condition is deleted or not written yet",
 }
 
 

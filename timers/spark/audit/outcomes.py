@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from timers.spark.audit.versions import CLOCKS_MS, MUST, NEVER
+from timers.spark.audit.versions import CLOCKS_MS, MUST, NEVER, NO_VERDICT
 from timers.spark.columns import LOG_APPEND_TIME
 
 FIRED, DEAD_LETTERED, PENDING, COLD, LOST = "fired", "dead-lettered", "pending", "cold", "lost"
 UNDECIDED = "undecided"
-"""Statuses, besides ``cancelled`` and ``replaced``. ``cold``: pending in the cold tier. ``undecided``: what would show
-its outcome is not visible; the column ``why`` says why (:mod:`timers.spark.audit.gaps`)."""
+"""Statuses, besides ``cancelled``, ``replaced`` and ``refused``. ``cold``: pending in the cold tier.
+``undecided``: what would show its outcome is not visible; ``why`` says why (:mod:`timers.spark.audit.gaps`)."""
 
 DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
 ALTERED, SLOW, TOO_OLD = "altered", "slow", "older-than-request"
-"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled or replaced. ``altered``:
-with another key, value or header than was requested. ``slow``: its lag is too large. ``older-than-request``: its
-callback was appended before its request."""
+"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled, replaced or refused.
+``altered``: with another key, value or header than was requested. ``slow``: its lag is too large.
+``older-than-request``: its callback was appended before its request."""
 
 PLACE = ["request", "due_s", "callback_topic"]
 """Columns that requests and firings share."""
@@ -97,7 +97,7 @@ def outcomes(
         .withColumn("faults", _faults(moment))
         .withColumn("lag_ms", F.when(~F.col("moved"), F.col("lag_ms")))
         .withColumns({name: F.when(F.col("status") == LOST, F.col(name)) for name in ("record_key", "callback_key")})
-        .withColumn("why", F.lit(None).cast("string"))
+        .withColumn("why", F.when(F.col("status") == UNDECIDED, F.col("closed_as")))
         .select(*OUTCOME)
     )
 
@@ -109,6 +109,7 @@ def _status(moment: Moment) -> Column:
         F.when(F.col("known").isNull(), F.lit(None))
         .when(F.col("firings") > 0, FIRED)
         .when(F.col("letters") > 0, DEAD_LETTERED)
+        .when((F.col("expected") != MUST) & (F.col("closed_as") == NO_VERDICT), UNDECIDED)
         .when(F.col("expected") != MUST, F.col("closed_as"))
         .when((expected_s + moment.grace_s) * 1000 > moment.as_of_ms, F.when(F.col("cold"), COLD).otherwise(PENDING))
         .otherwise(LOST)

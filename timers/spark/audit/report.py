@@ -31,7 +31,7 @@ _MEANING = {
     LOST: "overdue, but neither fired nor dead-lettered, cancelled or replaced",
     DUPLICATE: "fired more than once, or fired and dead-lettered",
     EARLY: "fired before the start of the due second",
-    REVOKED: "fired although a verdict says that it was cancelled or replaced",
+    REVOKED: "fired although a verdict says that it was cancelled, replaced or refused",
     UNASKED: "fired, but a committed reader sees no request for it",
     ALTERED: "fired with another key, value or header than was requested",
     SLOW: "fired later than --max-lag allows",

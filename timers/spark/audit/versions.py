@@ -6,6 +6,9 @@ or a cancel. The verdict on that record says whether it was in time. Without a v
 newer), the append time decides: before the start of the due second it was in time; after that, the version may have
 fired or not.
 
+A record with a condition counts only if its verdict does not refuse it. Without its verdict, its version may have fired
+or not, and so may the version before it.
+
 In a topic of schedules (:mod:`timers.wire.formats.schedule`) any next record of the id closes a version, also one that
 cannot be decoded, and also a tombstone of the engine. A tombstone that names the version says that the version fired or
 became a dead letter. A tombstone that names another version was written at the same time as this one; the engine then
@@ -25,7 +28,9 @@ from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
 MUST, MAY, NEVER = "must", "may", "never"
 """Whether a version fires: it must fire once its second has begun; it may fire or not; it must not fire."""
 
-CANCELLED, REPLACED = operation.CANCELLED, operation.REPLACED
+CANCELLED, REPLACED, REFUSED = operation.CANCELLED, operation.REPLACED, "refused"
+NO_VERDICT = "verdict-not-visible"
+"""How a version ends: ``refused`` if its condition was not true; ``verdict-not-visible`` if it is not known."""
 
 CLOCKS_MS = PRODUCERS_CLOCKS_MS
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
@@ -36,8 +41,8 @@ VERSION = (
 )
 """``accepted_ms``: when the broker appended the request, or the time of its producer (``timestamp_type``, as in
 :data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request with a
-code has no timer. ``expected``: must, may or never. ``closed_as``: ``cancelled`` or ``replaced`` if a record closed
-it."""
+code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not fired and need
+not: ``cancelled``, ``replaced``, ``refused`` or ``verdict-not-visible``."""
 
 
 def without_ids(requests: DataFrame) -> DataFrame:
@@ -54,24 +59,34 @@ def with_ids(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
     """
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     history = Window.partitionBy("topic", "partition", "timer_id").orderBy("offset")
+    told = verdicts.select(F.col("asked_by").alias("request"), F.col("verdict").alias("own_verdict"))
+    is_refused = F.coalesce(F.col("own_verdict").isin(*operation.REFUSED), F.lit(False))
+    judged = requests.where(F.col("kind").isin(TIMER, CANCEL)).join(told, "request", "left")
+    refused = _versions(judged.where(is_refused & (F.col("kind") == TIMER)), F.lit(NEVER), F.lit(REFUSED))
     closed = (
-        requests.where(F.col("kind").isin(TIMER, CANCEL))
-        .withColumn("asked_by", F.lead("request").over(history))
+        judged.where(~is_refused)
+        .withColumn("undecided", F.col("conditional") & F.col("own_verdict").isNull())
         .withColumn("closed_by", F.lead("kind").over(history))
         .withColumn("closed_ms", F.lead("timestamp_ms").over(history))
+        .withColumn("verdict", F.lead("own_verdict").over(history))
+        .withColumn("closed_undecided", F.lead("undecided").over(history))
         .where(F.col("kind") == TIMER)
-        .join(verdicts, "asked_by", "left")
     )
     in_time = F.col("closed_ms") < F.col("due_s") * 1000
     expected = (
-        F.when(F.col("asked_by").isNull(), MUST)
+        F.when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), MAY)
+        .when(F.col("closed_by").isNull(), MUST)
         .when(F.col("verdict").isin(operation.CANCELLED, operation.REPLACED), NEVER)
-        .when(F.col("verdict").isin(operation.ALREADY_FIRED, operation.UNKNOWN), MUST)
+        .when(F.col("verdict").isin(operation.ALREADY_FIRED, operation.UNKNOWN, operation.SET), MUST)
         .when(in_time, NEVER)
         .otherwise(MAY)
     )
-    closed_as = F.when(F.col("closed_by") == CANCEL, CANCELLED).when(F.col("closed_by") == TIMER, REPLACED)
-    return _versions(closed, expected, closed_as).unionByName(rejected)
+    closed_as = (
+        F.when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), NO_VERDICT)
+        .when(F.col("closed_by") == CANCEL, CANCELLED)
+        .when(F.col("closed_by") == TIMER, REPLACED)
+    )
+    return _versions(closed, expected, closed_as).unionByName(refused).unionByName(rejected)
 
 
 def of_schedules(requests: DataFrame) -> DataFrame:

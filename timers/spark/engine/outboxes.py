@@ -19,6 +19,7 @@ from time import monotonic, sleep
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
@@ -56,6 +57,8 @@ class Places:
     """Number of this run of the engine."""
     starts: tuple[tuple[int, int], ...] = ()
     """(partition, first offset that the query reads); 0 for others."""
+    first_level: int = levels.FIRST
+    """Feature level of new machines: the first step of the engine has decoded their requests at this level."""
 
     def __hash__(self) -> int:
         return hash(self.settings)
@@ -69,6 +72,7 @@ class Outboxes:
         self._cluster = places.cluster
         self._run = places.run
         self._starts = dict(places.starts)
+        self._new = Progress.first(places.first_level)
         self._loop = ProducerLoop()
         self._targets = Targets(settings, places.cluster.partitions)
         self._request_reader = RequestReader(settings, enabled_formats(settings))
@@ -186,7 +190,8 @@ class Outboxes:
                 raise SettingsError(
                     f"another engine of TIMERS_APP_ID={self._settings.app_id!r} was started: only the newest one runs"
                 )
-            return {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}
+            found = {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}
+            return {partition: self._new if each == Progress() else each for partition, each in found.items()}
         finally:
             log.close()
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.progress import MAX_REQUEST_BYTES, Progress
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
@@ -50,9 +51,11 @@ class Plan:
     starts: Mapping[int, int] = field(default_factory=dict)
     """Partition -> first offset of the request topic, for a new checkpoint."""
     progress: Mapping[int, Progress] = field(default_factory=dict)
-    """Committed progress of each partition of the request topic that has one."""
+    """Progress of each partition of the request topic: the committed one, or that of a new machine."""
     run: int = 0
     """Number of this run of the engine."""
+    first_level: int = levels.FIRST
+    """Feature level of new machines."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -153,7 +156,7 @@ def processed(
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
     limits = spec_of(settings, (topic, 0), NATIVE, 0, partitions=plan.cluster.partitions[topic]).limits
-    places = Places(settings, plan.cluster, plan.run, tuple(plan.starts.items()))
+    places = Places(settings, plan.cluster, plan.run, tuple(plan.starts.items()), plan.first_level)
     return process(arriving, Buckets(settings, limits, keys, partial(partitions, places)))
 
 

@@ -124,14 +124,14 @@ def plan(
     """
     run = _announce(settings, cluster)
     checkpoint = choose_checkpoint(spark, directory, buckets, default_buckets)
-    starts, progress = _progress(settings, cluster, is_new=checkpoint.is_new)
+    starts, progress, first_level = _progress(settings, cluster, is_new=checkpoint.is_new)
     for partition, each in progress.items():
         if each.setting_at(SEAL, each.next_offset, 0):
             raise SettingsError(
                 f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
                 "workers take them back"
             )
-    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run)
+    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run, first_level)
 
 
 def _announce(settings: Settings, cluster: Cluster) -> int:
@@ -150,8 +150,9 @@ def _announce(settings: Settings, cluster: Cluster) -> int:
     return run
 
 
-def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[dict[int, int], dict[int, Progress]]:
-    """The first offset of each partition of the request topic, and its progress, checked with its log.
+def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[dict[int, int], dict[int, Progress], int]:
+    """The first offset of each partition of the request topic, its progress, checked with its log, and the feature
+    level of new machines.
 
     Args:
         is_new: whether the log is read from its start.
@@ -176,15 +177,17 @@ def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[di
 
 def _checked(
     log: ProgressLog, topic: str, cluster: Cluster, *, is_new: bool
-) -> tuple[dict[int, int], dict[int, Progress]]:
+) -> tuple[dict[int, int], dict[int, Progress], int]:
+    first_level = log.level_of_new_machines()
     tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
     records = log.read(tps)
     starts: dict[int, int] = {}
     progress: dict[int, Progress] = {}
     for tp in tps:
         _, partition = tp
-        progress[partition] = log.check(tp, records.get(tp))
+        found = log.check(tp, records.get(tp))
+        progress[partition] = Progress.first(first_level) if found == Progress() else found
         starts[partition], _ = log.ends(*tp)
         if is_new and starts[partition] > 0:
             log.check_start(tp, starts[partition], 0, progress[partition])
-    return starts, progress
+    return starts, progress, first_level

@@ -18,6 +18,8 @@ class RequestRecord(NamedTuple):
     headers: Headers | None
     timestamp: int
     """Epoch milliseconds."""
+    timestamp_type: int | None = None
+    """Kafka's: 1 if the broker set the timestamp, 0 if the producer did; None: not known."""
 
 
 RequestBuilder: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header]]]
@@ -41,6 +43,8 @@ class RequestFormat(NamedTuple):
     """The topic may get more partitions, although an id may then move to another one: most timers have no id."""
     copy_needs_timer_again: bool = False
     """A copy of a request asks for the same timer only with the header ``timer-again``."""
+    has_conditions: bool = False
+    """Its requests may have the header ``timer-if``, from the feature level of conditions on."""
     has_markers: bool = False
     """Its records are markers of messages (:mod:`timers.core.markers`). The engine appends End markers to the topic."""
     callback_topic: str = ""

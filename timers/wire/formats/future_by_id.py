@@ -1,6 +1,7 @@
 """The format of timers with an id: the record key is the id, ``timer-due`` the due second, the value a ``Future``.
 
-A later record with the same id replaces the timer. A null value cancels it.
+A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
+only under a condition (:mod:`timers.core.only_if`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from timers.core.operation import ANY_VERSION
-from timers.core.timer import Decoded, Origin, Row
+from timers.core.operation import ABSENT, ANY_VERSION
+from timers.core.timer import Decoded, Origin, Rejected, Row
 from timers.v1.future_pb2 import Future
-from timers.wire import checks, future
+from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 
@@ -21,9 +22,47 @@ MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
 
 
+LOG_APPEND_TIME = 1
+"""Kafka's timestamp type of records whose time the broker set."""
+
+
 def encode_headers(due_s: int) -> list[h.Header]:
     """Return the headers that a request needs besides its id and its ``Future``."""
     return [(h.TIMER_DUE, b"%d" % due_s)]
+
+
+def encode_condition(condition: str | None) -> list[h.Header]:
+    """Return the header of a condition: ``absent``, or the source of a version; None: no condition."""
+    return [] if condition is None else [(h.TIMER_IF, condition.encode())]
+
+
+def decode_condition(record: Any) -> str | None:
+    """Return the condition of a record; None if it has none. If the header is repeated, the last one counts.
+
+    Raises:
+        InvalidRequestError: the condition cannot be read or cannot be checked.
+    """
+    headers = record.headers
+    if not headers or all(name != h.TIMER_IF for name, _ in headers):
+        return None
+    condition = (h.last(headers, h.TIMER_IF) or b"").decode("ascii", "replace")
+    if condition != ABSENT and topics.parse_source(condition) is None:
+        raise InvalidRequestError(
+            "condition-invalid",
+            f"header {h.TIMER_IF} {condition[:300]!r} is not {ABSENT!r}, and not the source of a version, "
+            "<topic>/<partition>/<offset>",
+        )
+    if condition == ABSENT and record.value is None:
+        raise InvalidRequestError(
+            "condition-invalid",
+            f"a cancel with header {h.TIMER_IF} must name the source of the version that it cancels, not {ABSENT!r}",
+        )
+    if record.timestamp_type != LOG_APPEND_TIME:
+        raise InvalidRequestError(
+            "condition-without-append-time",
+            f"header {h.TIMER_IF} needs the broker's time: set message.timestamp.type=LogAppendTime on the topic",
+        )
+    return condition
 
 
 def decode_id(key: bytes | None) -> str:
@@ -103,4 +142,31 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             by_due[due_s].append(row)
         else:
             by_due[due_s] = [row]
+    return decoded
+
+
+def decode_with_conditions(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+    """Decode records from the feature level of conditions on. It takes 0.4 us a record more."""
+    conditions: dict[int, str] = {}
+    rejected: list[Rejected] = []
+    for record in records:
+        try:
+            condition = decode_condition(record)
+        except InvalidRequestError as error:
+            rejected.append(checks.rejected(record, error))
+        else:
+            if condition is not None:
+                conditions[record.offset] = condition
+    if rejected:
+        offsets = {each.offset for each in rejected}
+        records = [record for record in records if record.offset not in offsets]
+    decoded = decode(records, max_request_bytes)
+    decoded.rejected = sorted([*decoded.rejected, *rejected], key=lambda each: each.offset)
+    offsets = {operation[1] for operation in decoded.operations}
+    decoded.append_s = {
+        record.offset: record.timestamp // 1000 if record.timestamp_type == LOG_APPEND_TIME else 0
+        for record in records
+        if record.offset in offsets
+    }
+    decoded.conditions = {offset: condition for offset, condition in conditions.items() if offset in offsets}
     return decoded

@@ -119,7 +119,7 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     cold = machine.is_cold(entry)
     if cold or machine.progress.has_fired((due_s, offset)):
         state = wire.COLD if cold else wire.FIRED
-        source = topics.source(place.topic, place.partition, offset)
+        source = topics.source(place.topic, place.partition, entry[3] if len(entry) == 4 else offset)
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
     row = _row(machine, (due_s, offset))
     return None if row is None else _with_state(row, due_s, place, wire.PENDING, with_value)

@@ -1,0 +1,338 @@
+"""Requests with a condition: which count, what their verdict is, and that a replay decides alike [I27]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
+from timers.core.keys import NEVER
+from timers.core.levels import CONDITIONS
+from timers.core.only_if import TIME_ID
+from timers.core.operation import ABSENT, CANCELLED_DUE_S, NO_VERSION
+from timers.core.progress import VERDICT_RETENTION, Progress
+from timers.core.timer import Row
+from timers.testing import SimRecord
+from timers.wire import cold, future
+from timers.wire.formats import future_by_id
+from timers.wire.headers import TIMER_IF
+
+RETENTION_S = 10
+BASE_S = 1000
+
+
+class Rig(MachineRig):
+    """A machine of timers with an id, at the level of conditions, at second 1000."""
+
+    def __init__(self, level: int = CONDITIONS, **spec: Any) -> None:
+        super().__init__(
+            BY_ID, topic="ids", progress=Progress.first(level), retention_s=RETENTION_S, outbox=ColdOutbox(), **spec
+        )
+        self.at(BASE_S)
+
+    def at(self, second: int) -> None:
+        """Let the brokers' clock show a second, without a tick for the machine."""
+        self.log.clock.now_ms = second * 1000
+        if self.machine.progress.fired_through == NEVER:
+            self.observe(second)
+
+    def write(self, id: str, due_s: int | None, condition: str | None = None) -> str:
+        """Append a request or a cancel. Returns its source."""
+        value = None if due_s is None else future.encode("t", "k", b"v")
+        headers = [] if due_s is None else future_by_id.encode_headers(due_s)
+        headers += future_by_id.encode_condition(condition)
+        return self.log.append(self.topic, id.encode(), value, headers, partition=0).source
+
+    def ask(self, id: str, due_s: int | None, condition: str | None = None) -> tuple[str, int | None, int | None]:
+        """Append and accept a request. Returns its verdict, the due second in it and the version; "" without one."""
+        before = len(self.outbox.verdicts)
+        self.write(id, due_s, condition)
+        self.read_all()
+        told = self.outbox.verdicts[before:]
+        assert len(told) <= 1
+        return told[0][2:] if told else ("", None, None)
+
+    def tick(self, second: int) -> None:
+        """Let a second begin, and fire what is due."""
+        self.log.clock.now_ms = second * 1000
+        self.observe(second)
+        self.read_all()
+        self.fire()
+        self.machine.commit_progress(even_if_idle=True)
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """(due second, offset) of the timers that will fire."""
+        return [(due_s, row[0]) for due_s, rows in self.machine.waiting(NEVER) for row in rows]
+
+    @property
+    def recovered(self) -> list[tuple[int, int]]:
+        """The same, after the loss of the disk."""
+        self.open(wipe=True)
+        self.observe(self.tick_ms // 1000)
+        self.read_all()
+        return self.waiting
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_absent_sets_an_id_once(rig: Rig) -> None:
+    assert rig.ask("a", BASE_S + 5, ABSENT) == ("set", None, 0)
+    assert rig.ask("a", BASE_S + 6, ABSENT) == ("exists", BASE_S + 5, 0)
+    assert rig.waiting == [(BASE_S + 5, 0)] == rig.recovered
+
+
+def test_absent_in_one_batch_sets_an_id_once(rig: Rig) -> None:
+    for due_s in (5, 6, 7):
+        rig.write("a", BASE_S + due_s, ABSENT)
+    rig.read_all()
+    assert [verdict.verdict for verdict in rig.outbox.verdicts] == ["set", "exists", "exists"]
+    assert rig.waiting == [(BASE_S + 5, 0)] == rig.recovered
+
+
+@pytest.mark.parametrize("end", ["fires", "is cancelled"])
+def test_an_id_is_not_absent_until_the_retention_after_its_end(rig: Rig, end: str) -> None:
+    rig.ask("a", BASE_S + 5)
+    if end == "fires":
+        rig.tick(BASE_S + 6)
+    else:
+        rig.at(BASE_S + 5)
+        rig.ask("a", None)
+    rig.at(BASE_S + 5 + RETENTION_S - 1)
+    verdict, due_s, _ = rig.ask("a", BASE_S + 100, ABSENT)
+    assert (verdict, due_s) == ("exists", BASE_S + 5 if end == "fires" else None)
+    rig.at(BASE_S + 5 + RETENTION_S)
+    assert rig.ask("a", BASE_S + 100, ABSENT)[0] == "set"
+    assert rig.waiting == rig.recovered == [(BASE_S + 100, 2 if end == "fires" else 3)]
+
+
+def test_a_change_counts_for_the_version_that_it_was_made_for(rig: Rig) -> None:
+    first = rig.write("a", BASE_S + 5)
+    assert rig.ask("a", BASE_S + 6, first) == ("replaced", BASE_S + 5, 1)
+    assert rig.ask("a", BASE_S + 7, first) == ("changed", BASE_S + 6, 1)
+    assert rig.ask("a", None, first) == ("changed", BASE_S + 6, 1)
+    assert rig.ask("a", None, "ids/0/1") == ("cancelled", BASE_S + 6, 4)
+    assert rig.ask("a", BASE_S + 8, "ids/0/1") == ("changed", None, 4)
+    assert rig.waiting == [] == rig.recovered
+
+
+@pytest.mark.parametrize("named", ["ids/0/7", "ids/1/0", "other/0/0", "ids/0/00"])
+def test_a_change_of_another_version_does_not_count(rig: Rig, named: str) -> None:
+    rig.ask("a", BASE_S + 5)
+    assert rig.ask("a", BASE_S + 6, named) == ("changed", BASE_S + 5, 0)
+    assert rig.ask("nothing", BASE_S + 6, named) == ("changed", None, NO_VERSION)
+    assert rig.waiting == [(BASE_S + 5, 0)]
+
+
+def test_a_change_in_the_due_second_is_too_late_whatever_has_fired(rig: Rig) -> None:
+    source = rig.write("a", BASE_S + 5)
+    rig.read_all()
+    rig.at(BASE_S + 5)
+    assert rig.ask("a", BASE_S + 50, source) == ("too-late", BASE_S + 5, 0)
+    rig.tick(BASE_S + 5)
+    assert rig.outbox.fired == [(BASE_S + 5, 0)]
+    assert rig.ask("a", None, source) == ("too-late", BASE_S + 5, 0)
+    assert rig.recovered == []
+
+
+def test_a_version_that_fired_by_another_clock_is_said_to_have_fired(rig: Rig) -> None:
+    """The clock of the partition's leader is behind that of the broker with the ticks."""
+    source = rig.write("a", BASE_S + 5)
+    rig.tick(BASE_S + 5)
+    rig.at(BASE_S + 4)
+    assert rig.ask("a", BASE_S + 50, source) == ("already-fired", BASE_S + 5, 1)
+    assert rig.waiting == [(BASE_S + 50, 1)] == rig.recovered
+
+
+def test_a_cancelled_id_is_set_again_by_the_source_of_the_cancel(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 5)
+    rig.ask("a", None)
+    assert rig.ask("a", BASE_S + 6, ABSENT) == ("exists", None, 1)
+    assert rig.ask("a", BASE_S + 6, "ids/0/1") == ("set", None, 3)
+    assert rig.waiting == [(BASE_S + 6, 3)] == rig.recovered
+
+
+def test_a_cancel_of_nothing_leaves_the_id_absent(rig: Rig) -> None:
+    assert rig.ask("a", None) == ("unknown", None, None)
+    assert rig.ask("a", BASE_S + 5, ABSENT)[0] == "set"
+    assert rig.store.entries_after(TIME_ID, 10) == [(b"a", (BASE_S + 5, 1, BASE_S))]
+
+
+def test_requests_without_a_condition_are_judged_as_before(rig: Rig) -> None:
+    assert rig.ask("a", BASE_S + 5) == ("", None, None)
+    assert rig.ask("a", BASE_S + 6) == ("replaced", BASE_S + 5, None)
+    assert rig.ask("a", None) == ("cancelled", BASE_S + 6, None)
+    assert rig.ask("a", None) == ("unknown", None, None)
+    assert rig.ask("a", BASE_S + 7) == ("", None, None)
+    rig.tick(BASE_S + 7)
+    assert rig.ask("a", None) == ("already-fired", BASE_S + 7, None)
+
+
+def test_a_refused_request_that_is_late_does_not_fire(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 50)
+    rig.tick(BASE_S + 5)
+    assert rig.ask("a", BASE_S + 1, ABSENT)[0] == "exists"
+    assert rig.outbox.fired == []
+    assert rig.machine.counters.accepted == 1
+
+
+def test_a_refused_request_does_not_go_cold_and_a_promoted_one_keeps_its_source() -> None:
+    rig = Rig(hot_horizon_s=20)
+    source = rig.write("a", BASE_S + 100, ABSENT)
+    rig.read_all()
+    assert rig.ask("a", BASE_S + 101, ABSENT) == ("exists", BASE_S + 100, 0)
+    assert rig.outbox.forwarded == [0]
+    record: SimRecord = rig.fetch(from_offset=0).records[0]
+    rig.log.append(rig.topic, record.key, record.value, cold.encode_promoted(rig.outbox.cold[0]), partition=0)
+    rig.read_all()
+    copy_offset = 2
+    assert rig.waiting == [(BASE_S + 100, copy_offset)]
+    assert rig.store.entries([b"a"])[b"a"] == (BASE_S + 100, copy_offset, BASE_S + 100, 0)
+    assert rig.ask("a", BASE_S + 50, f"ids/0/{copy_offset}")[0] == "changed"
+    assert rig.ask("a", BASE_S + 10, source) == ("replaced", BASE_S + 100, 4)
+    assert rig.waiting == [(BASE_S + 10, 4)] == rig.recovered
+
+
+def test_a_request_from_before_the_level_comes_back_although_its_condition_cannot_be_read() -> None:
+    rig = Rig(level=1, hot_horizon_s=20)
+    value, headers = future.encode("t", "k", b"v"), [*future_by_id.encode_headers(BASE_S + 100), (TIMER_IF, b"?")]
+    record = rig.log.append(rig.topic, b"a", value, headers, partition=0)
+    rig.read_all()
+    assert rig.machine.raise_level(CONDITIONS)
+    rig.log.append(rig.topic, b"a", record.value, cold.encode_promoted(rig.outbox.cold[0]), partition=0)
+    rig.read_all()
+    assert rig.waiting == [(BASE_S + 100, 1)]
+    assert rig.outbox.rejected == []
+
+
+def test_time_is_the_latest_append_time_and_does_not_go_back(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 1)
+    rig.tick(BASE_S + 2)
+    rig.at(BASE_S + 1 + RETENTION_S)
+    rig.ask("other", BASE_S + 100)
+    rig.open()  # the time is in the store
+    rig.observe(BASE_S + 2)
+    rig.at(BASE_S + 5)
+    assert rig.ask("a", BASE_S + 100, ABSENT)[0] == "set"
+    assert rig.store.entries([TIME_ID])[TIME_ID] == (BASE_S + 1 + RETENTION_S, 0, 0)
+    assert rig.waiting == rig.recovered
+
+
+def test_entries_are_swept_by_append_times_and_only_after_their_timers_have_fired(rig: Rig) -> None:
+    rig.ask("fired", BASE_S + 1)
+    rig.ask("cancelled", BASE_S + 90)
+    rig.ask("cancelled", None)
+    rig.tick(BASE_S + 2)
+    rig.ask("late", BASE_S + 3)
+    rig.tick(BASE_S + 3)
+
+    def held() -> set[bytes]:
+        return {id for id, _ in rig.store.entries_after(TIME_ID, 100)}
+
+    rig.machine.commit_progress()
+    assert held() == {b"fired", b"cancelled", b"late"}
+    rig.at(BASE_S + 1 + RETENTION_S)
+    rig.ask("late", BASE_S + 200)
+    rig.machine.commit_progress()
+    assert held() == {b"late"}, "the others are over"
+    rig.at(BASE_S + 200 + RETENTION_S)
+    rig.ask("new", BASE_S + 999)
+    rig.machine.commit_progress()
+    assert held() == {b"late", b"new"}, "it has not fired: the machine is behind"
+    assert rig.ask("late", BASE_S + 300, ABSENT) == ("replaced", BASE_S + 200, 6)
+    assert rig.waiting == rig.recovered == [(BASE_S + 300, 6), (BASE_S + 999, 5)]
+
+
+def test_each_version_keeps_the_retention_that_was_set_at_its_offset(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 1)
+    rig.tick(BASE_S + 2)
+    rig.open(retention_s=1000)
+    rig.observe(BASE_S + 2)
+    rig.ask("b", BASE_S + 3)
+    rig.tick(BASE_S + 4)
+    rig.at(BASE_S + 1 + RETENTION_S)
+    assert rig.ask("a", BASE_S + 99, ABSENT)[0] == "set"
+    rig.at(BASE_S + 3 + RETENTION_S)
+    assert rig.ask("b", BASE_S + 99, ABSENT)[0] == "exists"
+    rig.open(retention_s=1)
+    rig.observe(BASE_S + 4)
+    assert rig.ask("b", BASE_S + 99, ABSENT)[0] == "exists"
+    values = [each.value for each in rig.machine.progress.settings if each.name == VERDICT_RETENTION]
+    assert values == [RETENTION_S, 1000, 1]
+    assert rig.waiting == rig.recovered
+
+
+def test_below_the_level_a_condition_is_ignored_also_in_a_replay_after_the_raise() -> None:
+    rig = Rig(level=1)
+    rig.ask("a", BASE_S + 5)
+    assert rig.ask("a", BASE_S + 6, ABSENT) == ("replaced", BASE_S + 5, None)
+    rig.write("b", BASE_S + 7, "ids/0/99")
+    rig.read_all()
+    assert rig.machine.raise_level(CONDITIONS)
+    assert rig.ask("b", BASE_S + 8, ABSENT) == ("exists", BASE_S + 7, 2)
+    assert rig.ask("a", None, "ids/0/1") == ("cancelled", BASE_S + 6, 4)
+    assert rig.waiting == [(BASE_S + 7, 2)] == rig.recovered
+
+
+def test_what_had_fired_before_the_raise_is_absent_whether_it_was_swept_or_not() -> None:
+    rig = Rig(level=1)
+    rig.ask("a", BASE_S + 1)
+    rig.ask("pending", BASE_S + 500)
+    rig.tick(BASE_S + 1 + RETENTION_S)
+    assert {id for id, _ in rig.store.entries_after(TIME_ID, 10)} == {b"pending"}, "a was swept by what has fired"
+    assert rig.machine.raise_level(CONDITIONS)
+    rig.at(BASE_S + 3)  # the clock of another leader is behind
+    assert rig.ask("a", BASE_S + 99, ABSENT)[0] == "set"
+    assert rig.ask("pending", BASE_S + 99, ABSENT)[0] == "exists"
+    assert rig.waiting == rig.recovered == [(BASE_S + 99, 2), (BASE_S + 500, 1)]
+
+
+def test_records_with_a_producers_time_do_not_move_the_time(rig: Rig) -> None:
+    value, headers = future.encode("t", "k", b"v"), future_by_id.encode_headers(BASE_S + 5)
+    rig.log.append(rig.topic, b"a", value, headers, 0, None, 10**12)
+    rig.read_all()
+    assert rig.ask("b", BASE_S + 5, ABSENT)[0] == "set"
+    assert rig.store.entries([TIME_ID])[TIME_ID] == (BASE_S, 0, 0)
+
+
+def test_a_batch_that_the_brokers_refuse_changes_nothing() -> None:
+    """While brokers are slow, a batch is accepted again in parts: time must not have moved before."""
+    rig = Rig(limits=LIMITS)
+    rig.ask("a", BASE_S + 1)
+    rig.tick(BASE_S + 2)
+    rig.at(BASE_S + 3)
+    rig.write("a", BASE_S + 50, ABSENT)
+    rig.at(BASE_S + 50)
+    rig.write("b", BASE_S + 60, ABSENT)
+    rig.outbox.failing = 1
+    with pytest.raises(Exception, match="told to fail"):
+        rig.read_all()
+    rig.read_all()
+    assert [verdict.verdict for verdict in rig.outbox.verdicts] == ["exists", "set"]
+
+
+def test_find_returns_no_cancelled_or_forgotten_version(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 5)
+    assert rig.machine.find(b"a") == (BASE_S + 5, 0, BASE_S)
+    rig.ask("a", None)
+    assert rig.store.entries([b"a"])[b"a"] == (CANCELLED_DUE_S, 1, BASE_S)
+    assert rig.machine.find(b"a") is None
+    rig.ask("b", BASE_S + 1)
+    rig.tick(BASE_S + 2)
+    assert rig.machine.find(b"b") == (BASE_S + 1, 2, BASE_S)
+    rig.at(BASE_S + 1 + RETENTION_S)
+    rig.ask("c", BASE_S + 99)
+    assert rig.machine.find(b"b") is None
+
+
+def rows(rig: Rig) -> list[Row]:
+    return [row for _, group in rig.machine.waiting(NEVER) for row in group]
+
+
+def test_a_callback_has_no_condition(rig: Rig) -> None:
+    rig.ask("a", BASE_S + 5, ABSENT)
+    assert rows(rig)[0][4] is None

@@ -1,0 +1,115 @@
+"""Conditions of timers with an id, and of requests that can have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timers.core.levels import CONDITIONS
+from timers.request_formats import NATIVE, REQUEST_FORMATS
+from timers.store import layout
+from timers.wire import future
+from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.headers import TIMER_AGAIN, TIMER_DUE, TIMER_IF
+
+VALUE = future.encode("orders", "k", b"v")
+APPEND_MS = 1_800_000_000_999
+
+
+def record(offset: int, *headers: tuple[str, bytes | None], value: bytes | None = VALUE, **fields: Any) -> Any:
+    due = [] if value is None else [(TIMER_DUE, b"1900000000")]
+    return RequestRecord(offset, b"id", value, [*due, *headers], APPEND_MS, **{"timestamp_type": 1, **fields})
+
+
+def decode(*records: Any) -> Any:
+    return future_by_id.decode_with_conditions(records, 1000)
+
+
+def test_conditions_and_append_seconds_are_read() -> None:
+    decoded = decode(
+        record(1),
+        record(2, (TIMER_IF, b"absent")),
+        record(3, (TIMER_IF, b"ids/0/2"), value=None),
+        record(4, (TIMER_IF, b"?"), (TIMER_IF, b"ids/0/2")),
+    )
+    assert decoded.conditions == {2: "absent", 3: "ids/0/2", 4: "ids/0/2"}
+    assert decoded.append_s == dict.fromkeys((1, 2, 3, 4), APPEND_MS // 1000)
+    assert [row[4] for row in decoded.rows[1_900_000_000]] == [None, None, None], "callbacks do not have the header"
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "said"),
+    [
+        (b"Absent", VALUE, "is not 'absent', and not the source of a version"),
+        (b"", VALUE, "is not 'absent'"),
+        (None, VALUE, "is not 'absent'"),
+        (b"ids/0", VALUE, "<topic>/<partition>/<offset>"),
+        (b"ids/0/-1", None, "<topic>/<partition>/<offset>"),
+        (b"\xff" * 400, VALUE, "is not 'absent'"),
+        (b"absent", None, "a cancel with header timer-if must name the source"),
+    ],
+)
+def test_a_condition_that_cannot_be_read_is_a_dead_letter(condition: bytes | None, value: Any, said: str) -> None:
+    decoded = decode(record(6, value=b"?"), record(7, (TIMER_IF, condition), value=value), record(8))
+    assert [each.code for each in decoded.rejected] == ["value-not-a-future", "condition-invalid"]
+    assert said in decoded.rejected[1].message and len(decoded.rejected[1].message) < 1000
+    assert (list(decoded.append_s), decoded.conditions) == ([8], {})
+    assert [row[0] for row in decoded.rows[1_900_000_000]] == [8]
+
+
+@pytest.mark.parametrize("timestamp_type", [0, None])
+def test_a_condition_needs_the_brokers_time(timestamp_type: int | None) -> None:
+    decoded = decode(
+        record(7, (TIMER_IF, b"absent"), timestamp_type=timestamp_type), record(8, timestamp_type=timestamp_type)
+    )
+    assert [(each.offset, each.code) for each in decoded.rejected] == [(7, "condition-without-append-time")]
+    assert decoded.append_s == {8: 0}
+
+
+def test_a_request_that_is_published_again_has_no_condition() -> None:
+    over = [(TIMER_DUE, b"1700000000"), (TIMER_AGAIN, b"1700000000"), (TIMER_IF, b"absent")]
+    decoded = decode(record(7, *over))
+    assert (decoded.operations, decoded.append_s, decoded.conditions) == ([], {}, {})
+    assert len(decoded.rows[1_700_000_000]) == 1
+
+
+def test_a_timer_without_an_id_can_have_no_condition() -> None:
+    sent = [
+        RequestRecord(1, b"1900000000", VALUE, [("a", b"1"), (TIMER_IF, b"absent")], APPEND_MS),
+        RequestRecord(2, b"1900000001", VALUE, [("timer-id", b"1")], APPEND_MS),
+        RequestRecord(3, b"1900000000", VALUE, None, APPEND_MS),
+    ]
+    ignored = NATIVE.decoder(CONDITIONS - 1, False)(sent, 1000)
+    assert (len(ignored.rows[1_900_000_000]), ignored.rejected) == (2, [])
+    refused = NATIVE.decoder(CONDITIONS, False)(sent, 1000)
+    assert {due_s: [row[0] for row in rows] for due_s, rows in refused.rows.items()} == {
+        1_900_000_000: [3],
+        1_900_000_001: [2],
+    }
+    [rejected] = refused.rejected
+    assert (rejected.offset, rejected.code) == (1, "condition-without-id")
+    alone = NATIVE.decoder(CONDITIONS, False)(sent[:1], 1000)
+    assert alone.rows == {}
+
+
+def test_only_timers_with_an_id_of_their_own_format_have_conditions() -> None:
+    assert [each.request_format.name for each in REQUEST_FORMATS if each.request_format.has_conditions] == [
+        "future-by-id"
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        (7, 8, 9),
+        (-1, 8, 9),
+        (7, 8, 9, 0),
+        (7, 2**62, 9, 2**62 - 1),
+        (7, 8, 9, b"", b""),
+        (7, 8, 9, b"key", b"value"),
+        (2**40, 0, 0),
+    ],
+)
+def test_entries_of_an_index_are_read_as_they_were_written(entry: Any) -> None:
+    assert layout.unpack_entry(layout.pack_entry(entry)) == entry

@@ -1,0 +1,232 @@
+"""Requests with a condition: they count only if their id is as the sender believed [I27].
+
+The header ``timer-if`` of a request or a cancel holds the condition:
+
+``absent``
+    No record of the id counts, or the last one is over: its timer fired, or it was cancelled, some time ago. This time
+    is the retention that was in force at the offset of that record.
+a source
+    The latest record of the id that counts is the one with this source, and the request was appended before the due
+    second of that version. A promoted copy has the source of its request.
+
+A request whose condition is not true changes nothing. Each request with a condition gets a verdict.
+
+A replay must decide alike, so what has fired decides nothing: only append times do, which are in the log. Time is the
+latest append time of all records with an id so far. It never goes back, although the clocks of brokers may. So what is
+over stays over, and its entry may be removed at any later time. The time is an entry of the index too, under
+:data:`TIME_ID`: it is written with the records that it comes from.
+
+Conditions count from a feature level on. What had fired before the machine was raised to it is over at once, because
+its entry may have been removed by another rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from timers.core.index import Index, latest, nothing_is_cold
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.levels import CONDITIONS
+from timers.core.operation import (
+    ABSENT,
+    ALREADY_FIRED,
+    CANCELLED,
+    CANCELLED_DUE_S,
+    CHANGED,
+    EXISTS,
+    NO_VERSION,
+    REPLACED,
+    SET,
+    TOO_LATE,
+    UNKNOWN,
+    Entries,
+    Entry,
+    Operation,
+    OperationResults,
+    Verdict,
+    VerdictName,
+)
+from timers.core.ports import Store
+from timers.core.progress import FEATURE_LEVEL, FIRED_AT_CONDITIONS_S, VERDICT_RETENTION, Hole, Progress, reached
+from timers.core.timer import Decoded, RowsByDue
+
+TIME_ID = b""
+"""No timer has an empty id."""
+
+
+class ConditionalIndex(Index):
+    """The index of a topic whose requests may have conditions. Below their level it is an :class:`Index`.
+
+    Args:
+        place: ``<topic>/<partition>`` of the machine.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        retention_s: int,
+        is_cold: Callable[[Entry], bool] = nothing_is_cold,
+        holes: Sequence[Hole] = (),
+        place: str = "",
+    ) -> None:
+        super().__init__(store, retention_s, is_cold, holes)
+        self._place = place
+        self._since: int | None = None
+        self._fired_before: OrderKey = (-1, 0)
+        self._holes_before: list[Hole] = []
+        self._retentions: list[tuple[int, int]] = []
+
+    def enter(self, progress: Progress) -> None:
+        changes = progress.settings
+        raises = [each.from_offset for each in changes if each.name == FEATURE_LEVEL and each.value >= CONDITIONS]
+        self._retentions = [(each.from_offset, each.value) for each in changes if each.name == VERDICT_RETENTION]
+        if raises:
+            self._since = since = min(raises)
+            self._fired_before = progress.setting_at(FIRED_AT_CONDITIONS_S, since, -1), 0
+            self._holes_before = [hole for hole in progress.holes if hole.before_offset <= since]
+
+    def raised(self, progress: Progress, level: int) -> Progress:
+        if self._since is not None or level < CONDITIONS:
+            return progress
+        return progress.with_setting(FIRED_AT_CONDITIONS_S, progress.fired_through[0])
+
+    # ---- accepting --------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
+    ) -> tuple[RowsByDue, OperationResults]:
+        if not decoded.append_s:
+            return super().settle(decoded, fired_through, committed)
+        results = self._fold(decoded, fired_through)
+        self._sweeper.note_written(len(decoded.operations))
+        return decoded.rows, results
+
+    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
+        if not decoded.append_s:
+            return super().replay(decoded)
+        return decoded.rows, self._fold(decoded, None).entries
+
+    def _fold(self, decoded: Decoded, fired_through: OrderKey | None) -> OperationResults:
+        """Returns what operations change, and drops the refused ones from ``decoded``.
+
+        Args:
+            fired_through: None in a replay, which needs no verdicts.
+        """
+        operations, append_s = decoded.operations, decoded.append_s
+        known = self._store.entries({TIME_ID, *[operation[0] for operation in operations]})
+        time_s = self._time_of(known.get(TIME_ID))
+        if fired_through is None and not decoded.conditions and all(each[2] is not None for each in operations):
+            return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
+        entries: Entries = {}
+        verdicts: list[Verdict] = []
+        refused: set[int] = set()
+        for operation in operations:
+            id, offset, due_s, _ = operation
+            if offset not in append_s:  # below the level, in a replay
+                known[id] = entries[id] = latest([operation])[id]
+                continue
+            time_s = max(time_s, append_s[offset])
+            entry = known.get(id)
+            former = None if entry is None or self._is_past(entry, time_s) else entry
+            condition = decoded.conditions.get(offset)
+            refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
+            if refusal is None:
+                known[id] = entries[id] = after = self._entry_after(operation, former, time_s)
+            else:
+                refused.add(offset)
+                after = former
+            if fired_through is None:
+                continue
+            about = entry if refusal is None and self._is_pending(entry, fired_through) else former
+            verdict = refusal or self._verdict(due_s, condition, about, fired_through)
+            if verdict is not None:
+                asked_s = None if about is None or about[0] == CANCELLED_DUE_S else about[0]
+                version = None if condition is None else self._version(after)
+                verdicts.append(Verdict(id, offset, verdict, asked_s, version))
+        entries[TIME_ID] = (time_s, 0, 0)
+        cancels = sum(each[2] is None for each in operations if each[1] in refused)
+        decoded.drop(refused)
+        return OperationResults(entries, verdicts, refused=len(refused) - cancels)
+
+    def _refusal(self, condition: str, former: Entry | None, append_s: int) -> VerdictName | None:
+        """Returns why a request does not count; None if its condition is true."""
+        if condition == ABSENT:
+            return None if former is None else EXISTS
+        if former is None or condition != f"{self._place}/{self._version(former)}":
+            return CHANGED
+        return TOO_LATE if CANCELLED_DUE_S < former[0] <= append_s else None
+
+    @staticmethod
+    def _entry_after(operation: Operation, former: Entry | None, time_s: int) -> Entry | None:
+        """Returns the entry after a request that counts. A cancelled id keeps one, so that it is not absent."""
+        _, offset, due_s, append_s = operation
+        if due_s is not None:
+            return due_s, offset, append_s
+        if former is None or former[0] == CANCELLED_DUE_S:
+            return former
+        return CANCELLED_DUE_S, offset, time_s
+
+    def _verdict(
+        self, due_s: int | None, condition: str | None, about: Entry | None, fired_through: OrderKey
+    ) -> VerdictName | None:
+        """Returns the verdict on a request that counts; None if it has none.
+
+        Args:
+            about: the version before it: pending, fired and remembered, or cancelled; None if there is none.
+        """
+        if self._is_pending(about, fired_through):
+            return CANCELLED if due_s is None else REPLACED
+        if about is not None and about[0] != CANCELLED_DUE_S:
+            return ALREADY_FIRED
+        if due_s is None:
+            return UNKNOWN
+        return None if condition is None else SET
+
+    # ---- entries ----------------------------------------------------------------------------------------------------
+
+    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
+        if self._since is None:
+            return super().find(id, fired_through)
+        known = self._store.entries([id, TIME_ID])
+        entry = known.get(id)
+        if entry is None or entry[0] == CANCELLED_DUE_S:
+            return None
+        time_s = self._time_of(known.get(TIME_ID))
+        return None if self._is_past(entry, time_s) and not self._is_pending(entry, fired_through) else entry
+
+    def sweep(self, fired_through: OrderKey) -> None:
+        if self._since is None:
+            super().sweep(fired_through)
+            return
+        time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
+        self._sweeper.sweep(lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, fired_through))
+
+    def _is_pending(self, entry: Entry | None, fired_through: OrderKey) -> bool:
+        if entry is None or entry[0] == CANCELLED_DUE_S:
+            return False
+        return self._is_cold(entry) or not self._has_fired(entry, fired_through)
+
+    def _is_past(self, entry: Entry, time_s: int) -> bool:
+        """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""
+        due_s, offset, append_s = entry[:3]
+        if self._since is not None and offset < self._since and not self._is_cold(entry):
+            before_s, _ = self._fired_before
+            if (due_s, offset) <= reached((before_s - 1, MAX_OFFSET), self._holes_before, offset):
+                return True
+        return max(due_s, append_s) + self._retention_at(offset) <= time_s
+
+    def _retention_at(self, offset: int) -> int:
+        """Returns the retention in seconds at an offset. Offsets before the history have its first value."""
+        values = [value for from_offset, value in self._retentions if from_offset <= offset]
+        return values[-1] if values else self._retentions[0][1]
+
+    @staticmethod
+    def _version(entry: Entry | None) -> int:
+        """Returns the offset that a condition must name."""
+        if entry is None:
+            return NO_VERSION
+        return entry[3] if len(entry) == 4 else entry[1]
+
+    @staticmethod
+    def _time_of(entry: Entry | None) -> int:
+        return 0 if entry is None else entry[0]

@@ -9,16 +9,19 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Never
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never
 
 import click
 
+from timers.cli.cancel import REFUSED_CODE, fields, if_source_option, sentence
 from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
 from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
+from timers.core.operation import REFUSED
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
+from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
     from timers.client import PartlyPublishedError, TimerRequest
@@ -38,6 +41,8 @@ _MAX_BAD_LINES = 20
 )
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
 @click.option("--id", "id", metavar="ID", help="Id of the timer. It replaces a timer of this id, and can be cancelled.")
+@click.option("--if-absent", is_flag=True, help="Only if there is no timer of this id; waits for the verdict.")
+@if_source_option
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @click.option(
     "--from-file", "lines", type=click.File("rb"), help="Many timers, one JSON object a line; - for standard input."
@@ -53,15 +58,18 @@ def schedule(
     path: Path | None,
     headers: tuple[str, ...],
     id: str | None,
+    if_absent: bool,
+    if_source: str | None,
     create_topic: bool,
     lines: BinaryIO | None,
     output: Output,
     source: str | None,
-) -> None:
+) -> int:
     """Schedule one timer, or many: a callback is sent to TOPIC at the due second.
 
     The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id
-    the request goes to TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` cancels the timer.
+    the request goes to TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` cancels the timer. With
+    --if-absent or --if-source the command waits for the verdict; exit code 5: nothing was changed.
 
     Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds) or
     at. It may have key, id, token and headers. All lines are checked first. If one is wrong, nothing is sent, and the
@@ -72,36 +80,62 @@ def schedule(
       timers schedule --at 2030-01-31T12:00:00Z --topic orders --key o-17 - < order.json
       echo '{"topic": "orders", "value": "expired", "delay": "15m"}' | timers schedule --from-file -
     """
-    one_timer = (duration, at, key, value, path, id, source)
+    one_timer = (duration, at, key, value, path, id, if_source, source)
     if lines is not None:
-        if any(given is not None for given in one_timer) or headers:
+        if any(given is not None for given in one_timer) or headers or if_absent:
             raise click.UsageError("--from-file goes with --topic, --create-topic and -o only: its lines hold the rest")
         _schedule_lines(load_settings(), lines, topic, create_topic, output)
-        return
+        return 0
     if topic is None:
         raise click.UsageError("Missing option '--topic' / '-t'.")
     if (duration is None) == (at is None):
         raise click.UsageError("give one of --in DURATION and --at TIME")
     if sum(given is not None for given in (value, path, source)) != 1:
         raise click.UsageError("give one of --value TEXT, --file PATH and - (standard input)")
+    if (if_absent or if_source) and (id is None or (if_absent and if_source)):
+        raise click.UsageError("--if-absent and --if-source need --id, and exclude each other")
     pairs = [header(text) for text in headers]
-    if at is not None and re.fullmatch(r"[0-9]{1,9}", at):
-        raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
-    # The due second is computed here, once: the line printed shows the due second that is sent.
-    due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
+    due_s = _due_second(duration, at)  # computed once: the line printed shows the due second that is sent
     body = value if value is not None else path.read_bytes() if path is not None else sys.stdin.buffer.read()
-
-    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
     settings = load_settings()
     if create_topic:
         _create_topics(settings, [topic])
-    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-        timer_id = client.schedule(topic, key, body, at=datetime.fromtimestamp(due_s, UTC), headers=pairs, id=id)
+    fields_of_timer = {"key": key, "value": body, "at": datetime.fromtimestamp(due_s, UTC), "headers": pairs}
+    told = _send(settings, topic, id, fields_of_timer, if_absent=if_absent, if_source=if_source)
+    if isinstance(told, VerdictMessage) and told.verdict in REFUSED:
+        output.show(fields(told), sentence(told))
+        return REFUSED_CODE
     _warn_of_missing_topics(settings, [topic])
     left_s, due_at = due_s - time.time(), format_due(due_s)
     when = from_now(left_s) if left_s > 0 else "in the past: it fires at once"
-    output.show({"id": timer_id, "due": due_s, "due_at": due_at}, f"due {due_at} ({due_s}, {when})", timer_id)
+    timer_id, more = (
+        (told, {}) if isinstance(told, str) else (told.id, {"verdict": told.verdict, "version": told.version})
+    )
+    output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
+    return 0
+
+
+def _due_second(duration: str | None, at: str | None) -> int:
+    if duration is not None:
+        return -(-time.time_ns() // 10**9) + parse_duration(duration)
+    if re.fullmatch(r"[0-9]{1,9}", at or ""):
+        raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
+    return parse_due(at or "")
+
+
+def _send(
+    settings: Settings, topic: str, id: str | None, timer: dict[str, Any], *, if_absent: bool, if_source: str | None
+) -> str | VerdictMessage:
+    """Send one timer. Returns its id, or the verdict on its condition."""
+    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
+
+    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+        if if_source and id is not None:
+            return client.update(id, topic, **timer, if_source=if_source)
+        if if_absent and id is not None:
+            return client.schedule(topic, **timer, id=id, if_absent=True)
+        return client.schedule(topic, **timer, id=id)
 
 
 def header(text: str) -> tuple[str, str]:

@@ -8,7 +8,8 @@
         timer_id = client.schedule("order-timeouts", "order-17", b"unpaid", delay=900)
 
 A timer without an id is cancelled by its receiver, with a token: :mod:`timers.client.tokens`. A timer with an id is
-replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``. ``send_later`` works like
+replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``, each under a condition if you
+want: ``if_absent``, ``if_source``. ``send_later`` works like
 kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues. A receiver that may get a record
 twice accepts each timer once: :mod:`timers.client.firings`.
 
@@ -21,9 +22,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, VerdictName
+from timers.core.operation import (
+    ALREADY_FIRED,
+    CANCELLED,
+    CHANGED,
+    EXISTS,
+    REPLACED,
+    SET,
+    TOO_LATE,
+    UNKNOWN,
+    VerdictName,
+)
 from timers.errors import (
     AccessError,
+    ConditionsOffError,
     InvalidTimerError,
     NoVerdictError,
     PublishError,
@@ -61,11 +73,16 @@ _MODULES = {
 __all__ = [
     "ALREADY_FIRED",
     "CANCELLED",
+    "CHANGED",
+    "EXISTS",
     "REPLACED",
+    "SET",
+    "TOO_LATE",
     "UNKNOWN",
     "AccessError",
     "AsyncTimersClient",
     "Backoff",
+    "ConditionsOffError",
     "InvalidTimerError",
     "MappingFirings",
     "MappingTokens",

@@ -16,6 +16,7 @@ from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when
 from timers.client.publish import OnResult, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.core.operation import ABSENT
 from timers.errors import TimersError
 from timers.wire.verdict import VerdictMessage
 
@@ -46,6 +47,7 @@ class AsyncTimersClient(ClientParts):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @overload
     async def schedule(
         self,
         topic: str,
@@ -57,12 +59,44 @@ class AsyncTimersClient(ClientParts):
         headers: HeadersLike = (),
         token: str | None = None,
         id: str | None = None,
-    ) -> str:
+        if_absent: Literal[False] = False,
+    ) -> str: ...
+    @overload
+    async def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str,
+        if_absent: Literal[True],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> VerdictMessage: ...
+    async def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        if_absent: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> str | VerdictMessage:
         """Schedule a timer; see :meth:`TimersClient.schedule`.
 
         If the awaiting task is cancelled, the request may still reach the broker.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        if if_absent:
+            return await self._await_update(request, ABSENT, timeout_s)
         if id is not None:
             ids = self._by_id()
             await asyncio.to_thread(ids.open)
@@ -108,17 +142,25 @@ class AsyncTimersClient(ClientParts):
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        if_source: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> VerdictMessage:
         """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        ids = await self._open_for_verdicts()
-        return await self._await_verdict(await self._retry_while_full(partial(ids.update, request)), ids, timeout_s)
+        return await self._await_update(request, if_source, timeout_s)
 
-    async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
+    async def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float) -> VerdictMessage:
+        ids = await self._open_for_verdicts()
+        submit = partial(ids.update, request, condition)
+        return await self._await_verdict(await self._retry_while_full(submit), ids, timeout_s)
+
+    async def cancel(
+        self, id: str, *, if_source: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> VerdictMessage:
         """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""
         ids = await self._open_for_verdicts()
-        return await self._await_verdict(await self._retry_while_full(partial(ids.cancel, id)), ids, timeout_s)
+        submit = partial(ids.cancel, id, if_source)
+        return await self._await_verdict(await self._retry_while_full(submit), ids, timeout_s)
 
     async def _open_for_verdicts(self) -> ById:
         ids = self._by_id()
@@ -132,7 +174,7 @@ class AsyncTimersClient(ClientParts):
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
         except TimeoutError:
-            raise ids.no_verdict_error(timeout_s) from None
+            raise ids.no_verdict_error(future, timeout_s) from None
 
     async def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
         submission = Submission(submit, self._publisher.timeout_s)

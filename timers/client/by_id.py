@@ -8,6 +8,10 @@ same partition: a cancel of a new id, whose verdict goes to the same verdict par
 arrives, no verdict on the update can follow. If that partition has no leader, workers write its verdicts to another
 one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
 count, and the call waits for its timeout.
+
+Every request with a condition gets a verdict, so it needs no such probe. But at a feature level below that of
+conditions, workers would ignore its condition. So before the first such request to a partition, the client cancels a
+new id there under a condition that is not true: the verdict is ``changed`` if conditions count, else ``unknown``.
 """
 
 from __future__ import annotations
@@ -18,18 +22,24 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from weakref import WeakSet
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, set_result
 from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
-from timers.core.operation import UNKNOWN
-from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError
+from timers.core.levels import CONDITIONS
+from timers.core.operation import CHANGED, UNKNOWN
+from timers.errors import ConditionsOffError, NoVerdictError, PublishError, TimersError, UnacknowledgedError
 from timers.wire import headers as h
-from timers.wire import verdict
+from timers.wire import topics, verdict
+from timers.wire.formats.future_by_id import encode_condition
 from timers.wire.key_partition import partition_of
 from timers.wire.verdict import VerdictMessage
+
+PROBE = "probe-"
+"""Begin of the ids of probes."""
 
 READER = "timers-client-verdicts"
 """Name of the thread that reads verdicts."""
@@ -38,8 +48,9 @@ READER = "timers-client-verdicts"
 class _Call:
     """A call that waits for the verdict on one request. The verdict may arrive before the source of the request."""
 
-    def __init__(self, *, is_probe: bool = False) -> None:
+    def __init__(self, *, is_probe: bool = False, sets_version: bool = False) -> None:
         self.is_probe = is_probe
+        self._sets_version = sets_version
         self._lock = threading.Lock()
         self._source: bytes | None = None
         self._verdicts: dict[bytes, VerdictMessage] = {}
@@ -62,7 +73,9 @@ class _Call:
             self.set_result(outcome)
 
     def set_result(self, result: VerdictMessage | TimersError) -> None:
-        """Set the result, unless there is one or the future was cancelled."""
+        """Set the result, unless there is one or the future was cancelled. An update says which version it is."""
+        if isinstance(result, VerdictMessage) and self._sets_version and self._source is not None:
+            result = result._replace(version=self._source.decode())
         set_result(self.future, result)
 
 
@@ -79,7 +92,11 @@ class ById:
         self._consumer: Consumer | None = None
         self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[_Call]] = {}
-        self._verdict_partitions = 1
+        self._verdict_partitions = self._partitions = 1
+        self._judging: set[int] = set()
+        """Partitions in which conditions count."""
+        self._unsent: WeakSet[Future[VerdictMessage]] = WeakSet()
+        """Calls whose requests were not sent, because it is not known whether conditions count."""
 
     def open(self) -> None:
         """Connect. The first call blocks for up to ``timeout_s``."""
@@ -98,6 +115,7 @@ class ById:
                 return
             consumer = self._kafka.consumer()
             try:
+                self._partitions = self._kafka.partitions_of(consumer, self._topic)
                 self._verdict_partitions = count = self._kafka.partitions_of(consumer, self._verdict_topic)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 found = consumer.list_topics(self._verdict_topic, timeout=self._kafka.timeout_s)
@@ -147,18 +165,76 @@ class ById:
         self._publish(key, value, headers, on_result)
         return future
 
-    def update(self, request: TimerRequest) -> Future[VerdictMessage]:
-        """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`."""
-        return self._publish_call(*self._encode(request), with_probe=True)
+    def update(self, request: TimerRequest, condition: str | None = None) -> Future[VerdictMessage]:
+        """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`.
 
-    def cancel(self, id: str) -> Future[VerdictMessage]:
+        Args:
+            condition: ``absent``, or the source of the version that the request was made for; None: none.
+        """
+        key, value, headers = self._encode(request)
+        if condition is not None:
+            return self._publish_conditional(key, value, [*(headers or ()), *encode_condition(condition)])
+        return self._publish_call(key, value, headers, with_probe=True)
+
+    def cancel(self, id: str, condition: str | None = None) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
+        if condition is not None:
+            return self._publish_conditional(id_key(id), None, [*encode_condition(condition)])
         return self._publish_call(id_key(id), None, [], with_probe=False)
+
+    def _publish_conditional(self, key: bytes, value: bytes | None, headers: SentHeaders) -> Future[VerdictMessage]:
+        """Publish a request with a condition, after it is known that the condition will count."""
+        partition = partition_of(key, self._partitions)
+        if partition in self._judging:
+            return self._publish_call(key, value, headers, with_probe=False)
+        call = self._add_call(key)
+
+        def publish(asked: Future[VerdictMessage]) -> None:
+            if asked.cancelled() or call.future.done():
+                return
+            error = asked.exception()
+            if isinstance(error, TimersError):
+                call.set_result(error)
+            elif asked.result().verdict == CHANGED:
+                self._judging.add(partition)
+                self._unsent.discard(call.future)
+                try:
+                    self._publish(key, value, headers, partial(self._sent, call))
+                except (TimersError, BufferError) as refusal:
+                    call.set_result(PublishError(f"the request was not sent: {refusal}"))
+            else:
+                call.set_result(
+                    ConditionsOffError(
+                        f"{self._topic}/{partition} is below feature level {CONDITIONS}, so its worker ignores "
+                        f"conditions; nothing was sent. If all workers support it: timers levels --raise {CONDITIONS}"
+                    )
+                )
+
+        try:
+            asked = self._ask_whether_conditions_count(partition)
+        except BaseException:
+            self._remove_call(key, call)
+            raise
+        self._unsent.add(call.future)
+        asked.add_done_callback(publish)
+        call.future.add_done_callback(lambda _: asked.cancel())
+        return call.future
+
+    def _ask_whether_conditions_count(self, partition: int) -> Future[VerdictMessage]:
+        id = f"{PROBE}{uuid.uuid4().hex}".encode()
+        untrue: SentHeaders = [*encode_condition(topics.source(self._topic, partition, 0))]
+        call = self._add_call(id)
+        try:
+            self._publish(id, None, untrue, partial(self._sent, call), partition)
+        except BaseException:
+            self._remove_call(id, call)
+            raise
+        return call.future
 
     def _publish_call(
         self, key: bytes, value: bytes | None, headers: SentHeaders | None, *, with_probe: bool
     ) -> Future[VerdictMessage]:
-        call = self._add_call(key)
+        call = self._add_call(key, sets_version=with_probe)
         probe = self._probe_sender(key, call) if with_probe else None
         try:
             self._publish(key, value, headers, partial(self._sent, call, on_sent=probe))
@@ -173,13 +249,16 @@ class ById:
             return future.result(timeout_s)
         except TimeoutError:
             future.cancel()
-            raise self.no_verdict_error(timeout_s) from None
+            raise self.no_verdict_error(future, timeout_s) from None
 
-    def no_verdict_error(self, timeout_s: float) -> NoVerdictError:
+    def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
         """The error for a verdict that did not come in time."""
+        sent = future not in self._unsent
+        outcome = "is in that topic, and counts as soon as a worker reads it" if sent else "was not sent"
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}? The "
-            "request is in that topic, and counts as soon as a worker reads it"
+            f"request {outcome}",
+            sent=sent,
         )
 
     def _encode(self, request: TimerRequest) -> Record:
@@ -220,8 +299,8 @@ class ById:
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _add_call(self, key: bytes, *, is_probe: bool = False) -> _Call:
-        call = _Call(is_probe=is_probe)
+    def _add_call(self, key: bytes, *, is_probe: bool = False, sets_version: bool = False) -> _Call:
+        call = _Call(is_probe=is_probe, sets_version=sets_version)
         with self._lock:
             self._calls.setdefault(key, []).append(call)
         call.future.add_done_callback(lambda _: self._remove_call(key, call))
@@ -260,5 +339,5 @@ def probe_of(key: bytes, partitions: int) -> bytes:
     """A new id whose verdict is written to the same partition as the verdict on ``key``."""
     verdict_partition = partition_of(key, partitions)
     name = uuid.uuid4().hex
-    probes = (f"probe-{name}-{number:06}".encode() for number in itertools.count())
+    probes = (f"{PROBE}{name}-{number:06}".encode() for number in itertools.count())
     return next(probe for probe in probes if partition_of(probe, partitions) == verdict_partition)

@@ -14,6 +14,7 @@ from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when
 from timers.client.publish import OnResult, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.core.operation import ABSENT
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
@@ -47,6 +48,7 @@ class TimersClient(ClientParts):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @overload
     def schedule(
         self,
         topic: str,
@@ -58,7 +60,37 @@ class TimersClient(ClientParts):
         headers: HeadersLike = (),
         token: str | None = None,
         id: str | None = None,
-    ) -> str:
+        if_absent: Literal[False] = False,
+    ) -> str: ...
+    @overload
+    def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str,
+        if_absent: Literal[True],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> VerdictMessage: ...
+    def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        if_absent: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> str | VerdictMessage:
         """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
 
         Args:
@@ -71,16 +103,22 @@ class TimersClient(ClientParts):
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
             id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``). A timer with the same
                 id is replaced; :meth:`update` also waits for the verdict.
+            if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
+                repeated, and never makes two timers.
+            timeout_s: how long to wait for the verdict.
 
         Returns:
             The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
-            header ``timer-id``.
+            header ``timer-id``. With ``if_absent`` the verdict: ``set``, or ``exists`` if there is or was such a timer.
 
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
-            PublishError: the broker did not take it within ``timeout_s``.
+            PublishError: the broker did not take it within the client's ``timeout_s``.
+            NoVerdictError, ConditionsOffError: with ``if_absent``, as :meth:`update`.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        if if_absent:
+            return self._await_update(request, ABSENT, timeout_s)
         if id is None:
             return self._publish(partial(self._publisher.submit, request))
         ids = self._by_id()
@@ -162,36 +200,53 @@ class TimersClient(ClientParts):
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        if_source: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> VerdictMessage:
         """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
 
+        Args:
+            if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
+                verdict on the change before, or ``source`` as ``timers get`` shows it.
+            timeout_s: how long to wait for the verdict.
+
         Returns:
-            ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set.
-            The client writes one more record, from whose verdict it knows ``unknown``.
+            ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,
+            and ``version`` is its source. The client writes one more record, from whose verdict it knows ``unknown``.
+            With ``if_source``: ``replaced``, or ``changed`` or ``too-late``, and then the timer is as it was.
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
+            ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
             SettingsError: ``TIMERS_ID_TOPIC`` is not set.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        return self._await_update(TimerRequest(topic, key, value, at, delay, headers, token, id), if_source, timeout_s)
+
+    def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float) -> VerdictMessage:
         ids = self._by_id()
         ids.listen()
-        return ids.wait(self._retry_while_full(partial(ids.update, request)), timeout_s)
+        return ids.wait(self._retry_while_full(partial(ids.update, request, condition)), timeout_s)
 
-    def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer with an id, and wait for the verdict.
 
+        Args:
+            id: of the timer.
+            if_source: as in :meth:`update`.
+            timeout_s: how long to wait for the verdict.
+
         Returns:
-            ``cancelled``, ``already-fired`` or ``unknown``.
+            ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
+            ``too-late``.
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
+            ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
             SettingsError: ``TIMERS_ID_TOPIC`` is not set.
         """
         ids = self._by_id()
         ids.listen()
-        return ids.wait(self._retry_while_full(partial(ids.cancel, id)), timeout_s)
+        return ids.wait(self._retry_while_full(partial(ids.cancel, id, if_source)), timeout_s)
 
     def _publish(self, submit: Callable[[OnResult], None]) -> str:
         self._publisher.open()

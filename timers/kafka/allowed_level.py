@@ -25,6 +25,7 @@ PARTITION = 0
 
 TIMEOUT_S = 10.0
 
+ANSWER_S = 3.0
 NEW_APP_S = 30.0
 POLL_S = 0.2
 
@@ -88,12 +89,22 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
 
 
 def _is_new(settings: Settings, partitions: int) -> bool:
+    """Whether no partition of the progress topic has a record. Partitions without a leader do not hide the others."""
     consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
+    unknown: KafkaException | None = None
     try:
-        places = (KafkaTopicPartition(settings.progress_topic, partition) for partition in range(partitions))
-        return not any(consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1] for place in places)
+        for partition in range(partitions):
+            place = KafkaTopicPartition(settings.progress_topic, partition)
+            try:
+                if consumer.get_watermark_offsets(place, timeout=ANSWER_S)[1]:
+                    return False
+            except KafkaException as error:
+                unknown = error
     finally:
         consumer.close()
+    if unknown is not None:
+        raise unknown
+    return True
 
 
 def allow(settings: Settings, level: int) -> None:

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.operation import UNKNOWN
+from timers.core.operation import ABSENT, UNKNOWN
 from timers.testing.clock import EPOCH_S, SimClock
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.worker import SimWorker
@@ -100,6 +100,7 @@ class SimTimers:
         self._encode = Encoder(settings.max_request_bytes)
         self.restart()
 
+    @overload
     def schedule(
         self,
         topic: str,
@@ -111,13 +112,45 @@ class SimTimers:
         headers: HeadersLike = (),
         token: str | None = None,
         id: str | None = None,
-    ) -> str:
+        if_absent: Literal[False] = False,
+    ) -> str: ...
+    @overload
+    def schedule(
+        self,
+        topic: str,
+        key: str | bytes | None,
+        value: str | bytes,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str,
+        if_absent: Literal[True],
+        timeout_s: float = 0,
+    ) -> VerdictMessage: ...
+    def schedule(
+        self,
+        topic: str,
+        key: str | bytes | None,
+        value: str | bytes,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        if_absent: bool = False,
+        timeout_s: float = 0,
+    ) -> str | VerdictMessage:
         """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns.
 
         Returns:
-            The id that was given, or the timer id.
+            The id that was given, or the timer id; with ``if_absent`` the verdict.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
+        if if_absent:
+            return self._verdict(id or "", self._set(id or "", request, ABSENT))
         if id is not None:
             self._set(id, request)
             return id
@@ -135,19 +168,24 @@ class SimTimers:
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        if_source: str | None = None,
         timeout_s: float = 0,
     ) -> VerdictMessage:
         """Replace a timer, and return the verdict. ``timeout_s`` has no effect here."""
-        return self._verdict(id, self._set(id, TimerRequest(topic, key, value, at, delay, headers, token)))
+        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        source = self._set(id, request, if_source)
+        verdict = self._verdict(id, source)
+        return verdict if if_source is not None else verdict._replace(version=source)
 
-    def cancel(self, id: str, *, timeout_s: float = 0) -> VerdictMessage:
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float = 0) -> VerdictMessage:
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
-        return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, ()))
+        condition = future_by_id.encode_condition(if_source)
+        return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
 
-    def _set(self, id: str, request: TimerRequest) -> str:
+    def _set(self, id: str, request: TimerRequest, condition: str | None = None) -> str:
         due_s, payload, encoded_headers = self._encoded(request)
-        all_headers = [*encoded_headers, *future_by_id.encode_headers(due_s)]
-        return self._append(self._settings.id_topic, id_key(id), payload, all_headers)
+        own = [*future_by_id.encode_headers(due_s), *future_by_id.encode_condition(condition)]
+        return self._append(self._settings.id_topic, id_key(id), payload, [*encoded_headers, *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))

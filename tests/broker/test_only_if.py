@@ -1,0 +1,157 @@
+"""Requests with a condition on a broker: one worker that is killed, clients, the command line and a plain producer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.harness.records import Publisher, Reader
+from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import due_in, wait_until
+from tests.harness.worker import Worker
+from timers.cli.main import main
+from timers.client import AsyncTimersClient, ConditionsOffError, TimersClient, VerdictMessage
+from timers.core import levels
+from timers.kafka import allowed_level
+from timers.wire import future, verdict
+from timers.wire.formats import future_by_id
+from timers.wire.key_partition import partition_of
+
+pytestmark = pytest.mark.broker
+
+CALLERS = 16
+
+
+@pytest.fixture
+def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    run = uuid.uuid4().hex[:8]
+    topics = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
+    system = System(broker_address, tmp_path, **topics)
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    yield system
+    system.close()
+
+
+def test_a_request_that_is_repeated_becomes_one_timer_over_kills_and_an_empty_disk(
+    system: System, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = system.worker().start().ready()
+    target = system.target()
+    reader = system.reader(target)
+    _repeat_over_kills(worker, target, reader)
+    _set_and_change_at_once(target)
+    _use_the_command_line(target, capfd)
+    assert reader.rest() == []
+
+
+def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
+    far, soon = due_in(10_000), due_in(15)
+    with TimersClient() as client:
+
+        def ask(number: int) -> VerdictMessage:
+            return client.schedule(target, f"{number}", "v", at=far, id="order-1", if_absent=True)
+
+        with ThreadPoolExecutor(CALLERS) as pool:
+            told = list(pool.map(ask, range(CALLERS)))
+        assert Counter(each.verdict for each in told) == {"set": 1, "exists": CALLERS - 1}
+        (version,) = {each.version for each in told}
+        assert version is not None
+
+        moved = client.update("order-1", target, "moved", "v", at=soon, if_source=version)
+        assert (moved.verdict, moved.due_s) == ("replaced", far)
+        assert client.update("order-1", target, "again", "v", at=far, if_source=version) == moved._replace(
+            verdict="changed", due_s=soon
+        )
+        assert client.cancel("order-1", if_source=version).verdict == "changed"
+        dropped = client.schedule(target, "k", "v", at=soon, id="order-2", if_absent=True)
+        assert client.cancel("order-2", if_source=dropped.version).verdict == "cancelled"
+
+        worker.kill()
+        shutil.rmtree(worker.data_dir)
+        worker.start().ready()
+        assert ask(0)[1:] == ("exists", soon, moved.version)
+        assert client.schedule(target, "k", "v", at=far, id="order-2", if_absent=True).verdict == "exists"
+
+        (fired,) = reader.take(1)
+        assert (fired.timer_id, fired.key) == ("order-1", b"moved")
+        worker.kill()
+        shutil.rmtree(worker.data_dir)
+        worker.start().ready()
+        assert ask(0)[1:] == ("exists", soon, moved.version), "it has fired"
+        assert (
+            client.update("order-1", target, "late", "v", at=due_in(5), if_source=moved.version).verdict == "too-late"
+        )
+
+
+def _set_and_change_at_once(target: str) -> None:
+    far = due_in(10_000)
+
+    async def together() -> Counter[str]:
+        async with AsyncTimersClient() as client:
+            calls = [client.schedule(target, "k", "v", at=far, id="order-3", if_absent=True) for _ in range(CALLERS)]
+            told = await asyncio.gather(*calls)
+            changes = [
+                *(client.cancel("order-3", if_source=told[0].version) for _ in range(2)),
+                *(client.update("order-3", target, "k", "v", at=far, if_source=told[0].version) for _ in range(2)),
+            ]
+            changed = await asyncio.gather(*changes)
+            return Counter(each.verdict for each in (*told, *changed))
+
+    counts = asyncio.run(together())
+    assert (counts["set"], counts["exists"], counts["changed"]) == (1, CALLERS - 1, 3)
+    assert counts["cancelled"] + counts["replaced"] == 1
+
+
+def _use_the_command_line(target: str, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["--topic", target, "--value", "v", "--in", "1d", "-o", "json"]
+    assert main(["schedule", "--id", "cli", "--if-absent", *asked]) == 0
+    first = json.loads(capfd.readouterr().out)
+    assert first["verdict"] == "set"
+    assert main(["schedule", "--id", "cli", "--if-absent", *asked]) == 5
+    refused = json.loads(capfd.readouterr().out)
+    assert refused == {"id": "cli", "verdict": "exists", "due": first["due"], "version": first["version"]}
+    assert main(["schedule", "--id", "cli", "--if-source", first["version"], *asked]) == 0
+    second = json.loads(capfd.readouterr().out)
+    assert main(["cancel", "cli", "--if-source", first["version"]]) == 5
+    said = f"cli: nothing was changed: another version is the latest (the latest version: {second['version']})"
+    assert said in capfd.readouterr().out
+    assert main(["cancel", "cli", "--if-source", second["version"]]) == 0
+    assert main(["schedule", "--if-absent", *asked]) == 2
+
+
+def test_below_the_level_a_client_sends_nothing_and_after_the_raise_a_plain_producer_gets_verdicts(
+    system: System,
+) -> None:
+    """An app of an earlier version: its partitions have the first level until an operator raises it."""
+    system.create_own_topics()
+    allowed_level.allow(system.settings, levels.FIRST)  # as if the app had progress: its worker raises nothing
+    system.worker().start().ready()
+    target, topic = system.target(), system.settings.id_topic
+    verdicts = system.reader(system.settings.verdict_topic, append_time=False)
+    with TimersClient() as client:
+        with pytest.raises(ConditionsOffError, match="nothing was sent"):
+            client.schedule(target, "k", "v", delay=1000, id="order-1", if_absent=True)
+        assert main(["levels", "--raise", str(levels.CONDITIONS)]) == 0
+
+        def is_set() -> bool:
+            with contextlib.suppress(ConditionsOffError):
+                return client.schedule(target, "k", "v", delay=1000, id="order-1", if_absent=True).verdict == "set"
+            return False
+
+        wait_until(is_set, "the partition of the id is raised")
+    verdicts.rest()
+    publisher = Publisher(system.address, topic)
+    headers = [*future_by_id.encode_headers(due_in(1000)), ("timer-if", b"absent")]
+    publisher.send_raw(b"order-1", future.encode(target, "k", b"v"), headers, partition_of(b"order-1", PARTITIONS))
+    (told,) = verdicts.take(1)
+    assert verdict.decode(told.value or b"").verdict == "exists"

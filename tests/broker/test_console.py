@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import pytest
@@ -76,6 +77,36 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     log = [json.loads(record.value or b"") for record in system.reader(f"{system.app_id}-console-log").take(4)]
     recorded = [each["operation"] for each in log if id in (each["body"].get("id"), each["parameters"].get("id"))]
     assert recorded == ["setTimer", "putTimer", "cancelTimer", "cancelTimer"]
+
+
+def test_a_repeated_request_sets_one_timer_and_a_change_of_an_old_version_is_refused(
+    served: tuple[System, ConsoleProcess],
+) -> None:
+    system, console = served
+    target = system.target()
+    reader = system.reader(target)
+    timer = {"topic": target, "key": "k", "value": "v", "delay": "1h"}
+    path, key = "/v1/timers?wait=30", {"Idempotency-Key": target}
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda _: console.ask("POST", path, timer, **key), range(3)))
+    assert answers == [(201, answers[0][1])] * 3
+    assert console.ask("POST", path, {**timer, "value": "w"}, **key)[1]["code"] == "idempotency-key-reused"
+    own = f"/v1/timer?id={answers[0][1]['id']}&wait=30"
+    (found,) = console.ask("GET", own[:-8])[1]["timers"]
+    tag = {"If-Match": f'"{found["source"]}"'}
+    assert console.ask("PUT", own, {**timer, "delay": "1s"}, **tag)[1]["verdict"] == "replaced"
+    assert console.ask("PUT", own, timer, **tag)[1]["code"] == "changed"
+    assert console.ask("DELETE", own, **tag)[1]["code"] == "changed"
+    assert len(reader.take(1)) == 1
+    assert console.ask("POST", path, timer, **key)[1]["verdict"] == "exists", "it was changed, and has fired"
+
+    one, new = f"/v1/timer?id={target}&wait=30", {"If-None-Match": "*"}
+    for _ in range(2):
+        status, answer = console.ask("PUT", one, timer, **new)
+        assert (status, answer["verdict"]) == (201, "set")
+        assert console.ask("PUT", one, timer, **new)[1]["code"] == "exists"
+        assert console.ask("DELETE", one, **{"If-Match": f'"{answer["version"]}"'})[0] == 200
+    assert reader.rest() == []
 
 
 @pytest.mark.long

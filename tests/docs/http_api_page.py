@@ -47,6 +47,10 @@ def _route(route: Route) -> Iterator[str]:
         yield "\n| parameter | | form |\n|---|---|---|"
         for each in route.parameters:
             yield f"| `{each.name}` | {each.why}{'; required' if each.required else ''} | {_form(each.schema)} |"
+    if route.headers:
+        yield "\n| header | | form |\n|---|---|---|"
+        for each in route.headers:
+            yield f"| `{each.name}` | {each.why} | {each.schema['description']} |"
     if route.body:
         yield f"\nThe body is `{route.body}`:\n\n```json\n{json.dumps(route.example)}\n```"
         yield "\n| field | | form |\n|---|---|---|"

@@ -20,7 +20,7 @@ from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
-from timers.core.operation import CANCELLED, REPLACED, UNKNOWN
+from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, QueueError, TimersError
@@ -60,6 +60,9 @@ class SimCluster:
 
     Attributes:
         timers: id or source -> timer.
+        sources: id -> source of its latest record.
+        request_hashes: source -> header of the request.
+        fired: due seconds that have fired.
         recorded: the log of changes.
         failure: what all writes raise.
         worker_fails: whether no worker answers.
@@ -79,6 +82,8 @@ class SimCluster:
         self.dead_letters: list[Letter] = []
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
+        self.request_hashes: dict[str, bytes] = {}
+        self.fired: set[int | None] = set()
         self.retried: list[str] = []
         self.queue_stats: dict[str, QueueStats] = {}
         self.queues_missing: dict[str, str] = {}
@@ -94,23 +99,53 @@ class SimCluster:
         self._encode(request)
         id = request.id or f"{TOPIC}/0/{len(self.timers)}"
         self.timers[id] = request
+        self.sources[id] = f"{TOPIC}/0/{len(self.recorded)}" if request.id else id
         return id
 
     async def schedule(self, request: TimerRequest) -> str:
         return self._write(request)
 
-    async def update(self, request: TimerRequest, timeout_s: float) -> VerdictMessage:
-        before = self.timers.get(request.id or "")
-        id = self._write(request)
-        return VerdictMessage(id, REPLACED if before else UNKNOWN, int(before.at) if before else None)  # type: ignore[arg-type]
+    async def update(
+        self,
+        request: TimerRequest,
+        timeout_s: float,
+        condition: str | None = None,
+        request_hash: bytes | None = None,
+    ) -> VerdictMessage:
+        id = request.id or ""
+        if self.failure is None and (refused := self._refused(id, condition)):
+            return refused
+        before = self.timers.get(id)
+        self._write(request)
+        if request_hash is not None:
+            self.request_hashes[self.sources[id]] = request_hash
+        new = UNKNOWN if condition is None else SET
+        return VerdictMessage(id, REPLACED if before else new, int(before.at) if before else None, self.sources[id])  # type: ignore[arg-type]
 
-    async def cancel(self, id: str, timeout_s: float) -> VerdictMessage:
+    async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
         assert self.recorded, "a change is recorded before it is made"
         id_key(id)
         if self.failure is not None:
             raise self.failure
+        if refused := self._refused(id, condition):
+            return refused
         timer = self.timers.pop(id, None)
+        if timer is not None:
+            self.sources[id] = f"{TOPIC}/0/{len(self.recorded)}"
         return VerdictMessage(id, CANCELLED if timer else UNKNOWN, int(timer.at) if timer else None)  # type: ignore[arg-type]
+
+    async def request_hash(self, source: str) -> bytes | None:
+        return self.request_hashes.get(source)
+
+    def _refused(self, id: str, condition: str | None) -> VerdictMessage | None:
+        """The verdict on a condition that is not true. A cancelled id has a source, and no timer."""
+        source, timer = self.sources.get(id), self.timers.get(id)
+        due_s = None if timer is None else int(timer.at)  # type: ignore[arg-type]
+        if due_s in self.fired and condition == source:
+            return VerdictMessage(id, TOO_LATE, due_s, source)
+        if condition is None or condition == (source or ABSENT):
+            return None
+        return VerdictMessage(id, EXISTS if condition == ABSENT else CHANGED, due_s, source)
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
         self.questions.append((path, dict(parameters)))

@@ -245,13 +245,6 @@ async def test_a_wrong_parameter_is_refused(query: str) -> None:
     assert cluster.questions == []
 
 
-async def test_conditions_are_refused_as_long_as_they_cannot_be_kept() -> None:
-    async with console(SimCluster()) as client:
-        for name in ("Idempotency-Key", "If-Match", "If-None-Match"):
-            status, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER, headers={name: '"x"'})
-            assert (status, answer["code"]) == (501, "condition-unsupported")
-
-
 async def test_unknown_paths_methods_and_errors_are_problems(caplog: pytest.LogCaptureFixture) -> None:
     cluster = SimCluster()
     async with console(cluster, TIMERS_CONSOLE_URL="http://localhost:1/base/path") as client:

@@ -96,7 +96,7 @@ class AsyncTimersClient(ClientParts):
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         if if_absent:
-            return await self._await_update(request, ABSENT, timeout_s)
+            return await self.update_if(request, ABSENT, timeout_s=timeout_s)
         if id is not None:
             ids = self._by_id()
             await asyncio.to_thread(ids.open)
@@ -147,11 +147,24 @@ class AsyncTimersClient(ClientParts):
     ) -> VerdictMessage:
         """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        return await self._await_update(request, if_source, timeout_s)
+        return await self.update_if(request, if_source, timeout_s=timeout_s)
 
-    async def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float) -> VerdictMessage:
+    async def update_if(
+        self,
+        request: TimerRequest,
+        condition: str | None,
+        *,
+        request_hash: bytes | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> VerdictMessage:
+        """Publish a request with an id, and await the verdict.
+
+        Args:
+            condition: ``absent``, or the source of the version that the request was made for; None: none.
+            request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
+        """
         ids = await self._open_for_verdicts()
-        submit = partial(ids.update, request, condition)
+        submit = partial(ids.update, request, condition, request_hash)
         return await self._await_verdict(await self._retry_while_full(submit), ids, timeout_s)
 
     async def cancel(

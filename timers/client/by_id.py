@@ -165,13 +165,18 @@ class ById:
         self._publish(key, value, headers, on_result)
         return future
 
-    def update(self, request: TimerRequest, condition: str | None = None) -> Future[VerdictMessage]:
+    def update(
+        self, request: TimerRequest, condition: str | None = None, request_hash: bytes | None = None
+    ) -> Future[VerdictMessage]:
         """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`.
 
         Args:
             condition: ``absent``, or the source of the version that the request was made for; None: none.
+            request_hash: of the header ``timer-request-hash``; None: it has none.
         """
         key, value, headers = self._encode(request)
+        if request_hash is not None:
+            headers = [*(headers or ()), (h.TIMER_REQUEST_HASH, request_hash)]
         if condition is not None:
             return self._publish_conditional(key, value, [*(headers or ()), *encode_condition(condition)])
         return self._publish_call(key, value, headers, with_probe=True)

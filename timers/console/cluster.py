@@ -58,11 +58,25 @@ class Cluster(Protocol):
     async def schedule(self, request: TimerRequest) -> str:
         """Write a request. Returns its id or its source when all in-sync replicas have it."""
 
-    async def update(self, request: TimerRequest, timeout_s: float) -> VerdictMessage:
-        """Write a request with an id, and wait for the verdict."""
+    async def update(
+        self,
+        request: TimerRequest,
+        timeout_s: float,
+        condition: str | None = None,
+        request_hash: bytes | None = None,
+    ) -> VerdictMessage:
+        """Write a request with an id, and wait for the verdict.
 
-    async def cancel(self, id: str, timeout_s: float) -> VerdictMessage:
+        Args:
+            condition: ``absent``, or the source of the version that it was made for; None: none.
+            request_hash: of the header ``timer-request-hash``; None: it has none.
+        """
+
+    async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
         """Write a cancel, and wait for the verdict."""
+
+    async def request_hash(self, source: str) -> bytes | None:
+        """The header ``timer-request-hash`` of a request; None if it has none, or the log no longer has it."""
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
         """The answer of a worker's page."""

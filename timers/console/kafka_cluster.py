@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from yarl import URL
@@ -33,9 +33,13 @@ from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
+from timers.wire import headers as h
 from timers.wire import query_signature
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
+
+if TYPE_CHECKING:
+    from timers.kafka.request_reader import RequestReader
 
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
@@ -59,6 +63,8 @@ class KafkaCluster:
         self._log: Publisher | None = None
         self._log_opening = asyncio.Lock()
         self._reading, self._retrying = asyncio.Semaphore(MAX_READERS), asyncio.Semaphore(1)
+        self._reading_requests = asyncio.Semaphore(1)
+        self._request_reader: RequestReader | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -66,6 +72,8 @@ class KafkaCluster:
         await self._client.close()
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
+        if self._request_reader is not None:
+            await asyncio.to_thread(self._request_reader.close)
         if self._session is not None:
             await self._session.close()
 
@@ -74,12 +82,21 @@ class KafkaCluster:
     async def schedule(self, request: TimerRequest) -> str:
         return await self._client.schedule(**request._asdict())
 
-    async def update(self, request: TimerRequest, timeout_s: float) -> VerdictMessage:
-        fields = request._asdict()
-        return await self._client.update(fields.pop("id"), **fields, timeout_s=timeout_s)
+    async def update(
+        self,
+        request: TimerRequest,
+        timeout_s: float,
+        condition: str | None = None,
+        request_hash: bytes | None = None,
+    ) -> VerdictMessage:
+        return await self._client.update_if(request, condition, request_hash=request_hash, timeout_s=timeout_s)
 
-    async def cancel(self, id: str, timeout_s: float) -> VerdictMessage:
-        return await self._client.cancel(id, timeout_s=timeout_s)
+    async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
+        return await self._client.cancel(id, if_source=condition, timeout_s=timeout_s)
+
+    async def request_hash(self, source: str) -> bytes | None:
+        found = await self._requests([source])
+        return h.last(found[source].headers or (), h.TIMER_REQUEST_HASH) if source in found else None
 
     async def record(self, entry: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -169,9 +186,7 @@ class KafkaCluster:
             return await asyncio.to_thread(history.read, self._settings, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            found = await asyncio.to_thread(_records, self._settings, [source])
-        record = found.get(source)
+        record = (await self._requests([source])).get(source)
         if record is None or record.key != id_key(id):
             return None
         decoded = future_by_id.decode([record], self._settings.max_request_bytes)
@@ -180,9 +195,24 @@ class KafkaCluster:
         return None
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            found = await asyncio.to_thread(_records, self._settings, sources)
+        found = await self._requests(sources)
         return {source: record.timestamp // 1000 for source, record in found.items()}
+
+    async def _requests(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
+        async with Slot(self._reading_requests, MAX_WAIT_S, _busy):
+            return await asyncio.to_thread(self._read_requests, sources)
+
+    def _read_requests(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
+        from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
+
+        if self._request_reader is None:
+            formats = enabled_formats(self._settings)
+            self._request_reader = RequestReader(self._settings, formats, isolation="read_committed")
+        end_s = monotonic() + MAX_WAIT_S
+        try:
+            return self._request_reader.read(sources, lambda: monotonic() < end_s)
+        except Lost as error:
+            raise QueryError(f"the brokers did not return the requests in time: {error}") from None
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
@@ -222,19 +252,6 @@ class KafkaCluster:
 
         found = await asyncio.gather(check(broker()), check(self.ask("/health/live", {})))
         return [why for why in found if why]
-
-
-def _records(settings: Settings, sources: Sequence[str]) -> dict[str, RequestRecord]:
-    from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
-
-    reader = RequestReader(settings, enabled_formats(settings), isolation="read_committed")
-    end_s = monotonic() + MAX_WAIT_S
-    try:
-        return reader.read(sources, lambda: monotonic() < end_s)
-    except Lost as error:
-        raise QueryError(f"the brokers did not return the requests in time: {error}") from None
-    finally:
-        reader.close()
 
 
 def _busy() -> Problem:

@@ -46,18 +46,19 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.role:
         operation["x-timers-role"] = route.role
-    if route.parameters:
+    if route.parameters or route.headers:
         operation["parameters"] = [
             {
                 "name": each.name,
-                "in": "query",
+                "in": place,
                 "required": each.required,
                 "description": each.why,
                 "schema": {**each.schema, "type": "integer", "enum": [0, 1], "default": int(each.schema["default"])}
                 if each.schema["type"] == "boolean"
                 else each.schema,
             }
-            for each in route.parameters
+            for place, parameters in (("query", route.parameters), ("header", route.headers))
+            for each in parameters
         ]
     if route.body:
         content = {JSON: {"schema": _reference(route.body), "examples": {"example": {"value": route.example}}}}

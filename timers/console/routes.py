@@ -62,6 +62,7 @@ class Route:
         body: schema of the request's body; empty: it has none.
         example: a body.
         problems: codes of the errors that only some routes have.
+        headers: conditions that its handler knows; a change with another one is refused.
         is_foreign: whether it is a path of another system, whose handler reads its parameters.
         writes: whether it changes something.
     """
@@ -76,6 +77,7 @@ class Route:
     body: str = ""
     example: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    headers: tuple[Parameter, ...] = ()
     is_foreign: bool = False
 
     @property
@@ -91,6 +93,16 @@ _WAIT = Parameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 30, "default": 5, "description": "longest wait for the verdict, in s"},
 )
+_TAG = "the ETag of the version"
+_IF_MATCH = Parameter(
+    "If-Match", s.string("an ETag, in quotes", maxLength=300), "only if this ETag is that of the latest version"
+)
+_IF_NONE_MATCH = Parameter("If-None-Match", s.string("`*`", enum=["*"]), "only if there is no timer with this id")
+_IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    s.string("1 to 255 printable ASCII characters", pattern="^[ -~]{1,255}$", minLength=1, maxLength=255),
+    "set one timer, although the request may be sent again",
+)
 _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
 _TO = Parameter("to", s.SECOND, "due second before which the list ends")
@@ -103,7 +115,9 @@ _INVALID = (
     *("due-invalid", "topic-missing", "topic-invalid", "value-missing", "value-too-large", "field-invalid"),
     *("id-missing", "id-too-long", "id-not-text"),
 )
+_CONDITION = ("exists", "changed", "worker-unreachable")
 _ASK = ("worker-unreachable", "queries-off")
+_UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -112,10 +126,21 @@ ROUTES: tuple[Route, ...] = (
         "setTimer",
         OPERATOR,
         "Set a timer. With an id that exists, the timer is replaced.",
-        (Answer(201, "all in-sync replicas have the request", "Accepted", {"Location": "where to find the timer"}),),
+        (
+            Answer(200, "the timer of this Idempotency-Key was changed or cancelled since (exists)", "Verdict"),
+            Answer(
+                201,
+                "all in-sync replicas have the request",
+                "Accepted",
+                {"Location": "where to find the timer", "ETag": f"{_TAG}, if the request had a condition"},
+            ),
+            _UNDECIDED,
+        ),
+        (_WAIT,),
         body="NewTimer",
         example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "15m"},
-        problems=(*_PUBLISH, *_INVALID),
+        problems=(*_PUBLISH, *_INVALID, *_CONDITION, "busy", "idempotency-key-reused"),
+        headers=(_IDEMPOTENCY_KEY, _IF_NONE_MATCH),
     ),
     Route(
         "GET",
@@ -155,31 +180,38 @@ ROUTES: tuple[Route, ...] = (
         OPERATOR,
         "Set or replace the timer with this id, and wait for the verdict on the version before.",
         (
-            Answer(200, "it was pending, and is replaced", "Verdict"),
-            Answer(201, "a new timer is set: there was none (unknown), or it had fired (already-fired)", "Verdict"),
-            Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict"),
+            Answer(200, "it was pending, and is replaced", "Verdict", {"ETag": _TAG}),
+            Answer(
+                201,
+                "a new timer is set: there was none (unknown, set), or it had fired (already-fired)",
+                "Verdict",
+                {"ETag": _TAG},
+            ),
+            _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
         body="TimerVersion",
         example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "30m"},
-        problems=(*_PUBLISH, *_INVALID),
+        problems=(*_PUBLISH, *_INVALID, *_CONDITION, "already-fired"),
+        headers=(_IF_MATCH, _IF_NONE_MATCH),
     ),
     Route(
         "PATCH",
         "/v1/timer",
         "moveTimer",
         OPERATOR,
-        "Change the due time of the timer with this id; the rest is read from its request. If its sender replaces the "
-        "timer at the same moment, the later request counts.",
+        "Change the due time of the timer with this id; the rest is read from its request. If another request changes "
+        "the timer at the same moment, nothing is changed (changed).",
         (
-            Answer(200, "it was pending, and has the new due time", "Verdict"),
-            Answer(201, "it ended in the meantime, and is set again (already-fired, unknown)", "Verdict"),
-            Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict"),
+            Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
+            Answer(201, "it had fired by the clock of another broker, and is set again (already-fired)", "Verdict"),
+            _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
         body="TimerMove",
         example={"delay": "30m"},
-        problems=(*_ASK, *_PUBLISH, *_INVALID, "busy", "not-found", "already-fired"),
+        problems=(*_ASK, *_PUBLISH, *_INVALID, "busy", "not-found", "already-fired", "changed"),
+        headers=(_IF_MATCH,),
     ),
     Route(
         "DELETE",
@@ -189,10 +221,14 @@ ROUTES: tuple[Route, ...] = (
         "Cancel the timer with this id, and wait for the verdict.",
         (
             Answer(200, "it was pending, and never fires", "Verdict"),
-            Answer(202, "the cancel is written, and no worker has answered yet (undecided)", "Verdict"),
+            _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
-        problems=(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
+        problems=(
+            *(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
+            *("changed", "worker-unreachable"),
+        ),
+        headers=(_IF_MATCH,),
     ),
     Route(
         "POST",

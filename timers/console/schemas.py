@@ -149,9 +149,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "id": {"type": "string"},
             "verdict": string(
                 "what happened to the version before; undecided: no worker has answered yet",
-                enum=["cancelled", "replaced", "already-fired", "unknown", "undecided"],
+                enum=["cancelled", "replaced", "already-fired", "unknown", "set", "exists", "undecided"],
             ),
             "due": {**nullable(SECOND), "description": "due second of the version before"},
+            "version": {**nullable(string("source")), "description": "source of the latest version: its ETag"},
         },
         *("id", "verdict", "due"),
     ),

@@ -18,6 +18,7 @@ from timers.config.settings import Settings
 from timers.console import (
     bulk_pages,
     checking,
+    conditions,
     event_pages,
     health_pages,
     letter_pages,
@@ -56,8 +57,6 @@ _ROOM_BYTES = 256 * 1024
 """For the other fields of a body than the value."""
 
 _READING = ("GET", "HEAD")
-
-_CONDITIONS = ("Idempotency-Key", "If-Match", "If-None-Match", "If-Unmodified-Since")
 
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -157,17 +156,18 @@ class Server:
 
     def _check_role(self, route: Route, request: web.Request, user: Principal) -> None:
         if route.writes:
-            self._check_writing(request)
+            self._check_writing(route, request)
         if not user.may(route.role):
             raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
 
-    def _check_writing(self, request: web.Request) -> None:
+    def _check_writing(self, route: Route, request: web.Request) -> None:
         if not self._settings.console_write:
             raise Problem("read-only", "this console only reads: start it with TIMERS_CONSOLE_WRITE=1")
-        for name in _CONDITIONS:
-            if name in request.headers:
-                why = f"this version cannot check {name} when the change is made: send the request without it"
-                raise Problem("condition-unsupported", why)
+        known = {each.name for each in route.headers}
+        for name in conditions.ALL:
+            if name in request.headers and name not in known:
+                able = ", ".join(sorted(known)) or "no conditions"
+                raise Problem("condition-unsupported", f"{route.method} {route.path} takes {able}, and not {name}")
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:

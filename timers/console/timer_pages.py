@@ -7,12 +7,24 @@ from urllib.parse import quote
 
 from timers.client import timer_lines
 from timers.client.request import TimerRequest
+from timers.console import conditions
 from timers.console.call import Call, Handler, Reply
 from timers.console.cluster import WorkerAnswer
-from timers.console.problems import Problem
-from timers.core.operation import ALREADY_FIRED, REPLACED, UNKNOWN
+from timers.console.conditions import Mark
+from timers.console.problems import CODES, Problem
+from timers.core.operation import (
+    ABSENT,
+    ALREADY_FIRED,
+    CHANGED,
+    EXISTS,
+    REFUSED,
+    REPLACED,
+    TOO_LATE,
+    UNKNOWN,
+)
 from timers.errors import (
     AccessError,
+    ConditionsOffError,
     InvalidTimerError,
     NoVerdictError,
     QueryError,
@@ -26,11 +38,15 @@ from timers.wire import checks, topics
 from timers.wire import query as wire
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
+from timers.wire.verdict import VerdictMessage
 
 CURSOR_S = 3600.0
 """How long a cursor is valid."""
 
 UNDECIDED = "undecided"
+
+_MAX_CANCELS = 5
+"""So often others may cancel the timer of one request with ``If-None-Match: *``, before it is refused."""
 
 _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 403, 404, 503
 
@@ -50,14 +66,102 @@ def handlers() -> dict[str, Handler]:
 
 async def set_timer(call: Call) -> Reply:
     """``POST /v1/timers``"""
+    condition, key = conditions.condition(call.request), conditions.idempotency_key(call.request)
+    if key is not None:
+        return await _set_once(call, key)
     request = _request(call, call.body)
+    if condition is None:
+        try:
+            id = await call.console.cluster.schedule(request)
+        except TimersError as error:
+            raise publish_problem(error, request.id) from None
+        return _accepted(call, id, int(request.at))  # type: ignore[arg-type]  # the parser computed it
+    if condition != ABSENT or request.id is None:
+        raise Problem("condition-unsupported", "POST takes If-None-Match: * for a timer with an id; PUT takes If-Match")
+    verdict = await _update(call, request, condition)
+    if isinstance(verdict, Reply):
+        return verdict
+    _check_condition(verdict)
+    return _accepted(call, request.id, int(request.at), verdict.version)  # type: ignore[arg-type]
+
+
+async def _set_once(call: Call, key: str) -> Reply:
+    """Set the timer of an ``Idempotency-Key``, or answer as the first request with this key was answered."""
+    mark = Mark.of(call.user, key, call.body)
+    id = call.body.get("id", conditions.id_of(call.user, mark))
+    request = _request(call, {**call.body, "id": id})
+    verdict = await _update(call, request, ABSENT, mark.encode())
+    if isinstance(verdict, Reply):
+        return verdict
+    if verdict.verdict != EXISTS:
+        return _accepted(call, id, int(request.at), verdict.version)  # type: ignore[arg-type]
     try:
-        id = await call.console.cluster.schedule(request)
+        found = await call.console.cluster.request_hash(verdict.version or "")
     except TimersError as error:
-        raise publish_problem(error, request.id) from None
-    due_s = int(request.at)  # type: ignore[arg-type]  # the parser computed it
-    where = f"{call.base_path}/v1/timer?id={quote(id, safe='')}"
-    return Reply({"id": id, "due": due_s, "due_at": wire.format_due(due_s)}, 201, {"Location": where})
+        raise Problem("brokers-unreachable", str(error)) from None
+    first = None if found is None else Mark.decode(found)
+    if first == mark and verdict.due_s is not None:
+        return _accepted(call, id, verdict.due_s, verdict.version)
+    if first is not None and first.key == mark.key:
+        raise Problem("idempotency-key-reused", "the first request with this Idempotency-Key had another body", id=id)
+    if "id" in call.body:
+        _check_condition(verdict)
+    return Reply({"id": id, "verdict": EXISTS, "due": verdict.due_s, "version": verdict.version})
+
+
+def _accepted(call: Call, id: str, due_s: int, version: str | None = None) -> Reply:
+    headers = {"Location": f"{call.base_path}/v1/timer?id={quote(id, safe='')}", **_tag(version)}
+    return Reply({"id": id, "due": due_s, "due_at": wire.format_due(due_s)}, 201, headers)
+
+
+def _tag(version: str | None) -> dict[str, str]:
+    return {} if version is None else {"ETag": f'"{version}"'}
+
+
+async def _update(
+    call: Call, request: TimerRequest, condition: str | None, request_hash: bytes | None = None
+) -> VerdictMessage | Reply:
+    """The verdict on a new version, or the answer if none came.
+
+    After a cancel there is no timer to see, but its id is not absent for a time, so that a request that is sent twice
+    does not set what was cancelled between. ``If-None-Match: *`` asks for what can be seen: then the request is sent
+    again for the version that the cancel has made.
+    """
+    asked = condition
+    assert request.id is not None
+    try:
+        for _ in range(_MAX_CANCELS):
+            verdict = await call.console.cluster.update(request, call.parameters["wait"], asked, request_hash)
+            is_cancelled = verdict.verdict in (EXISTS, CHANGED) and verdict.due_s is None
+            if condition != ABSENT or request_hash is not None or not is_cancelled:
+                break
+            asked = verdict.version or ABSENT
+    except TimersError as error:
+        return _undecided(error, request.id)
+    return verdict
+
+
+def _undecided(error: TimersError, id: str) -> Reply:
+    """The answer to a change without a verdict.
+
+    Raises:
+        Problem: the change was not written, or it is not known whether it was.
+    """
+    if not isinstance(error, NoVerdictError):
+        raise publish_problem(error, id) from None
+    if not error.sent:
+        raise Problem("worker-unreachable", str(error)) from None
+    return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
+
+
+def _check_condition(verdict: VerdictMessage) -> None:
+    """Raises the problem of a condition that was not true."""
+    about = {"due": verdict.due_s, "version": verdict.version}
+    if verdict.verdict == TOO_LATE:
+        raise _already_fired(verdict.id, verdict.due_s)
+    if verdict.verdict in REFUSED:
+        code = verdict.verdict
+        raise Problem(code, f"nothing was changed: {CODES[code][1]}", _tag(verdict.version), id=verdict.id, **about)
 
 
 async def put_timer(call: Call) -> Reply:
@@ -65,12 +169,14 @@ async def put_timer(call: Call) -> Reply:
     id = call.parameters["id"]
     if "id" in call.body:
         raise Problem("field-invalid", "the id is a parameter of the path, so the body has none")
-    return await _update(call, id, _request(call, {**call.body, "id": id}))
+    condition = conditions.condition(call.request)
+    return _new_version(await _update(call, _request(call, {**call.body, "id": id}), condition))
 
 
 async def move_timer(call: Call) -> Reply:
     """``PATCH /v1/timer``"""
     id = call.parameters["id"]
+    condition = conditions.condition(call.request)
     _check_id(call, id)
     for name in call.body.keys() - {"at", "delay"}:
         raise Problem("field-invalid", f"{name[:100]!r} cannot be changed alone: give `at` or `delay`, or use PUT")
@@ -79,16 +185,35 @@ async def move_timer(call: Call) -> Reply:
     timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
     if timer is None:
         raise Problem("not-found", f"there is no timer {id!r} that its sender gave this id", id=id)
+    source = timer["source"]
+    if condition not in (None, source):
+        raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
     if timer["state"] == wire.FIRED:
         raise _already_fired(id, timer["due"])
     try:
-        request = await call.console.cluster.stored_request(id, timer["source"])
+        request = await call.console.cluster.stored_request(id, source)
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
     if request is None:
         raise Problem("not-found", f"the request of {id!r} is no longer in its topic: set the timer again", id=id)
     _check_topic(call, request.topic)
-    return await _update(call, id, request._replace(at=due_s))
+    moved = request._replace(at=due_s)
+    try:
+        verdict = await _update(call, moved, source)
+    except Problem as problem:
+        if problem.code != "condition-unsupported" or condition is not None:
+            raise
+        verdict = await _update(call, moved, None)
+    return _new_version(verdict)
+
+
+def _new_version(verdict: VerdictMessage | Reply) -> Reply:
+    """The answer to a change of one timer."""
+    if isinstance(verdict, Reply):
+        return verdict
+    _check_condition(verdict)
+    body = {"id": verdict.id, "verdict": verdict.verdict, "due": verdict.due_s, "version": verdict.version}
+    return Reply(body, 200 if verdict.verdict == REPLACED else 201, _tag(verdict.version))
 
 
 def _is_by_id(call: Call, timer: wire.Timer) -> bool:
@@ -96,31 +221,20 @@ def _is_by_id(call: Call, timer: wire.Timer) -> bool:
     return source is not None and source[0] == call.console.settings.id_topic
 
 
-async def _update(call: Call, id: str, request: TimerRequest) -> Reply:
-    try:
-        verdict = await call.console.cluster.update(request, call.parameters["wait"])
-    except NoVerdictError:
-        return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
-    except TimersError as error:
-        raise publish_problem(error, id) from None
-    body = {"id": id, "verdict": verdict.verdict, "due": verdict.due_s}
-    return Reply(body, 200 if verdict.verdict == REPLACED else 201)
-
-
 async def cancel_timer(call: Call) -> Reply:
     """``DELETE /v1/timer``"""
     id = call.parameters["id"]
+    condition = conditions.condition(call.request)
     _check_id(call, id)
     try:
-        verdict = await call.console.cluster.cancel(id, call.parameters["wait"])
-    except NoVerdictError:
-        return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
+        verdict = await call.console.cluster.cancel(id, call.parameters["wait"], condition)
     except TimersError as error:
-        raise publish_problem(error, id) from None
-    if verdict.verdict == UNKNOWN:
+        return _undecided(error, id)
+    if verdict.verdict == UNKNOWN or (verdict.verdict == CHANGED and verdict.due_s is None):
         raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled before, or fired long ago", id=id)
     if verdict.verdict == ALREADY_FIRED:
         raise _already_fired(id, verdict.due_s)
+    _check_condition(verdict)
     return Reply({"id": id, "verdict": verdict.verdict, "due": verdict.due_s})
 
 
@@ -133,7 +247,7 @@ async def get_timer(call: Call) -> Reply:
     check_values(call, call.parameters["value"])
     id = call.parameters["id"]
     timers, missing = await _find(call, id, with_value=call.parameters["value"])
-    tag = {"ETag": f'"{timers[0]["source"]}"'} if len(timers) == 1 else {}
+    tag = _tag(timers[0]["source"] if len(timers) == 1 else None)
     return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
 
 
@@ -261,7 +375,7 @@ def _check_id(call: Call, id: Any) -> None:
         raise Problem(error.code, str(error)) from None
     except UnicodeEncodeError:
         raise Problem("id-not-text", "the id has characters that UTF-8 cannot carry") from None
-    if not call.user.may_use_id(id):
+    if not (call.user.may_use_id(id) or conditions.is_own(call.user, id)):
         raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {id!r}")
 
 
@@ -271,6 +385,8 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))
     if isinstance(error, SettingsError):
         return Problem("ids-off", str(error))
+    if isinstance(error, ConditionsOffError):
+        return Problem("condition-unsupported", str(error))
     if isinstance(error, UnacknowledgedError | AccessError):
         again = (
             "send it again: with an id it cannot become two timers" if id else "look for it before you send it again"

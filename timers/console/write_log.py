@@ -43,6 +43,7 @@ async def _write(call: Call, fields: dict[str, Any]) -> None:
 
 def entry(call: Call, now_s: float) -> dict[str, Any]:
     """The entry of a change."""
+    headers = call.request.headers
     return {
         "at": format_due(int(now_s)),
         "at_ms": int(now_s * 1000),
@@ -50,6 +51,7 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
         "address": call.request.remote,
         "operation": call.route.name,
         "parameters": dict(call.parameters),
+        "conditions": {each.name: headers[each.name][:300] for each in call.route.headers if each.name in headers},
         "body": _without_values(call.body),
     }
 

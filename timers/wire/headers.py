@@ -34,6 +34,9 @@ TIMER_IF = "timer-if"
 """On a request or a cancel of a timer with an id: its condition. ``absent``, or the source of the version that it was
 made for (:mod:`timers.core.only_if`)."""
 
+TIMER_REQUEST_HASH = "timer-request-hash"
+"""On a request that the HTTP API got with an ``Idempotency-Key``: hashes of the key and of the body."""
+
 TIMER_ERROR = "timer-error"
 """On a dead letter: the error code."""
 

@@ -10,6 +10,7 @@ import json
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -37,10 +38,11 @@ class Progress:
 
     Args:
         count: messages after which the consumer ends.
+        idle_s: seconds without a message after which it ends, too.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, idle_s: float = IDLE_S) -> None:
+        self._count, self._idle_s = count, idle_s
         self._first = self._cpu_s = 0.0
         self._last = time.time()
         self.received = 0
@@ -48,7 +50,7 @@ class Progress:
     @property
     def is_over(self) -> bool:
         idle_s = time.time() - self._last
-        return self.received >= self._count or idle_s > (IDLE_S if self.received else START_S)
+        return self.received >= self._count or idle_s > (self._idle_s if self.received else START_S)
 
     def add(self, messages: int) -> None:
         if messages:
@@ -60,9 +62,8 @@ class Progress:
     def figures(self) -> dict[str, float]:
         """Received messages, times in epoch seconds, CPU seconds since the first message, and peak MB."""
         last = time.time() if self.received >= self._count else self._last
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         cpu_s = _cpu_s() - self._cpu_s
-        return {"received": self.received, "first": self._first, "last": last, "cpu_s": cpu_s, "peak_mb": peak_mb}
+        return {"received": self.received, "first": self._first, "last": last, "cpu_s": cpu_s, "peak_mb": _peak_mb()}
 
 
 def queue(topic: str, brokers: str, count: int) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def plain(topic: str, brokers: str, count: int) -> dict[str, Any]:
 
 def latency(topic: str, brokers: str, count: int) -> dict[str, Any]:
     """Note the time from sending to delivery of each message."""
-    progress = Progress(count)
+    progress = Progress(count, START_S)
     waited_ms: list[float] = []
     with Queue(topic, brokers=brokers) as messages:
         while not progress.is_over:
@@ -138,6 +139,12 @@ def leases(topic: str, brokers: str, count: int) -> dict[str, Any]:
                     late_ms.append((now_s - first_s[number] - LEASE_S) * 1000)
         messages.settle()
         return {**progress.figures(), "waited_ms": sorted(late_ms)}
+
+
+def _peak_mb() -> float:
+    """Peak memory. ``getrusage`` counts that of the process which started this one, too."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
 def _cpu_s() -> float:

@@ -22,6 +22,14 @@ def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
+def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
+    """The system with the running worker; the environment has its settings."""
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    return running
+
+
+@pytest.fixture
 def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
     """A system for one test, without a started worker."""
     system = System(broker_address, tmp_path)

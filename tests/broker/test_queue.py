@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from tests.harness.process import Process, clean_environment, python
+from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.queue import Backoff, LeaseLostError, Message, Queue, QueueError
+from timers.queue import Backoff, LeaseLostError, Queue, QueueError
 from timers.queue.inspection import Inspection
 
 pytestmark = pytest.mark.broker
 
 MESSAGES = 600
-
-PATIENT: dict[str, Any] = {"lease_s": 600.0, "session_timeout_s": 60.0, "timeout_s": 60.0}
-"""For queues whose messages no test expects back: a busy machine may take long between two calls."""
-
-
-@pytest.fixture
-def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
-    """The system with the running worker; the environment has its settings."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    return running
-
-
-def receive(queue: Queue, count: int, *, ack: bool = False) -> list[Message]:
-    """Receive exactly ``count`` messages, and acknowledge each before the next ones come."""
-    received: list[Message] = []
-
-    def enough() -> bool:
-        for message in queue.receive(count - len(received), wait_s=1):
-            received.append(message)
-            if ack:
-                message.ack()
-        return len(received) == count
-
-    wait_until(enough, f"{count} messages of {queue.name}", 2 * DEADLINE_S)
-    return received
 
 
 def test_after_a_kill_only_unsettled_messages_come_back(here: System, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from tests.harness import queue_calls
 from tests.harness.cluster import client_settings
+from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import LeaseLostError, Message, Queue, QueueError
@@ -28,17 +29,10 @@ from timers.queue.state import State
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-PATIENT: dict[str, Any] = {"lease_s": 600.0, "session_timeout_s": 60.0, "timeout_s": 60.0}
 OTHERS = 120_000
 FAILURES = 20_000
 
-
-@pytest.fixture
-def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
-    """The system with the running worker; the environment has its settings."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    return running
+receive = partial(queue_calls.receive, deadline_s=4 * DEADLINE_S)
 
 
 @pytest.fixture
@@ -50,20 +44,6 @@ def without_worker(broker_address: str, tmp_path: Path, monkeypatch: pytest.Monk
     system.create_own_topics()
     yield system
     system.close()
-
-
-def receive(queue: Queue, count: int, *, ack: bool = False) -> list[Message]:
-    received: list[Message] = []
-
-    def enough() -> bool:
-        for message in queue.receive(count - len(received), wait_s=1):
-            received.append(message)
-            if ack:
-                message.ack()
-        return len(received) == count
-
-    wait_until(enough, f"{count} messages of {queue.name}", 4 * DEADLINE_S)
-    return received
 
 
 def numbers(count: int) -> Iterator[tuple[None, bytes, tuple[()]]]:

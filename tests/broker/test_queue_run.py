@@ -6,27 +6,16 @@ import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.harness.queue_calls import PATIENT
 from tests.harness.queue_handlers import handle, handle_in_task
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import AsyncQueue, Backoff, LeaseLostError, Message, Queue, SqlInbox
 
 pytestmark = pytest.mark.broker
-
-PATIENT: dict[str, Any] = {"lease_s": 600.0, "session_timeout_s": 60.0, "timeout_s": 60.0}
-"""For queues whose messages no test expects back: a busy machine may take long between two calls."""
-
-
-@pytest.fixture
-def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
-    """The system with the running worker; the environment has its settings."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    return running
 
 
 def letters(here: System, topic: str) -> dict[str, int]:

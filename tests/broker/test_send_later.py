@@ -29,14 +29,6 @@ from timers.wire.partitioner import partitions_of
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture
-def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
-    """The system with the running worker; the environment has its settings."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    return running
-
-
 def test_send_later_works_from_seconds_to_years_ahead(here: System) -> None:
     """«schedule a retry in 5 seconds», «push notification today at 5 PM», «start business process in 30 days from now»,
     «delete PII in 2 years»: each waits for its second, and «only when a certain deadline is reached, message should be

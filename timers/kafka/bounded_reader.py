@@ -102,7 +102,7 @@ class BoundedReader:
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
                 **connection.aiokafka(self._settings),
-                key_deserializer=fetch.InPieces(lambda tp: self._value_limit(tuple(tp)) or fetch.MAX_VALUE_BYTES),
+                key_deserializer=fetch.InPieces(self._value_limit),
                 enable_auto_commit=False,
                 auto_offset_reset="none",
                 isolation_level=self._isolation,

@@ -90,12 +90,18 @@ class InPieces:
     Such a consumer has :meth:`~aiokafka.AIOKafkaConsumer.getmany` only, and returns the records of aiokafka's parser.
 
     Args:
-        value_limit: returns the size in bytes above which only the first bytes of a value are read.
+        known_limit: returns the size in bytes above which only the first bytes of a value of a partition are read; None
+            if it is not known.
     """
 
-    def __init__(self, value_limit: Callable[[TopicPartition], int] = lambda tp: MAX_VALUE_BYTES) -> None:
-        self.value_limit = value_limit
+    def __init__(self, known_limit: Callable[[TopicPartition], int | None] = lambda tp: None) -> None:
+        self._known_limit = known_limit
         _install()
+
+    def value_limit(self, tp: TopicPartition) -> int:
+        """The size in bytes above which only the first bytes of a value are read."""
+        limit = self._known_limit(tp)
+        return MAX_VALUE_BYTES if limit is None else limit
 
 
 class RecordsWithData(MemoryRecords):

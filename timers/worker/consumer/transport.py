@@ -317,10 +317,9 @@ class BatchConsumer(faust_internals.Consumer):
         """Deliver partitions again whose topic ids were checked."""
         await self.thread.call_thread(self.thread.end_suspension, [TP(*partition) for partition in partitions])
 
-    def value_limit(self, tp: TP) -> int:
-        """The size above which no value of a partition is accepted, at any offset. Any thread."""
-        limit = self._pool.value_limit((tp.topic, tp.partition))
-        return fetch.MAX_VALUE_BYTES if limit is None else limit
+    def value_limit(self, tp: TP) -> int | None:
+        """The size in bytes above which no value of an open partition is accepted; see the pool. Any thread."""
+        return self._pool.value_limit((tp.topic, tp.partition))
 
     async def members(self) -> dict[TopicPartition, group.Member]:
         """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""

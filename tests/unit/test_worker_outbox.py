@@ -22,11 +22,11 @@ from timers.kafka.aiokafka_internals.produce import (
     RefusedRecord,
 )
 from timers.kafka.topic_metadata import Topic, TopicMetadata
+from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
 from timers.sending import outbox as module
 from timers.sending import targets as targets_module
 from timers.sending.outbox import KafkaOutbox
-from timers.sending.partition_metrics import PartitionMetrics
 from timers.sending.producer import Batch, NoAnswer
 from timers.sending.targets import Targets
 from timers.wire.formats import RequestRecord

@@ -20,9 +20,9 @@ from aiokafka.errors import (
 from timers.kafka import awake
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
+from timers.kafka.producer_loop import ProducerLoop
 from timers.sending import producer as module
 from timers.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
-from timers.sending.producer_loop import ProducerLoop
 
 Place = tuple[str, int]
 

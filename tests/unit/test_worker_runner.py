@@ -10,7 +10,7 @@ from tests.harness.machines import NativeRig
 from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
-from timers.sending.partition_metrics import PartitionMetrics
+from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
 from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, Runner
 

@@ -25,9 +25,9 @@ from timers.core.timer import Tick
 from timers.errors import Fenced
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
 from timers.kafka.request_reader import RequestReader
+from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import delivery_of
 from timers.sending.batches import Batches
-from timers.sending.partition_metrics import PartitionMetrics
 from timers.sending.producer import Batch, DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.sending.targets import Targets
 from timers.wire.outgoing import BaseOutbox, Outgoing

@@ -48,8 +48,8 @@ from timers.kafka.aiokafka_internals.produce import BatchesRefused
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.awake import wait_awake
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.sending.partition_metrics import Heartbeat
-from timers.sending.producer_loop import ProducerLoop
+from timers.kafka.producer_loop import ProducerLoop
+from timers.partition_metrics import Heartbeat
 
 logger = logging.getLogger(__name__)
 

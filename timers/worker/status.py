@@ -9,7 +9,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
-from timers.sending.partition_metrics import Heartbeat
+from timers.partition_metrics import Heartbeat
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
 from timers.worker.consumer.group_watch import UnownedPartitions

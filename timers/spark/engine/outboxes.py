@@ -25,14 +25,14 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
 from timers.errors import SettingsError
+from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
+from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.sending.outbox import KafkaOutbox
-from timers.sending.partition_metrics import PartitionMetrics
 from timers.sending.producer import TransactionalProducer
-from timers.sending.producer_loop import ProducerLoop
 from timers.sending.targets import Targets
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.wire import progress as progress_record

@@ -24,16 +24,16 @@ from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening, Sched
 from timers.core.timer import Fetched, Tick
 from timers.errors import StoreError, TimersError
 from timers.kafka.clients import librdkafka, reader
+from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.records import headers_of
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
+from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.sending.outbox import KafkaOutbox
-from timers.sending.partition_metrics import PartitionMetrics
 from timers.sending.producer import TransactionalProducer
-from timers.sending.producer_loop import ProducerLoop
 from timers.sending.targets import Targets
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

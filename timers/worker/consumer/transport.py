@@ -31,7 +31,7 @@ from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import fetch, group_coordinator
 from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata, rejoin
 from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
-from timers.sending.partition_metrics import Heartbeat, keep_heartbeat
+from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.worker import faust_internals
 from timers.worker.consumer import group
 from timers.worker.consumer.duplicate_member import DuplicateMemberWatch

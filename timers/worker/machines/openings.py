@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
-from timers.sending.partition_metrics import PartitionMetrics
+from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat

@@ -13,10 +13,10 @@ from timers.config.settings import Settings
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
+from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.sending.partition_metrics import PartitionMetrics
-from timers.sending.producer_loop import ProducerLoop
+from timers.partition_metrics import PartitionMetrics
 from timers.sending.targets import Targets
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

@@ -21,7 +21,7 @@ from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
-from timers.sending.partition_metrics import PartitionMetrics
+from timers.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
-from timers.sending.partition_metrics import PartitionMetrics
+from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition

@@ -16,7 +16,7 @@ from typing import Any
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.core.timer import TopicPartition
 from timers.metrics import Labels, Samples
-from timers.sending.partition_metrics import PartitionMetrics
+from timers.partition_metrics import PartitionMetrics
 from timers.store.opening import store_path
 from timers.worker.canary import Observation
 from timers.worker.machines.failures import REASONS

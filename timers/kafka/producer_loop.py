@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.broker_answers import BrokerAnswers
-from timers.sending.partition_metrics import Heartbeat, keep_heartbeat
+from timers.partition_metrics import Heartbeat, keep_heartbeat
 
 _T = TypeVar("_T")
 

@@ -128,13 +128,13 @@ class Writer(ABC):
         headers = [*other.get("headers", asked.headers), *self.callback_headers(asked, tick_ms)]
         self.write(asked.target, key, value, headers, tick_ms)
 
-    def bury(self, asked: Asked) -> None:
+    def write_dead_letter(self, asked: Asked) -> None:
         """The dead letter of a request."""
         key, value, headers, at_ms = asked.record
         all_headers = [*headers, *self.letter_headers(asked)]
         self.write(self._settings.dead_letter_topic, key, value, all_headers, at_ms)
 
-    def tell(self, source: str, asked: Asked, name: str) -> None:
+    def write_verdict(self, source: str, asked: Asked, name: str) -> None:
         """A verdict on the record at ``source``, which changed ``asked``."""
         value = self.verdict(asked.timer_id, name, asked.due_s)
         headers: Headers = [("timer-source", source.encode())]

@@ -35,7 +35,7 @@ def plant_native_faults(world: World) -> None:
     twice, buried = world.plant("duplicate", world.ask()), world.plant("duplicate", world.ask())
     for asked in (twice, twice, buried):
         writer.fire(asked)
-    writer.bury(buried)
+    writer.write_dead_letter(buried)
     writer.fire(world.plant("early", world.ask()), due_ms - 1)
     changes: list[dict[str, Any]] = [
         {"key": b"other"},
@@ -84,14 +84,14 @@ def plant_faults_of_ids(world: World) -> None:
     cancelled, replaced, like = (f"order-{uuid.uuid4().hex}" for _ in range(3))
     first, again = (writer.ask_by_id(target, like, due_s, at) for at in (world.asked_ms, due_s * 1000 + 5000))
     writer.fire(first)
-    writer.tell(again.source, again, "already-fired")
+    writer.write_verdict(again.source, again, "already-fired")
     world.plant("lost", again)
     revoked = world.plant("revoked", writer.ask_by_id(target, cancelled, due_s, world.asked_ms))
-    writer.tell(writer.cancel(cancelled, world.asked_ms + 1), revoked, "cancelled")
+    writer.write_verdict(writer.cancel(cancelled, world.asked_ms + 1), revoked, "cancelled")
     writer.fire(revoked)
     old = world.plant("revoked", writer.ask_by_id(target, replaced, due_s, world.asked_ms))
     new = writer.ask_by_id(target, replaced, due_s + 1, world.asked_ms + 1)
-    writer.tell(new.source, old, "replaced")
+    writer.write_verdict(new.source, old, "replaced")
     writer.fire(old)
     writer.fire(new)
     returns = world.system.create_topic(

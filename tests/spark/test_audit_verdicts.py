@@ -47,10 +47,10 @@ def cancelled_and_replaced(world: World) -> None:
         id = f"{name}-{uuid.uuid4().hex}"
         old = writer.ask_by_id(world.target, id, world.due_s, world.asked_ms)
         if cancels:
-            writer.tell(writer.cancel(id, world.asked_ms + 1), old, "cancelled")
+            writer.write_verdict(writer.cancel(id, world.asked_ms + 1), old, "cancelled")
         else:
             new = writer.ask_by_id(world.target, id, world.due_s + 60, world.asked_ms + 1)
-            writer.tell(new.source, old, "replaced")
+            writer.write_verdict(new.source, old, "replaced")
             writer.fire(new)
 
 
@@ -63,11 +63,11 @@ def firings_that_name_no_version(world: World) -> None:
         headers = [each for each in writer.callback_headers(asked, at_ms) if each[0] != "timer-source"]
         tick_ms = max(world.due_s * 1000, at_ms)
         writer.write(world.target, asked.key, asked.value, [*headers[:-1], ("timer-fired", b"%d" % tick_ms)], tick_ms)
-    writer.tell(asked.source, asked, "already-fired")
+    writer.write_verdict(asked.source, asked, "already-fired")
 
 
 def dead_letters(world: World) -> None:
-    world.writer.bury(world.writer.ask("no-such-topic", world.due_s, world.asked_ms))
+    world.writer.write_dead_letter(world.writer.ask("no-such-topic", world.due_s, world.asked_ms))
 
 
 def pending_and_late(world: World) -> None:
@@ -204,7 +204,7 @@ def deleted_callback_topic(world: World) -> dict[str, Any]:
 
 def deleted_dead_letters(world: World) -> dict[str, Any]:
     asked = world.ask()
-    world.writer.bury(asked)
+    world.writer.write_dead_letter(asked)
     settings = world.system.settings
     count = len(world.system.cluster.partitions(settings.dead_letter_topic))
     world.system.delete_all(settings.dead_letter_topic, partitions_of([asked.record[0] or b""], count)[0])

@@ -25,7 +25,7 @@ class SimOscillator:
 
     def tick(self) -> int:
         """Send a tick; return by how many ms it was appended after its second began, negative: before."""
-        due_s = self.phase.next_turn(self.now_s)
+        due_s = self.phase.next_second_at(self.now_s)
         assert due_s >= self.now_s
         sent_s = due_s + self.wake_late_s
         append_s = sent_s + self.send_s + self.random.uniform(0, self.jitter_s)
@@ -40,7 +40,7 @@ class SimOscillator:
 
 
 def test_the_first_tick_is_sent_at_once() -> None:
-    assert Phase().next_turn(123.4) == 123.4
+    assert Phase().next_second_at(123.4) == 123.4
     assert Phase().second_at(123.4) is None
 
 
@@ -72,10 +72,10 @@ def test_an_early_tick_is_repeated_at_once() -> None:
     """An append time just before the second begins corrects the phase, and the next tick follows at once."""
     phase = Phase()
     phase.observe(10.0, 10.001, 5_000_000)  # precise: seconds begin at 10.0, 11.0, ...
-    sent_s = phase.next_turn(10.5)
+    sent_s = phase.next_second_at(10.5)
     assert 11.0 <= sent_s <= 11.01
     phase.observe(sent_s, sent_s + 0.004, 5_000_990)  # the broker's clock was slewed by 10 ms
-    assert 0 < phase.next_turn(sent_s + 0.004) - sent_s < 0.02
+    assert 0 < phase.next_second_at(sent_s + 0.004) - sent_s < 0.02
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, -0.3, 0.3, 3600.0])

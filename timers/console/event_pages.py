@@ -24,7 +24,7 @@ MAX_PARTITIONS = 256
 """Each event has an offset of each partition of its stream, from which the stream can go on."""
 
 CHECK_S = 10.0
-"""After so many seconds without an event a comment is sent, and the login is checked."""
+"""After this time without an event, a comment is sent and the login is checked."""
 
 MAX_STREAM_S = 3600.0
 """Then the stream ends; the browser connects again, with the id of the last event."""

@@ -308,7 +308,7 @@ ROUTES: tuple[Route, ...] = (
         (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content="text/event-stream"),),
         (
             Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; may be repeated", required=True),
-            Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most so many firings in a second")),
+            Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most this number of firings in a second")),
             Parameter("after", s.string("as Last-Event-ID", maxLength=8000), "the same as the header Last-Event-ID"),
         ),
         problems=("busy", "not-found", "topic-forbidden", "cursor-invalid"),

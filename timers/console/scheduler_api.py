@@ -28,7 +28,7 @@ DEFAULT_MAX, MAX_FOUND = 300, 1000
 
 MAX_SCHEDULES = 5000
 MAX_READING_S = 5.0
-"""A search ends after so many schedules, or after this time, with those found so far."""
+"""A search ends after this number of schedules, or after this time, with those found so far."""
 
 _KINDS = ("", "/live", "/history")
 _SORTED_BY = ("timestamp", "id", "epoch")

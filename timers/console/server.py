@@ -51,7 +51,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _BURST_S = 2
-"""A user may send the requests of so many seconds at once."""
+"""A user may send the requests of this number of seconds at once."""
 
 _ROOM_BYTES = 256 * 1024
 """For the other fields of a body than the value."""

@@ -27,7 +27,7 @@ FRESH_S = 10.0
 """For this many seconds after its last tick, the time of a broker is known."""
 
 NEW_APP_LEAP_S = 26 * 3600
-"""The first tick of a new app may differ this much from the wall clock: so many hours are between the time zones, and a
+"""The first tick of a new app may differ this much from the wall clock: time zones differ by as many hours, and a
 clock that shows local time as UTC must not keep a first worker from starting."""
 
 ACCEPT_MARGIN_S = 3600

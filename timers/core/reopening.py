@@ -7,7 +7,7 @@ from typing import NamedTuple
 MAX_DOUBLINGS = 30
 
 
-class Schedule(NamedTuple):
+class ReopenBackoff(NamedTuple):
     """Pauses before a machine is opened again: none after its first failure, then ``first_s`` seconds, then doubled."""
 
     first_s: float
@@ -16,10 +16,10 @@ class Schedule(NamedTuple):
     """Seconds without a failure after which earlier ones do not count."""
 
 
-AFTER_LOST = Schedule(0.2, 5.0, 60.0)
+AFTER_LOST = ReopenBackoff(0.2, 5.0, 60.0)
 """Brokers did not answer, or refused. Short pauses: timers fire again soon after the brokers are back."""
 
-AFTER_UNFORESEEN = Schedule(1.0, 60.0, 600.0)
+AFTER_UNFORESEEN = ReopenBackoff(1.0, 60.0, 600.0)
 """An exception that no code expects. It may come from a record that every opening meets again."""
 
 
@@ -29,18 +29,18 @@ class Reopening:
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[int, float]] = {}
 
-    def pause_s(self, kind: str, schedule: Schedule, now_s: float) -> float:
+    def pause_s(self, kind: str, backoff: ReopenBackoff, now_s: float) -> float:
         """Note a failure; return the seconds to wait before the machine is opened again.
 
         Args:
             kind: what failures that are alike have in common.
-            schedule: of this kind.
+            backoff: of this kind.
             now_s: seconds of any clock that never goes back.
         """
         count, last_s = self._kinds.get(kind, (0, now_s))
-        if now_s - last_s > schedule.forget_s + schedule.longest_s:
+        if now_s - last_s > backoff.forget_s + backoff.longest_s:
             count = 0
         self._kinds[kind] = count + 1, now_s
         if not count:
             return 0.0
-        return min(schedule.longest_s, schedule.first_s * 2.0 ** min(count - 1, MAX_DOUBLINGS))
+        return min(backoff.longest_s, backoff.first_s * 2.0 ** min(count - 1, MAX_DOUBLINGS))

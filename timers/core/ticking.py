@@ -61,7 +61,7 @@ class Phase:
         # acknowledgement: the estimate is at two thirds of the interval, not in its middle.
         self.offset_s = low_s + (high_s - low_s) * 2 / 3
 
-    def next_turn(self, now_s: float) -> float:
+    def next_second_at(self, now_s: float) -> float:
         """Returns the monotonic time just after the broker's next second begins; ``now_s`` without an estimate."""
         if self.offset_s is None:
             return now_s

@@ -40,7 +40,7 @@ ELECTION_S = 2.0
 """Seconds for which a circuit opens at first, if the cause may soon be over."""
 
 MISSING_TWICE_S = 5.0
-"""If a listed topic is missing twice within so many seconds, its circuit opens for ``ELECTION_S``."""
+"""If a listed topic is missing twice within this time, its circuit opens for ``ELECTION_S``."""
 
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 

@@ -46,7 +46,7 @@ FORMAT = 1
 """Part of the identity: a store of another version is emptied and rebuilt from the log."""
 
 GROUP_ROWS = 512
-"""Maximum rows in one entry. So a chunk exceeds its limit by at most so many rows."""
+"""Maximum rows in one entry. So a chunk exceeds its limit by at most this number of rows."""
 
 GROUP_BYTES = 1024 * 1024
 """Maximum bytes in one entry, unless a single row is larger."""

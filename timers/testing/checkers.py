@@ -53,8 +53,8 @@ class Checkers:
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
-        self.lead_s = 0
-        """By how much timers may be early, because a broker's clock is ahead by less than the limit."""
+        self.early_limit_s = 0
+        """Seconds by which timers may fire early: a broker's clock may be ahead by less than the limit of a leap."""
         self.logs = {each: MachineLog.of(self._formats[each[0]], Progress.first(level)) for each in machines}
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
@@ -293,7 +293,7 @@ class Checkers:
             raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
         since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
         if since < 0:
-            if record.timestamp_ms < (due_s - self.lead_s) * 1000:
+            if record.timestamp_ms < (due_s - self.early_limit_s) * 1000:
                 raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
             return
         if request.record.seq > since:

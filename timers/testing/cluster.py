@@ -85,7 +85,7 @@ class SimCluster:
             *self._settings.schedule_topics,
             large=bool(self.log.max_message_bytes),
             without_key=bool(self.log.compacted),
-            many_late=self.log.most_records == SLOW_RECORDS,
+            many_late=self.log.slow_above_records == SLOW_RECORDS,
             level_random=self._level_random if has_levels else None,
             condition_random=self._condition_random if self._conditions != "never" else None,
             wrong_conditions=self._conditions == "always",
@@ -131,7 +131,7 @@ class SimCluster:
             self.log.compacted.add("orders")
             self.log.lists_refused = self._delivery_random.random() < 0.5
         if self._delivery_random.random() < 0.2:
-            self.log.most_records = SLOW_RECORDS
+            self.log.slow_above_records = SLOW_RECORDS
             self._fetch_sizes = (20, 20, 50, 50)  # so that the output of one fetch may be too much for the brokers
         given = self._settings
         own = (given.retry_topic, given.dead_letter_topic, given.cold_topic, given.verdict_topic)

@@ -101,7 +101,7 @@ class SimLog:
         leaderless: partitions that take no records because they have no leader.
         compacted: topics that refuse records without a key in a transaction.
         lists_refused: whether a broker says which records it refuses.
-        most_records: the brokers take no transaction of more records in time.
+        slow_above_records: the brokers take no transaction of more records in time.
         max_message_bytes: topic with a limit -> size of its largest record.
     """
 
@@ -118,7 +118,7 @@ class SimLog:
         self.max_message_bytes: dict[str, int] = {}
         self.compacted: set[str] = set()
         self.lists_refused = True
-        self.most_records = 1_000_000
+        self.slow_above_records = 1_000_000
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []

@@ -1,7 +1,7 @@
 """A feature level that exists only in tests.
 
-At this level a native request may have the header ``shift``: it is due so many seconds later. Before, this header is
-like any other. So a request that is read at the wrong level fires at the wrong second.
+At this level a native request may have the header ``shift``: it is due that number of seconds later. Before, this
+header is like any other. So a request that is read at the wrong level fires at the wrong second.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class SimOutbox(BaseOutbox):
 
     def _send(self, progress: Progress) -> list[Buffered]:
         refused = []
-        if len(self._records.added) > self._log.most_records:
+        if len(self._records.added) > self._log.slow_above_records:
             raise TooMuch("no answer in time")
         if progress.next_offset != self._offset_sent:
             self._producer.send_offset(self._settings.app_id, self._machine, progress.next_offset)

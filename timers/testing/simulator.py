@@ -203,11 +203,11 @@ class Simulator(SimCluster):
     def _leap_in_steps(self) -> str:
         """Let the clock of one broker leap several times, each time by less than the limit."""
         self._oscillator.tick_of_each()
-        self.checkers.lead_s = 2 * MAX_CLOCK_LEAP_S
+        self.checkers.early_limit_s = 2 * MAX_CLOCK_LEAP_S
         self._workload.near()
         for step in (steps := range(1, self._clock_random.randint(3, 9))):
             ahead_s = step * 0.9 * MAX_CLOCK_LEAP_S
-            if ahead_s <= self.checkers.lead_s:
+            if ahead_s <= self.checkers.early_limit_s:
                 self.checkers.note_tick(int(self.clock.now_ms / 1000 + ahead_s))
             self._oscillator.wrong_tick(ahead_s)
             for worker in self.workers:

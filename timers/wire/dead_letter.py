@@ -8,7 +8,7 @@ from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.wire import headers as h
 
 OVERHEAD_BYTES = 64 * 1024
-"""The engine's topics and producers allow so many bytes more than the largest request, for keys and headers."""
+"""The engine's topics and producers allow this number of bytes above the largest request, for keys and headers."""
 
 VALUE_TOO_LARGE = "value-too-large"
 

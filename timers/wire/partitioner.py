@@ -19,7 +19,7 @@ _SEED = 0x9747B28C
 _MULTIPLIER = np.uint32(0x5BD1E995)
 
 _FEW_KEYS = 20
-"""Up to so many keys of one length, and one more for each byte of the length, librdkafka is faster than numpy."""
+"""For this number of keys of one length, plus one for each byte of the length, librdkafka is faster than numpy."""
 
 _LONG_KEY_BYTES = 512
 """For longer keys, librdkafka is always faster."""

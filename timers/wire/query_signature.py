@@ -13,7 +13,7 @@ HEADER = "Timers-Signature"
 """Header of a query: ``<epoch second> <signature in hex>``."""
 
 VALID_S = 300
-"""A query counts for so many seconds before and after the second that it names: clocks of machines differ."""
+"""A signed query is valid this number of seconds before and after the second in it: clocks of machines differ."""
 
 ANY_WORKER = ""
 """Recipient of a query of a user. A query that one worker forwards to another one names that one's id."""

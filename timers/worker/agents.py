@@ -70,7 +70,7 @@ class TickScheduler(Service):
     @Service.task
     async def _schedule(self) -> None:
         while not self.should_stop:
-            await wait_until(self._phase.next_turn(monotonic()))
+            await wait_until(self._phase.next_second_at(monotonic()))
             self._answered.clear()
             await self._due_ticks.put(self._phase.second_at(monotonic()) or 0)
             try:

@@ -23,7 +23,9 @@ _SHOWN_BYTES = 200
 @click.command()
 @queue_options
 @click.option("--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many messages.")
-@click.option("--wait", default="10s", show_default=True, metavar="DURATION", help="End when none came for so long.")
+@click.option(
+    "--wait", default="10s", show_default=True, metavar="DURATION", help="End after this time without a message."
+)
 @click.option("--ack", is_flag=True, help="Acknowledge them: they are done.")
 @click.option("--reject", metavar="REASON", help="Make them dead letters.")
 @click.option("--retry", metavar="DURATION", help="Deliver them again after this time, as the next attempt.")

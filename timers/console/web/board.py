@@ -22,7 +22,7 @@ SPAN_S = 60.0
 """Rates and quantiles are those of the last minute, or of the time since the first look if that is shorter."""
 
 KEPT_S, STEP_S = 1800.0, 4.0
-"""Older figures are kept so long, one in a step."""
+"""Older figures are kept for this time, one for each step."""
 
 GAP_S = 30.0
 """A longer time between two looks, when no page was open, is left out of the line of time."""

@@ -17,7 +17,8 @@ OVERDUE_S = 10.0
 """A stored timer that is due for longer is overdue, as everywhere in this project."""
 
 DISK_FREE, UNREAD, SKEW_S = 0.1, 10_000, 1.0
-"""Below this share of free space, above so many unread requests, above this difference of clocks: look at it."""
+"""A warning is shown below this share of free space, above this number of unread requests, or above this difference
+of clocks in seconds."""
 
 
 class Finding(NamedTuple):

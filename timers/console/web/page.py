@@ -29,7 +29,7 @@ HEADERS = {
 
 
 FIRST_PAINT_S = 0.15
-"""A whole page waits so long for an answer; then it is shown without, and its script asks for this part again."""
+"""A page waits this time for an answer. Then it is shown without this part, and its script asks for the part again."""
 
 PART_S = 20.0
 

@@ -61,7 +61,7 @@ class Oscillator:
         self._thread.join(2 * TICK_TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(max(0.0, self._phase.next_turn(monotonic()) - monotonic())):
+        while not self._stop.wait(max(0.0, self._phase.next_second_at(monotonic()) - monotonic())):
             holds = self._guard.holds(self._clock.boot_s())
             for broker, partition in self._one_of_each_leader() if holds else [(None, PARTITION_UA)]:
                 self._send(broker, partition)

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from timers.config.settings import Settings
 from timers.core.loop import Loop
 from timers.core.ports import Lost, TooMuch
-from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening, Schedule
+from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import StoreError, TimersError
 from timers.kafka.clients import librdkafka, reader
@@ -247,11 +247,11 @@ class _Server:
         spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
         return _Open(Loop(spec.machine(progress, store, outbox, metrics.counters)), outbox, store)
 
-    def _fail(self, consumer: Consumer, partition: int, error: Exception, schedule: Schedule) -> None:
+    def _fail(self, consumer: Consumer, partition: int, error: Exception, backoff: ReopenBackoff) -> None:
         """Close a partition, and open it again: after a pause, if it fails again and again."""
         self._close(consumer, partition)
         reopening = self._reopening.setdefault(partition, Reopening())
-        pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s(str(schedule), schedule, monotonic())
+        pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s(str(backoff), backoff, monotonic())
         self._opens_at[partition] = monotonic() + pause_s
         logger.warning("%s/%d: %s; opening it again", self._topic, partition, error)
 

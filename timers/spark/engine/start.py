@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 POLL_S = 1.0
 
 LEAVING_S = 5.0
-"""A worker that has ended is a member of its group until its session times out, and so much longer at most."""
+"""A worker that has ended stays a member of its group until its session times out, plus at most this time."""
 
 
 def check_supported(settings: Settings) -> None:

@@ -101,7 +101,7 @@ class Waiting:
 
         Args:
             until_s: the present second.
-            most_bytes: take no further second after so many bytes.
+            most_bytes: take no further second after this number of bytes.
 
         Returns:
             The timers, and the second up to which they are complete.

@@ -35,7 +35,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 """A page with values ends at this size, plus at most one read of each source."""
 
 MAX_COUNTS = 2000
-"""An answer with so many counts ends, plus at most one read."""
+"""An answer ends after this number of counts, plus at most one read."""
 
 GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +16,9 @@ import timers.client
 from timers.client import AsyncTimersClient, InvalidTimerError, SettingsError, TimerRequest, TimersClient
 from timers.client.request import Encoder
 from timers.core.operation import VERDICTS
+from timers.wire import verdict
 from timers.wire.partitioner import partitions_of
-from timers.wire.topics import ID_REQUEST, REQUEST
+from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
 
 PARTITIONS = 4  # the mock cluster's own default
 DUE_S = 1_800_000_000
@@ -81,6 +83,22 @@ def test_requests_with_one_id_keep_their_order(brokers: str) -> None:
 def test_a_request_with_an_id_needs_a_topic_for_ids(brokers: str) -> None:
     with TimersClient(brokers) as client, pytest.raises(SettingsError, match="TIMERS_ID_TOPIC is not set"):
         client.schedule_many([TimerRequest("orders", "k", b"", DUE_S, id="order-17")])
+
+
+def test_a_record_that_is_no_verdict_does_not_end_the_reading_of_verdicts(brokers: str) -> None:
+    producer = Producer({"bootstrap.servers": brokers})
+    producer.list_topics(VERDICT, timeout=10)  # the mock cluster creates it
+    with TimersClient(brokers, id_topic=ID_REQUEST) as client, ThreadPoolExecutor() as pool:
+        call = pool.submit(client.cancel, "order-17")
+        (request,) = read(brokers, ID_REQUEST, 1)
+        source = f"{ID_REQUEST}/{request.partition()}/{request.offset()}".encode()
+        for value in (None, b"text", b"[1]", b"\xff", b"{}", b"[" * 100_000):
+            producer.produce(VERDICT, value, b"order-17", 0, headers=[("timer-source", source)])
+        true = verdict.as_json(verdict.VerdictMessage("order-17", "cancelled", DUE_S)).encode()
+        for headers in ([], [("timer-source", None)], [("timer-source", source)]):
+            producer.produce(VERDICT, true, b"order-17", 0, headers=headers)
+        assert producer.flush(30) == 0
+        assert call.result(60).verdict == "cancelled"
 
 
 async def test_send_later_takes_an_id_and_a_token(brokers: str) -> None:

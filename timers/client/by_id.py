@@ -331,9 +331,13 @@ class ById:
             calls = list(self._calls.get(message.key() or b"", ()))
         if calls:
             headers = dict(message.headers() or ())
-            source = headers[h.TIMER_SOURCE]
-            assert isinstance(source, bytes), "only workers write verdicts"
-            outcome = verdict.decode(message.value() or b"")
+            source = headers.get(h.TIMER_SOURCE)
+            try:
+                outcome = verdict.decode(message.value() or b"")
+            except ValueError:
+                return  # not written by a worker; the thread must go on for the other calls
+            if not isinstance(source, bytes):
+                return
             for call in calls:
                 if call.is_probe and h.TIMER_MOVED in headers:
                     continue

@@ -99,8 +99,12 @@ class _Reading:
             return
         for message in self._scan(self._settings.verdict_topic, None, None, None):
             if message.key() == self._id:
-                outcome = verdict.decode(message.value() or b"")
-                source = (h.last(headers_of(message), h.TIMER_SOURCE) or b"").decode()
+                try:
+                    outcome = verdict.decode(message.value() or b"")
+                    source = (h.last(headers_of(message), h.TIMER_SOURCE) or b"").decode()
+                except ValueError:
+                    self._miss(self._settings.verdict_topic, "a record with this id as key is no verdict")
+                    continue
                 self._add(message.timestamp()[1], outcome.verdict, source=source, due=outcome.due_s)
 
     def read_letters(self) -> None:

@@ -50,8 +50,15 @@ def as_json(message: VerdictMessage) -> str:
 
 
 def decode(value: bytes) -> VerdictMessage:
-    """Return the verdict that a record's value holds."""
-    fields = json.loads(value)
+    """Return the verdict that a record's value holds.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        fields = json.loads(value)
+    except RecursionError:
+        raise ValueError(f"not a verdict: {value[:80]!r}") from None
     if not isinstance(fields, dict) or not {"id", "verdict", "due"} <= fields.keys():
         raise ValueError(f"not a verdict: {value[:80]!r}")
     return VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 from tests.chaos import plan
+from tests.chaos.program import run_rounds
 from tests.chaos.runner import Outcome, Round
 from tests.harness.console import Console
-from tests.harness.process import ROOT, stop_everything
+from tests.harness.process import ROOT
 from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
@@ -47,47 +48,35 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the rounds and return the exit code."""
     options = _arguments(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console = Console()
     directory = ROOT / ".timers" / "chaos" / time.strftime("%Y%m%d-%H%M%S")
     brokers: EmbeddedBroker | ThreeBrokers = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
     if plan.LEADERLESS in options.kinds:
         brokers = ThreeBrokers(directory / "brokers")
+    return run_rounds(partial(_rounds, options, directory, brokers), directory, brokers, keep=options.keep)
+
+
+def _rounds(options: argparse.Namespace, directory: Path, brokers: EmbeddedBroker | ThreeBrokers) -> bool:
+    """Run the rounds. Returns whether none failed, and one of them counts."""
+    console = Console()
     outcomes: list[Outcome] = []
-    keep = True
-    try:
-        for index in range(options.rounds + SPARE_ROUNDS):
-            if index >= options.rounds and any(outcome.verdict.counts or not outcome.passed for outcome in outcomes):
-                break
-            chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
-            number = (
-                f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, because none counts"
-            )
-            console.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
-            for line in plan.describe(chosen):
-                console.line(f"  {line}")
-            begun = time.monotonic()
-            one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", console)
-            outcomes.append(one.run())
-            console.line(f"  took {time.monotonic() - begun:.0f} s")
-        counted = sum(outcome.verdict.counts for outcome in outcomes)
-        failed = [outcome.seed for outcome in outcomes if not outcome.passed]
-        console.line(
-            f"{len(outcomes)} rounds, {counted} count; {len(failed)} failed{f': seeds {failed}' if failed else ''}"
-        )
-        keep = bool(failed) or options.keep
-        return int(bool(failed) or not counted)
-    except KeyboardInterrupt:
-        print("chaos: interrupted", flush=True)
-        keep = options.keep
-        return 130
-    finally:
-        stop_everything()
-        brokers.stop()
-        if keep:
-            print(f"logs: {directory.relative_to(ROOT)}", flush=True)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    for index in range(options.rounds + SPARE_ROUNDS):
+        if index >= options.rounds and any(outcome.verdict.counts or not outcome.passed for outcome in outcomes):
+            break
+        chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
+        number = f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, because none counts"
+        console.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
+        for line in plan.describe(chosen):
+            console.line(f"  {line}")
+        begun = time.monotonic()
+        one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", console)
+        outcomes.append(one.run())
+        console.line(f"  took {time.monotonic() - begun:.0f} s")
+    counted = sum(outcome.verdict.counts for outcome in outcomes)
+    failed = [outcome.seed for outcome in outcomes if not outcome.passed]
+    console.line(
+        f"{len(outcomes)} rounds, {counted} count; {len(failed)} failed{f': seeds {failed}' if failed else ''}"
+    )
+    return not failed and bool(counted)
 
 
 if __name__ == "__main__":

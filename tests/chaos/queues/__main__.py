@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
+from tests.chaos.program import run_rounds
 from tests.chaos.queues.round import Outcome, Round
 from tests.harness.console import Console
-from tests.harness.process import ROOT, stop_everything
+from tests.harness.process import ROOT
 from timers.broker import EmbeddedBroker
 
 
@@ -36,34 +37,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the rounds and return the exit code."""
     options = _arguments(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console = Console()
     directory = ROOT / ".timers" / "chaos" / time.strftime("queues-%Y%m%d-%H%M%S")
     broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    return run_rounds(partial(_rounds, options, directory, broker), directory, broker, keep=options.keep)
+
+
+def _rounds(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
+    """Run the rounds. Returns whether none failed."""
+    console = Console()
     outcomes: list[Outcome] = []
-    keep = True
-    try:
-        for seed in range(options.seed, options.seed + options.rounds):
-            console.line(f"seed {seed}: {options.messages:,} messages, {options.consumers} consumers")
-            place = directory / f"round-{seed}"
-            one = Round(broker, seed, options.messages, options.consumers, options.storm, place, console)
-            outcomes.append(one.run())
-            _report(outcomes[-1], console)
-        failed = [outcome.seed for outcome in outcomes if not outcome.is_passed]
-        console.line(f"{len(outcomes)} rounds, {len(failed)} failed{f': seeds {failed}' if failed else ''}")
-        keep = bool(failed) or options.keep
-        return int(bool(failed))
-    except KeyboardInterrupt:
-        print("chaos: interrupted", flush=True)
-        keep = options.keep
-        return 130
-    finally:
-        stop_everything()
-        broker.stop()
-        if keep:
-            print(f"logs: {directory.relative_to(ROOT)}", flush=True)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    for seed in range(options.seed, options.seed + options.rounds):
+        console.line(f"seed {seed}: {options.messages:,} messages, {options.consumers} consumers")
+        place = directory / f"round-{seed}"
+        one = Round(broker, seed, options.messages, options.consumers, options.storm, place, console)
+        outcomes.append(one.run())
+        _report(outcomes[-1], console)
+    failed = [outcome.seed for outcome in outcomes if not outcome.is_passed]
+    console.line(f"{len(outcomes)} rounds, {len(failed)} failed{f': seeds {failed}' if failed else ''}")
+    return not failed
 
 
 def _report(outcome: Outcome, console: Console) -> None:

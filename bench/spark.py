@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from bench.storm import StormResult
 from bench.subject import Subject
 from bench.workload import Workload
 from tests.harness.process import ROOT
+from timers.cli.spark.engine import DEFAULT_BUCKETS
+from timers.spark.engine import wheel
 
 STORM = Workload("storm", 600_000, 20)
 RATE_S = 10
@@ -28,6 +30,8 @@ RATE_S = 10
 RATES = (50_000, 70_000, 90_000, 110_000)
 """Timers due in each second; the search ends with the first rate that is too high."""
 HIGHEST_LAG_MS = 3_000
+BOUNDARY = Workload("boundary", 300_000, 60)
+"""5,000 a second. A long slot of the wheel begins in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,23 @@ HEADINGS = (
 )
 
 
-def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
-    """Measure one storm."""
+def across_boundary(earliest_s: int) -> int:
+    """The first due second of :data:`BOUNDARY`: in its middle, the next long slot of a bucket begins.
+
+    Slots of level 2 are 4,096 s long, and begin at another time in each bucket.
+    """
+    middle_s = earliest_s + BOUNDARY.spread_s // 2
+    phases = (wheel.phase_s(index, DEFAULT_BUCKETS) for index in range(DEFAULT_BUCKETS))
+    return earliest_s + min(-(middle_s + phase_s) % (1 << wheel.DIGIT_BITS * 2) for phase_s in phases)
+
+
+def measure(
+    session: Session,
+    subject: Subject,
+    workload: Workload,
+    first_due_s: Callable[[int], int] = lambda earliest_s: earliest_s,
+) -> Measured:
+    """Measure one storm. ``first_due_s`` is that of :func:`bench.storm.run`."""
     state = 0
     used: dict[str, CpuSeconds] = {}
 
@@ -94,7 +113,7 @@ def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
         if moment == "pending":
             state = _directory_bytes(names.data_dir)
 
-    result = storm.run(session, subject, workload, observe=observe)
+    result = storm.run(session, subject, workload, observe=observe, first_due_s=first_due_s)
     took = [seconds for _, seconds in subject.micro_batches()] if isinstance(subject, SparkEngine) else []
     return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [], used)
 
@@ -130,9 +149,29 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N,N,...",
         help=f"timers due in each second, rising, until p99 lag is over {HIGHEST_LAG_MS} ms; '' for none",
     )
+    parser.add_argument(
+        "--boundary",
+        action="store_true",
+        help=f"measure only {BOUNDARY.title} while a slot of 4,096 s begins; waits for it for up to 68 minutes",
+    )
     parser.add_argument("--publish", action="store_true", help="also write bench/results/spark.*, which is tracked")
     parser.add_argument("--keep", action="store_true", help="leave logs and the broker's data")
     return parser.parse_args(argv)
+
+
+def _measure_all(session: Session, options: argparse.Namespace) -> Iterator[Measured]:
+    spark = SparkEngine(options.master)
+    if options.boundary:
+        yield measure(session, spark, BOUNDARY, across_boundary)
+        return
+    workload = Workload(STORM.name, options.timers, options.spread)
+    for subject in (Engine(), spark) if options.worker else (spark,):
+        yield measure(session, subject, workload)
+    for rate in options.rates:
+        one = measure(session, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S))
+        yield one
+        if one.result.lag_p99_ms > HIGHEST_LAG_MS:
+            return
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,19 +181,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with measuring("spark-", keep=options.keep) as session:
         about = machine.describe()
         bare.warm_up(session)
-        spark = SparkEngine(options.master)
-        workload = Workload(STORM.name, options.timers, options.spread)
-        for subject in (Engine(), spark) if options.worker else (spark,):
-            measured.append(measure(session, subject, workload))
-            session.console.line(measured[-1].row())
-        for rate in options.rates:
-            measured.append(measure(session, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S)))
-            session.console.line(measured[-1].row())
-            if measured[-1].result.lag_p99_ms > HIGHEST_LAG_MS:
-                break
+        for one in _measure_all(session, options):
+            measured.append(one)
+            session.console.line(one.row())
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
-    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / session.workdir.name
+    name = "spark_boundary" if options.boundary else "spark"
+    stem = RESULTS / name if options.publish else RESULTS / "local" / session.workdir.name
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)

@@ -226,6 +226,7 @@ def run(
     *,
     time_factor: float = 1.0,
     observe: Callable[[str, RunNames], None] = lambda moment, names: None,
+    first_due_s: Callable[[int], int] = lambda earliest_s: earliest_s,
 ) -> StormResult:
     """Run one storm on one subject, with new topics and an empty disk.
 
@@ -235,6 +236,7 @@ def run(
     Args:
         time_factor: multiplies the time for acceptance.
         observe: called when the subject is ``ready``, when all is ``pending`` and when all has ``fired``.
+        first_due_s: returns the first due second, which is not before the one that it gets.
     """
     names = session.names(subject.name)
     session.console.line(f"  {workload.title}: {subject.name}")
@@ -244,9 +246,8 @@ def run(
     observe("ready", names)
     try:
         lead_s = time_factor * (subject.head_start_s + workload.timers / subject.accepts_per_s)
-        publication = session.publication(
-            names, workload, int(time.time() + lead_s) + 1, partitioner=subject.partitioner
-        )
+        due_s = first_due_s(int(time.time() + lead_s) + 1)
+        publication = session.publication(names, workload, due_s, partitioner=subject.partitioner)
         acceptance = publish(session, subject, names, running, publication, publication.first_due_s - BEFORE_S)
         if acceptance.accepted_at is not None or time_factor > 1.0:
             observe("pending", names)
@@ -260,4 +261,4 @@ def run(
         if not running.exit_codes:
             running.stop()
     session.clear(names)
-    return run(session, subject, workload, time_factor=2.0, observe=observe)
+    return run(session, subject, workload, time_factor=2.0, observe=observe, first_due_s=first_due_s)

@@ -27,11 +27,11 @@ from timers.core.clock_guard import ClockGuard
 from timers.core.limits import Limits
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
+from timers.spark.engine import wheel
 from timers.spark.engine.bucket import Bucket, BucketState, Done
 from timers.spark.engine.machines import Failing, Partitions
 from timers.spark.engine.timer_batches import Arrivals
 from timers.spark.engine.waiting import PIECE_BYTES, ChunkKey
-from timers.spark.engine.wheel import DIGIT_BITS
 
 INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
 """Input rows of a bucket: requests, and ticks."""
@@ -44,9 +44,6 @@ OUTPUT = (
 
 TOLD = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
-
-LEVELS = 5
-"""The slots of the levels below this one begin at different times in different buckets."""
 
 
 class _StateChunks:
@@ -114,9 +111,8 @@ class Buckets:
     partitions: Callable[[], Partitions]
 
     def phase_s(self, key: int) -> int:
-        """Seconds by which the slots of a bucket begin earlier. It is another share of each length of slots."""
-        index = self.keys.index(key)
-        return sum(index * (1 << DIGIT_BITS * level) // len(self.keys) for level in range(1, LEVELS))
+        """Seconds by which the slots of a bucket begin earlier than those of the first one."""
+        return wheel.phase_s(self.keys.index(key), len(self.keys))
 
     def mine(self, ends: Mapping[int, int], key: int) -> dict[int, int]:
         """The part of ``ends`` for the partitions of a bucket."""

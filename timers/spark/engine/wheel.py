@@ -22,6 +22,9 @@ from typing import NamedTuple
 
 DIGIT_BITS = 6
 
+SHIFTED_LEVELS = 5
+"""The slots of the levels below this one begin at different times in different buckets."""
+
 
 class Slot(NamedTuple):
     """A range of seconds: those that share all digits from the highest down to ``level``."""
@@ -47,3 +50,14 @@ def slot_of(due_s: int, now_s: int) -> Slot:
     """
     level = max(0, (due_s ^ max(0, now_s)).bit_length() - 1) // DIGIT_BITS
     return Slot(level, due_s >> DIGIT_BITS * level)
+
+
+def phase_s(index: int, buckets: int) -> int:
+    """Seconds by which the slots of a bucket begin earlier than those of the first one.
+
+    It is another share of each length of slots.
+
+    Args:
+        index: of the bucket among all ``buckets``.
+    """
+    return sum(index * (1 << DIGIT_BITS * level) // buckets for level in range(1, SHIFTED_LEVELS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyspark
 
 from tests.harness.waiting import wait_until
@@ -17,6 +19,7 @@ from timers.broker.config import free_port
 _ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
 START_S = 120.0
+_EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class SparkCluster:
@@ -76,9 +79,24 @@ class SparkCluster:
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(30)
 
+    def executors(self) -> list[psutil.Process]:
+        """The JVMs in which tasks run."""
+        found: list[psutil.Process] = []
+        for worker in self._processes[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [one for one in psutil.Process(worker.pid).children() if _EXECUTOR in _command_of(one)]
+        return found
+
     def close(self) -> None:
         """End all processes of the cluster."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(30)
+
+
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""  # it has ended

@@ -1,0 +1,171 @@
+"""``python -m tests.chaos.spark``: kill the engine on Spark, its executors and the broker while timers fire.
+
+The engine runs on a standalone cluster of two workers. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.chaos.program import run_rounds
+from tests.harness.callbacks import check
+from tests.harness.console import Console
+from tests.harness.process import ROOT
+from tests.harness.publication import Publication, dues, start_publisher, wait_published
+from tests.harness.spark_cluster import SparkCluster
+from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine
+from tests.harness.system import System
+from tests.harness.waiting import wait_until
+from timers.broker import EmbeddedBroker
+
+PARTITIONS = 4
+PAYLOAD_BYTES = 100
+DELAYS_S = (0, 1, 5, 20, 60)
+HEAD_START_S = 3
+LONGEST_PAUSE_S = 5.0
+"""Seconds for which the engine works at most between its recovery and the next kill."""
+KILL_S = 45.0
+"""Seconds of the storm for each kill. A start of the engine takes 15 to 30 of them."""
+LATEST_S = 300.0
+"""All timers must have fired this many seconds after the last due second and the last recovery."""
+
+
+class Storm:
+    """A storm of timers, and what is killed in it.
+
+    Args:
+        directory: for logs and data.
+        seed: chooses what is killed, and when.
+    """
+
+    def __init__(self, broker: EmbeddedBroker, directory: Path, seed: int, timers: int, console: Console) -> None:
+        self._broker = broker
+        self._directory = directory
+        self._random = random.Random(seed)
+        self._timers = timers
+        self._console = console
+        self._system = System(broker.start(), directory, TIMERS_PARTITIONS=str(PARTITIONS))
+        self._cluster = SparkCluster(directory / "cluster", workers=2)
+        conf = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.ui.enabled=false")
+        options = [part for each in conf for part in ("--conf", each)]
+        environment = self._system.environment
+        self._engine = SparkEngine(directory / "engine", environment, *options, master=self._cluster.url)
+        self._kinds = {"driver": self._kill_driver, "executor": self._kill_executor, "broker": self._kill_broker}
+
+    def run(self, kills: int) -> bool:
+        """Publish, kill ``kills`` times, and check. Returns whether each timer fired once, and none early."""
+        with self._console.doing("starting the engine"):
+            self._engine.start().ready()
+        pace_s = int(kills * KILL_S)
+        first_s = int(time.time()) + HEAD_START_S
+        publication = Publication(
+            brokers=self._system.address,
+            topic=self._system.request_topic,
+            target=self._system.target(PARTITIONS),
+            timers=self._timers,
+            first_due_s=first_s,
+            spread_s=1,
+            payload_bytes=PAYLOAD_BYTES,
+            partitions=PARTITIONS,
+            partitioner="spread",
+            pace_s=pace_s,
+            delays_s=DELAYS_S,
+        )
+        publisher = start_publisher(publication, self._directory)
+        killed: Counter[str] = Counter()
+        for number in range(kills):
+            kind = self._random.choice([*self._kinds])
+            killed[kind] += 1
+            self._kill(number, kind, time.time() - first_s)
+        self._console.line(f"  killed: {dict(killed)}; publishing ends after {pace_s} s")
+        with self._console.doing("publishing"):
+            wait_published(publisher, max(0.0, first_s + pace_s - time.time()) + LATEST_S)
+        return self._check(publication)
+
+    def _kill(self, number: int, kind: str, at_s: float) -> None:
+        before = 0 if kind == "driver" else self._micro_batches()
+        with self._console.doing(f"kill {number + 1}, at {at_s:.0f} s: {kind}"):
+            self._kinds[kind]()
+            wait_until(lambda: self._micro_batches() > before, "a micro-batch after the kill", SPARK_S)
+        time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _kill_driver(self) -> None:
+        self._engine.kill()
+        self._engine.start()
+
+    def _kill_executor(self) -> None:
+        executors = wait_until(self._cluster.executors, "an executor of the engine", SPARK_S)
+        self._random.choice(executors).kill()
+
+    def _kill_broker(self) -> None:
+        self._broker.kill()
+        time.sleep(self._random.uniform(0, 3))
+        self._broker.start()
+
+    def _micro_batches(self) -> int:
+        """Number of micro-batches since the last start."""
+        assert self._engine.running, f"the engine ended:\n{self._engine.tail()}"
+        return len(re.findall(MICRO_BATCH, self._engine.log))
+
+    def _check(self, publication: Publication) -> bool:
+        cluster, last_s = self._system.cluster, int(dues(publication).max())
+        give_up_at = max(time.time(), last_s) + LATEST_S
+        with self._console.doing("waiting until all timers have fired"):
+            while cluster.end(publication.target, committed=True) < self._timers and time.time() < give_up_at:
+                time.sleep(1.0)
+        with self._console.doing("stopping the engine"):
+            self._engine.stop()
+        fired = check(cluster, publication)
+        letters = cluster.end(self._system.settings.dead_letter_topic)
+        self._console.line(
+            f"  {fired.records:,} fired: {fired.lost} lost, {fired.duplicates} twice, {fired.early} early, "
+            f"{fired.altered} altered, {letters} dead letters; the longest lag was {fired.lag_ms.max() / 1000:.0f} s"
+        )
+        return not (fired.lost or fired.duplicates or fired.early or fired.altered or letters)
+
+    def close(self) -> None:
+        """End the engine and the cluster."""
+        self._engine.end()
+        self._cluster.close()
+        self._system.close()
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.spark", description="Kill the engine on Spark, its executors and the broker."
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the kills (random)")
+    parser.add_argument("--timers", type=int, default=600_000, help="timers in the storm (600000)")
+    parser.add_argument("--kills", type=int, default=20, help=f"each lengthens the storm by {KILL_S:.0f} s (20)")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data of a good storm too")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a storm and return the exit code."""
+    options = _arguments(argv)
+    directory = ROOT / ".timers" / "chaos" / time.strftime("spark-%Y%m%d-%H%M%S")
+    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    return run_rounds(partial(_storm, options, directory, broker), directory, broker, keep=options.keep)
+
+
+def _storm(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
+    console = Console()
+    console.line(f"seed {options.seed}: {options.timers:,} timers, {options.kills} kills")
+    storm = Storm(broker, directory / "storm", options.seed, options.timers, console)
+    try:
+        return storm.run(options.kills)
+    finally:
+        storm.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlencode
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError
-from timers.wire import query_signature
+from timers.wire import foreign_json, query_signature
 
 TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
@@ -37,7 +37,7 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s:
             if error.code == 404 and "timers" in answer:
                 return answer
             raise QueryError(f"the worker at {settings.query_url} says: {_sentence(answer)}") from None
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, http.client.HTTPException) as error:  # urllib's own error is an OSError
         why = getattr(error, "reason", None) or error
         raise QueryError(
             f"no worker answers at {settings.query_url} ({why}): start one there, or set TIMERS_WORKER_URL to where "
@@ -59,12 +59,19 @@ def missing(answer: Mapping[str, Any]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
 
 
+def is_answer(answer: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether JSON is what a worker answers: an error, or a list of timers with the partitions that are missing."""
+    if not isinstance(answer, dict):
+        return False
+    return "error" in answer or (isinstance(answer.get("timers"), list) and isinstance(answer.get("missing"), list))
+
+
 def _answer(settings: Settings, body: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(body)
+        answer = foreign_json.decode(body)
     except ValueError:
         answer = None
-    if not isinstance(answer, dict) or not answer.keys() & {"error", "timers"}:
+    if not is_answer(answer):
         raise QueryError(
             f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.records import Request
+from tests.harness.records import Headers, Request
 from tests.harness.scrape import Scrape, scrape
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -26,7 +26,8 @@ def test_a_canary_returns_on_each_partition_except_where_requests_are_held_back(
     wait_until(lambda: "timers_canary_lag_seconds" in scrape(worker.port).names, "the first canary")
     system.send(*(Request(system.settings.canary_topic, 1, key) for key in (worker.worker_id, "stranger")))
     publisher = system.publisher().producer
-    for headers in ([], [("timer-id", None)], [("timer-id", b"a/b/c"), ("timer-due", b"x")]):
+    long: Headers = [("timer-id", b"a/0/1"), ("timer-due", b"9" * 5000)]
+    for headers in ([], [("timer-id", None)], [("timer-id", b"a/b/c"), ("timer-due", b"x")], long):
         publisher.produce(system.settings.canary_topic, b"", worker.worker_id.encode(), headers=[*headers])
     publisher.flush(DEADLINE_S)
 

@@ -114,6 +114,7 @@ class SimLogs(Logs):
     Attributes:
         dies: the promoter, once it has written.
         blind: it does not find what it has written before it died.
+        gone: topics that do not exist any more.
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
@@ -124,9 +125,11 @@ class SimLogs(Logs):
         self._delivered = 0
         self.dies = False
         self.blind = False
+        self.gone: set[str] = set()
 
     def ends(self) -> Offsets:
-        return {topic: {0: self._engine.log.end(topic, 0)} for topic in cold_sources(self._engine.settings)}
+        kept = [topic for topic in cold_sources(self._engine.settings) if topic not in self.gone]
+        return {topic: {0: self._engine.log.end(topic, 0)} for topic in kept}
 
     def fence(self) -> None:
         return None

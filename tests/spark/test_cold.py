@@ -190,6 +190,27 @@ def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: C
     assert sorted(value or b"" for value, _ in engine.fired) == [b"by id", b"plain"]
 
 
+@pytest.mark.long
+def test_requests_of_a_topic_that_is_gone_do_not_stop_the_others(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path
+) -> None:
+    engine = SimEngine(NOW_S, 60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    engine.ask_by_id(b"id", NOW_S + 100, b"by id")
+    engine.ask(NOW_S + 101, b"plain")
+    engine.advance_to(NOW_S + 50)
+    take_in(spark, tables, engine)
+    logs.gone = {TOPICS[1]}
+    said: list[str] = []
+    assert promote.run(spark, Promote(tables), logs, lambda: NOW_S + 110, said.append) == 1
+    assert any("1 overdue timers are not written back" in line for line in said)
+    logs.deliver()
+    engine.advance_to(NOW_S + 120)
+    assert [value for value, _ in engine.fired] == [b"plain"]
+    logs.gone = set()
+    assert promote_chunk(spark, Promote(tables), logs, NOW_S + 121).promoted == 1, "the topic is back"
+
+
 # ---- cost and care --------------------------------------------------------------------------------------------------
 
 

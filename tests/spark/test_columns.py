@@ -76,7 +76,12 @@ def test_of_headers_with_one_name_the_last_counts(spark: SparkSession) -> None:
         (h.TIMER_DUE, b"1700000000"),
         (h.TIMER_FIRED, b"1700000000456"),
     ]
-    rows = [record(7, b"k", fired), record(8, b"k", []), record(9, None, None), record(10, b"", [(h.TIMER_ID, None)])]
+    rows = [
+        record(7, b"k", fired),
+        record(8, b"k", [(h.TIMER_FIRED, b"x")]),
+        record(9, None, None),
+        record(10, b"", [(h.TIMER_ID, None)]),
+    ]
     frame = spark.createDataFrame(rows, columns.RECORD).select(
         "offset",
         columns.source().alias("source"),
@@ -89,7 +94,7 @@ def test_of_headers_with_one_name_the_last_counts(spark: SparkSession) -> None:
     size = 1 + 5 + sum(len(name.encode()) + len(value or b"") for name, value in fired)
     assert by_offset == {
         7: ("timer-request/3/7", "größe/1", 1700000000, 1700000000456, size),
-        8: ("timer-request/3/8", None, None, None, 6),
+        8: ("timer-request/3/8", None, None, None, 6 + len(h.TIMER_FIRED) + 1),
         9: ("timer-request/3/9", None, None, None, 5),
         10: ("timer-request/3/10", None, None, None, 5 + len(h.TIMER_ID)),
     }

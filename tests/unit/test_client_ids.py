@@ -95,7 +95,8 @@ def test_a_record_that_is_no_verdict_does_not_end_the_reading_of_verdicts(broker
         for value in (None, b"text", b"[1]", b"\xff", b"{}", b"[" * 100_000):
             producer.produce(VERDICT, value, b"order-17", 0, headers=[("timer-source", source)])
         true = verdict.as_json(verdict.VerdictMessage("order-17", "cancelled", DUE_S)).encode()
-        for headers in ([], [("timer-source", None)], [("timer-source", source)]):
+        sent: list[list[tuple[str, str | bytes | None]]] = [[], [("timer-source", None)], [("timer-source", source)]]
+        for headers in sent:
             producer.produce(VERDICT, true, b"order-17", 0, headers=headers)
         assert producer.flush(30) == 0
         assert call.result(60).verdict == "cancelled"

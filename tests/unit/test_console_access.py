@@ -321,6 +321,8 @@ async def test_the_users_are_read_again_and_a_wrong_file_changes_nothing(users_f
         ('[[user]]\nname = "a"\ntoken_sha256 = "abc"', "64 hexadecimal"),
         ('[[user]]\nname = "a"\n[[user]]\nname = "a"', "the same name"),
         ("user = ", "Invalid"),
+        ('user = ["ada"]', "not a table"),
+        ("user = " + "[" * 10**5, "recursion"),
     ],
 )
 def test_a_wrong_file_of_users_is_refused(tmp_path: Path, text: str, why: str) -> None:

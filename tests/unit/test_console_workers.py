@@ -40,6 +40,10 @@ async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() ->
         cluster.pages = {"/health/ready": (200, b"<html>"), "/metrics": (500, b"\xff")}
         assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["ready"] is None
         assert len((await answer_of(client, "GET", "/v1/lateness"))[1]["missing"]) == 2
+        for strange in (b"[" * 10**5, b"{}", b'{"ready": true, "reasons": []}'):
+            cluster.pages = {"/health/ready": (200, strange), "/metrics": (200, b"a NaN\n")}
+            known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
+            assert known["ready"] is None and "no worker of timers" in known["why"]
         cluster.worker_fails = True
         assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["why"] == "no worker answers"
 

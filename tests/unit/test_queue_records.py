@@ -78,6 +78,13 @@ def test_a_null_value_comes_back_as_null_and_an_empty_one_as_empty() -> None:
         assert records.value_of(value, headers, returned=True) == sent
 
 
+@pytest.mark.parametrize("sent_ms", [-1, 0, 10**17])
+def test_a_message_keeps_its_time_of_sending_whatever_it_is(sent_ms: int) -> None:
+    """It is a part of the message's id."""
+    *_, headers = fired(records.later(Delivered(sent_ms=sent_ms), "returns", 0, "", MAX_BYTES), 1_800_000_000)
+    assert records.identity(Record("returns", headers), returned=True).sent_ms == sent_ms
+
+
 def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
     copied: Headers = [(records.SOURCE, b"other/0/1"), (records.ATTEMPT, b"7"), (records.SENT, b"1"), ("a", b"1")]
     assert records.identity(Record("jobs", copied), returned=False) == Identity("jobs/0/5", 99, 1)
@@ -87,7 +94,7 @@ def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
     assert back == Identity("jobs/3/14", 1_700_000_000_123, 2)
 
 
-@pytest.mark.parametrize("text", [b"", b"-1", b"1" * 20, "²".encode(), None])
+@pytest.mark.parametrize("text", [b"", b"-2", b"1" * 20, "²".encode(), None])
 def test_damaged_headers_on_the_returns_topic_are_a_first_attempt(text: bytes | None) -> None:
     headers: Headers = [(records.SOURCE, text), (records.ATTEMPT, text), (records.SENT, text)]
     assert records.identity(Record("returns", headers), returned=True) == Identity("returns/0/5", 99, 1)

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from timers.config.settings import Settings
 from timers.core.circuit_breaker import OpenCircuit
-from timers.core.reopening import Schedule
+from timers.core.reopening import ReopenBackoff
 from timers.errors import SparkError
 from timers.spark.engine import checkpoints, query
 from timers.spark.engine import start as beginning
@@ -121,7 +121,7 @@ def test_a_checkpoint_is_deleted_if_it_cannot_be_loaded_five_times_in_a_row(monk
     monkeypatch.setattr(query, "start", start)
     monkeypatch.setattr(beginning, "check_no_workers", lambda _: None)
     monkeypatch.setattr(checkpoints, "delete", lambda _, path: deleted.append((path, len(started))))
-    monkeypatch.setattr(engine, "AFTER_UNFORESEEN", Schedule(0.0, 0.0, 0.0))
+    monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(0.0, 0.0, 0.0))
     plans = (Plan(path, 2, 1000, CLUSTER) for path in ("first", "second"))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))

@@ -158,7 +158,11 @@ def test_unknown_fields_are_ignored() -> None:
         [],
         [("timer-id", b"t/0/1"), ("timer-due", b"5")],
         [("timer-id", b"t/0/1"), ("timer-due", b"5"), ("timer-attempt", b"many")],
+        [("timer-id", b"t/0/1"), ("timer-due", b"5"), ("timer-attempt", b"-5")],
+        [("timer-id", b"t/0/1"), ("timer-due", b"5"), ("timer-attempt", b"1" * 10)],
         [("timer-id", None), ("timer-due", b"5"), ("timer-attempt", b"1")],
+        [("timer-id", b"\xff"), ("timer-due", b"5"), ("timer-attempt", b"1")],
+        [("timer-id", b"id"), ("timer-due", b"5"), ("timer-attempt", b"1"), ("timer-source", b"t/0")],
     ],
 )
 def test_a_retry_without_the_engines_headers_is_refused(headers: Any) -> None:

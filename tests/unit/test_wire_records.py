@@ -8,11 +8,11 @@ import pytest
 
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.progress import FEATURE_LEVEL, Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Progress, SettingChange
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
-from timers.wire import dead_letter, progress, topics
+from timers.wire import dead_letter, progress, topics, verdict
 
 TOPIC_ID = b"0123456789abcdef"
 
@@ -62,6 +62,34 @@ def test_progress_with_a_setting_that_is_no_number_is_refused() -> None:
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
     with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
         progress.decode(message.SerializeToString())
+
+
+def test_progress_with_half_of_a_hole_is_refused() -> None:
+    half = Progress(5, settings=(SettingChange(HOLE_DUE_S, 5, 7), SettingChange(FEATURE_LEVEL, 5, 2)))
+    with pytest.raises(LogMismatch, match="half of a hole"):
+        progress.decode(progress.encode(half, TOPIC_ID))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[" * 10**5,
+        b"[]",
+        b"{}",
+        b'{"id": 1, "verdict": "set", "due": null}',
+        b'{"id": "a", "verdict": ["x"], "due": null}',
+        b'{"id": "a", "verdict": "gone", "due": null}',
+        b'{"id": "a", "verdict": "set", "due": "soon"}',
+        b'{"id": "a", "verdict": "set", "due": NaN}',
+        b'{"id": "a", "verdict": "set", "due": -1}',
+        b'{"id": "a", "verdict": "set", "due": true}',
+        b'{"id": "a", "verdict": "set", "due": 5, "version": 7}',
+    ],
+)
+def test_what_no_worker_wrote_is_no_verdict(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        verdict.decode(value)
 
 
 def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None:

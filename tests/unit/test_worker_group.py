@@ -41,7 +41,7 @@ def test_each_partition_has_the_address_of_its_owner() -> None:
     }
 
 
-@pytest.mark.parametrize("user_data", [b"", b"\xff", b"{}", b"[]", b'{"url": 7}'])
+@pytest.mark.parametrize("user_data", [b"", b"\xff", b"{}", b"[]", b'{"url": 7}', b"[" * 10**5])
 def test_a_member_that_sends_something_else_has_no_address(user_data: bytes) -> None:
     assert owners([described("strange", user_data, t=[0])]) == {("t", 0): Member("strange", "")}
 

@@ -17,6 +17,7 @@ new id there under a condition that is not true: the verdict is ``changed`` if c
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -32,11 +33,14 @@ from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id
 from timers.core.levels import CONDITIONS
 from timers.core.operation import CHANGED, UNKNOWN
 from timers.errors import ConditionsOffError, NoVerdictError, PublishError, TimersError, UnacknowledgedError
+from timers.kafka.records import headers_of
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.formats.future_by_id import encode_condition
 from timers.wire.key_partition import partition_of
 from timers.wire.verdict import VerdictMessage
+
+logger = logging.getLogger(__name__)
 
 PROBE = "probe-"
 """Begin of the ids of probes."""
@@ -323,19 +327,22 @@ class ById:
         while not self._publisher.closed:
             message = consumer.poll(POLL_S)
             if message is not None and message.error() is None:
-                self._pass_on(message)
+                try:
+                    self._pass_on(message)
+                except Exception:  # every call of this client waits for this thread
+                    logger.exception("a record on topic %s could not be read", self._verdict_topic)
         consumer.close()
 
     def _pass_on(self, message: Message) -> None:
         with self._lock:
             calls = list(self._calls.get(message.key() or b"", ()))
         if calls:
-            headers = dict(message.headers() or ())
+            headers = dict(headers_of(message))
             source = headers.get(h.TIMER_SOURCE)
             try:
                 outcome = verdict.decode(message.value() or b"")
             except ValueError:
-                return  # not written by a worker; the thread must go on for the other calls
+                return  # a worker did not write it
             if not isinstance(source, bytes):
                 return
             for call in calls:

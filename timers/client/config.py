@@ -219,7 +219,10 @@ def _call_both(first: Callable[[KafkaError], None], second: Callable[[KafkaError
     def report(error: KafkaError) -> None:
         first(error)
         if second is not None:
-            second(error)
+            try:
+                second(error)
+            except Exception:  # else it would end the thread that polls
+                _log.exception("error_cb of the application failed")
 
     return report
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.clock import Clock
 from timers.config.settings import Settings
@@ -138,11 +138,12 @@ class _Reading:
         for partition, start in first.items():
             for message in self._scan(topic, [partition], start, None):
                 headers, timestamp_ms = headers_of(message), message.timestamp()[1]
-                source = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
-                if source.decode(errors="replace") in self._sources:
+                named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
+                if (source := named.decode(errors="replace")) in self._sources:
                     where = topics.source(topic, partition, message.offset() or 0)
-                    self._add(timestamp_ms, "fired", source=source.decode(), callback=where)
-                if timestamp_ms > due_s * 1000 + _MAX_LAG_MS:
+                    self._add(timestamp_ms, "fired", source=source, callback=where)
+                # The time of a record that its producer has set says nothing about the next one.
+                if message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME and timestamp_ms > due_s * 1000 + _MAX_LAG_MS:
                     break
 
     # ---- reading ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from yarl import URL
 
+from timers.asking import is_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
@@ -33,8 +33,8 @@ from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
+from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
-from timers.wire import query_signature
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
 
@@ -135,10 +135,10 @@ class KafkaCluster:
         headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
         status, body = await self._get(url, headers)
         try:
-            answer = json.loads(body)
+            answer = foreign_json.decode(body)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
+        if not is_answer(answer):
             raise QueryError(
                 f"what answers at {self._settings.query_url} is no worker of timers: set TIMERS_WORKER_URL"
             )

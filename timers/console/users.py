@@ -99,7 +99,7 @@ class Users:
         """
         try:
             content = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise _wrong(path, str(error)) from None
         entries = content.get("user")
         if not isinstance(entries, list) or not entries or content.keys() != {"user"}:
@@ -114,7 +114,9 @@ class Users:
         return cls(by_name, by_token)
 
 
-def _user(path: Path, entry: dict[str, Any]) -> Principal:
+def _user(path: Path, entry: Any) -> Principal:
+    if not isinstance(entry, dict):
+        raise _wrong(path, f"a user is {entry!r}, not a table [[user]]")
     name = entry.get("name")
     if not isinstance(name, str) or not name or not name.isprintable() or ":" in name:
         raise _wrong(path, f"a user has no name, or one with ':': {name!r}")

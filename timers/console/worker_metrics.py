@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
@@ -45,7 +46,8 @@ def samples(page: bytes) -> Samples:
     try:
         for family in text_string_to_metric_families(page.decode()):
             for sample in family.samples:
-                found[sample.name].append((sample.labels, sample.value))
+                if math.isfinite(sample.value):
+                    found[sample.name].append((sample.labels, sample.value))
     except (ValueError, KeyError):
         return {}
     return found

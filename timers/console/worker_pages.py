@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from time import monotonic
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from timers.console.cluster import FoundWorker
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError
+from timers.wire import foreign_json
 from timers.wire import query as wire
 
 _READY, _PARTITIONS, _METRICS = "/health/ready", "/health/partitions", "/metrics"
@@ -77,7 +77,7 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     counts = Counter(topic for topic, _ in worker.partitions)
     shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(counts.items()))}
     state = _object(asked, _READY)
-    if state is None:
+    if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
     fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
     said = _metrics(asked)
@@ -95,7 +95,7 @@ def _shown(asked: _Asked) -> dict[str, Any]:
 
 def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(asked.pages[path][1])
+        found = foreign_json.decode(asked.pages[path][1])
     except (KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -52,10 +52,12 @@ class AllowedLevel:
             if self._position > high:  # the topic was deleted and created again
                 self._level, self._position = levels.FIRST, 0
             start = max(low, self._position)
+            newest: bytes | None = None  # only this one counts: it may replace one that cannot be read
             for message in read(consumer, topic, PARTITION, start, high, timeout_s=TIMEOUT_S):
-                value = message.value()
-                if message.key() == progress.APP_KEY and value is not None:
-                    self._level = progress.decode_allowed_level(value)
+                if message.key() == progress.APP_KEY:
+                    newest = message.value() or newest
+            if newest is not None:
+                self._level = progress.decode_allowed_level(newest)
             self._position = high
         finally:
             consumer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from timers.queue.inspection import count_delayed
 from timers.queue.queue import Queue
 from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
+
+logger = logging.getLogger(__name__)
 
 _DELAYED_EVERY_S = 60.0
 
@@ -149,6 +152,10 @@ class Monitor:
         settings = Settings.load()
         both = [self._queue.topic, topics.queue_returns(topics.queue_group(self._queue.name))]
         while True:
-            self._delayed = count_delayed(settings, both)[0]
+            try:
+                self._delayed = count_delayed(settings, both)[0]
+            except Exception:
+                self._delayed = None
+                logger.exception("the delayed messages of queue %s cannot be counted", self._queue.name)
             if self._closed.wait(_DELAYED_EVERY_S):
                 return

@@ -34,6 +34,7 @@ NO_VALUE = "queue-no-value"
 _OWN = frozenset({ATTEMPT, SOURCE, SENT, ERROR, NO_VALUE})
 _MAX_ERROR_CHARACTERS = 1000
 _MAX_ATTEMPT_DIGITS = 6
+_SENT_MS = re.compile(rb"-1|[0-9]{1,18}")
 _AT_ONCE_S = 10**9
 
 
@@ -117,7 +118,7 @@ def identity(message: Any, *, returned: bool) -> Identity:
     attempt = h.last(headers, ATTEMPT) or b""
     return Identity(
         source if topics.parse_source(source) else own,
-        int(sent) if sent.isdigit() and len(sent) <= 15 else sent_ms,
+        int(sent) if _SENT_MS.fullmatch(sent) else sent_ms,
         int(attempt) + 1 if attempt.isdigit() and len(attempt) <= _MAX_ATTEMPT_DIGITS else 1,
     )
 
@@ -164,7 +165,7 @@ def guarding(message: Delivered, returns_topic: str, after_s: float, id: str, ma
 def _return(message: Delivered, returns_topic: str, more: Sequence[Header] = ()) -> TimerRequest:
     """The request of a timer that returns a message."""
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
-    own: list[Header] = [*more, (SOURCE, message.source.encode()), (SENT, b"%d" % max(0, message.sent_ms))]
+    own: list[Header] = [*more, (SOURCE, message.source.encode()), (SENT, b"%d" % message.sent_ms)]
     if message.value is None:
         own.append((NO_VALUE, b""))
     return TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from timers.config.project import project_dir
 from timers.config.settings import Settings
+from timers.kafka.topic_offsets import Offsets
 from timers.request_formats import enabled_formats
 from timers.spark.columns import digits, due_second, payload_bytes, schema
 from timers.spark.steps import Steps
@@ -173,6 +174,16 @@ def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
     margin_s = min(3600, retention_s // 2)  # clocks differ
     in_time = F.col("held_ms") <= (F.col("due_s") + retention_s - margin_s) * 1000
     return F.col("topic").isin(*id_topics) | in_time
+
+
+def has_place(ends: Offsets) -> Column:
+    """Condition: the partition to which a request is promoted exists.
+
+    Args:
+        ends: topic -> partition -> offset.
+    """
+    places = ((F.col("topic") == topic) & F.col("partition").isin(*of) for topic, of in ends.items())
+    return reduce(or_, places, F.lit(False))
 
 
 def unpromoted(spark: SparkSession, tables: ColdTables, until_s: int, condition: Column) -> DataFrame:

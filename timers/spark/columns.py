@@ -25,6 +25,9 @@ from timers.wire.checks import MAX_DUE_DIGITS
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
+_LONG_DIGITS = 18
+"""Each number of this many digits fits into a long."""
+
 _TYPES: dict[str, DataType] = {
     "string": StringType(),
     "binary": BinaryType(),
@@ -110,7 +113,7 @@ def timer_due() -> Column:
 
 def timer_fired() -> Column:
     """The time of the tick that fired a message, in epoch milliseconds."""
-    return header_text(h.TIMER_FIRED).cast("long")
+    return digits(header(h.TIMER_FIRED), _LONG_DIGITS)
 
 
 def content(topic: Column, key: Column, value: Column, request_topic: str) -> Column:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
+from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
 
 
@@ -68,6 +69,8 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, refuses_conditions
         rows.append((record.offset, topic, key, future.callBack, headers or None, None))
     return Decoded(_by_due(by_key), rejections)
 
+
+MAX_ATTEMPT_DIGITS = 9
 
 _CONDITION_WITHOUT_ID = (
     f"header {h.TIMER_IF} is a condition on a timer with an id: publish it to TIMERS_ID_TOPIC, with the id as key"
@@ -178,8 +181,12 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
             source = own[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in own else None
-            attempt = int(own[h.TIMER_ATTEMPT][:9])
-            origin = Origin(id_text(own[h.TIMER_ID]), decode_due(own[h.TIMER_DUE]), attempt, source)
+            origin = Origin(
+                _retried_id(own[h.TIMER_ID], source),
+                decode_due(own[h.TIMER_DUE]),
+                _attempt(own[h.TIMER_ATTEMPT]),
+                source,
+            )
         except InvalidRequestError as error:
             decoded.rejected.append(rejected(record, error))
             continue
@@ -197,3 +204,21 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         )
         decoded.rows.setdefault(due_s, []).append(row)
     return decoded
+
+
+def _retried_id(id: bytes, source: str | None) -> str:
+    """The id of a timer; without a source, the id is the source.
+
+    Raises:
+        ValueError: the source is no source.
+    """
+    text = id_text(id)
+    if topics.parse_source(text if source is None else source) is None:
+        raise ValueError
+    return text
+
+
+def _attempt(digits: bytes) -> int:
+    if not (digits.isdigit() and len(digits) <= MAX_ATTEMPT_DIGITS):
+        raise ValueError
+    return int(digits)

@@ -4,7 +4,7 @@ from google.protobuf.message import DecodeError
 
 from timers.core import levels
 from timers.core.keys import NEVER
-from timers.core.progress import Progress, SettingChange
+from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Progress, SettingChange
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
@@ -74,6 +74,9 @@ def decode(value: bytes, supported: int | None = None, name: str = "a partition"
             "a progress record holds a setting that is not a number: was it written by this app?"
         ) from None
     progress = Progress(message.next_offset, fired, settings)
+    names = [each.name for each in settings]
+    if names.count(HOLE_DUE_S) != names.count(HOLE_OFFSET):
+        raise LogMismatch("a progress record holds half of a hole: was it written by this app?")
     if progress.level != message.version:
         raise LogMismatch(
             f"a progress record has version {message.version}, but its settings say feature level {progress.level}: "

@@ -11,11 +11,12 @@ there is no version. ::
     {"id": "order-17", "verdict": "exists", "due": 1893456000, "version": "timer-request-by-id/0/5"}
 """
 
-import json
 from json.encoder import encode_basestring as _quoted
 from typing import NamedTuple
 
-from timers.core.operation import NO_VERSION, Verdict, VerdictName
+from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
+from timers.wire import foreign_json
+from timers.wire.checks import MAX_DUE_S
 
 
 class VerdictMessage(NamedTuple):
@@ -55,10 +56,17 @@ def decode(value: bytes) -> VerdictMessage:
     Raises:
         ValueError: it is not one.
     """
+    fields = foreign_json.decode(value)
     try:
-        fields = json.loads(value)
-    except RecursionError:
-        raise ValueError(f"not a verdict: {value[:80]!r}") from None
-    if not isinstance(fields, dict) or not {"id", "verdict", "due"} <= fields.keys():
+        message = VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))
+        is_verdict = (
+            isinstance(message.id, str)
+            and message.verdict in VERDICTS
+            and (message.due_s is None or (type(message.due_s) is int and 0 <= message.due_s <= MAX_DUE_S))
+            and (message.version is None or isinstance(message.version, str))
+        )
+    except (LookupError, TypeError):
+        is_verdict = False
+    if not is_verdict:
         raise ValueError(f"not a verdict: {value[:80]!r}")
-    return VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))
+    return message

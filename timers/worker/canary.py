@@ -31,8 +31,8 @@ DUE_AFTER_S = 2
 
 SEND_TIMEOUT_S = 5.0
 
-_SOURCE = re.compile(rb"[^/]+/([0-9]+)/[0-9]+")
-_DUE = re.compile(rb"[0-9]+")
+_SOURCE = re.compile(rb"[^/]+/([0-9]{1,9})/[0-9]{1,18}")
+_DUE = re.compile(rb"[0-9]{1,11}")
 
 Send = Callable[[str, int, bytes, bytes], Awaitable[Any]]
 """Publishes a record: ``(topic, partition, key, value)``."""

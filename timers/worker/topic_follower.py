@@ -16,7 +16,7 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.fetch import leader_of
+from timers.kafka.aiokafka_internals.fetch import InPieces, leader_of
 from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ ABSENT_POLL_S = 0.5
 RETRY_S = 0.5
 POLL_MS = 1000
 SEEK_S = 2.0
+
+MAX_VALUE_BYTES = 4096
+"""Ticks have no value, and that of a canary timer is short. Of a longer one, only the first bytes are read."""
 
 NEW_LEADER_S = 2.0
 """For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
@@ -83,6 +86,8 @@ class TopicFollower(Service):
                 auto_offset_reset="latest",
                 fetch_max_wait_ms=POLL_MS,
                 isolation_level=self._isolation_level,
+                # Otherwise aiokafka fails at a header whose name is not UTF-8.
+                key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES),
             )
             try:
                 limit_updates_of(consumer)
@@ -98,6 +103,9 @@ class TopicFollower(Service):
                     await self.handle(records)
             except KafkaError as error:
                 logger.warning("reading %s failed (%r); trying again", self._topic, error)
+                await self.sleep(RETRY_S)
+            except Exception:  # of a record that no code expects
+                logger.exception("reading %s failed; trying again from its end", self._topic)
                 await self.sleep(RETRY_S)
             finally:
                 await consumer.stop()

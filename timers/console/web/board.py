@@ -6,6 +6,7 @@ All users of a console see the same figures, so the workers are asked once for a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from timers.console import worker_metrics
 from timers.console.problems import Problem
 from timers.console.web.page import Page
 from timers.console.worker_metrics import Ways, quantile
+
+logger = logging.getLogger(__name__)
 
 FRESH_S = 2.0
 """Younger figures are shown again."""
@@ -120,6 +123,11 @@ class Board:
             workers = (await page.api("workers"))["workers"]
         except Problem as problem:
             self._newest = Figures(page.call.console.now_s(), [], {}, problem)
+            return
+        except Exception:
+            logger.exception("the workers' figures cannot be read")
+            failed = Problem("failed", "the workers' figures cannot be read: see the log of the console")
+            self._newest = Figures(page.call.console.now_s(), [], {}, failed)
             return
         ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
         self._newest = newest = Figures(page.call.console.now_s(), workers, ways)

@@ -16,6 +16,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
+from timers.wire import foreign_json
+
 DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
 """Member id, client id, host, metadata, assignment."""
 
@@ -111,8 +113,11 @@ def assigned_partitions(member: DescribedMember) -> list[tuple[str, int]]:
 
 
 def subscription(member: DescribedMember) -> frozenset[str]:
-    """The topics that a member subscribes."""
-    return frozenset(ConsumerProtocolMemberMetadata.decode(member[3]).subscription) if member[3] else frozenset()
+    """The topics that a member subscribes; none if it sent something else."""
+    try:
+        return frozenset(ConsumerProtocolMemberMetadata.decode(member[3]).subscription) if member[3] else frozenset()
+    except ValueError:
+        return frozenset()
 
 
 def unowned_partitions(
@@ -151,7 +156,7 @@ def user_data(member: DescribedMember) -> Any:
 
 def _json(sent: bytes | None) -> Any:
     try:
-        return json.loads(sent or b"null")
+        return foreign_json.decode(sent or b"null")
     except ValueError:
         return None
 

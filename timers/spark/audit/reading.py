@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
+from timers.errors import TimersError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.request_formats import enabled_formats
 from timers.spark import kafka, native_requests, requests
@@ -138,10 +141,10 @@ class Reading:
         """The partitions of requests that were read, with the progress of the engine. It is only shown."""
         records = self.outputs([self._settings.progress_topic])
         latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
-        reached = {
-            progress.decode_key(bytes(key)): progress.decode(bytes(value))[0].fired_through[0]
-            for key, value in latest.collect()
-        }
+        reached: dict[TopicPartition, int] = {}
+        for key, value in latest.collect():
+            with contextlib.suppress(ValueError, TimersError):  # another program wrote it, or a newer version
+                reached[progress.decode_key(bytes(key))] = progress.decode(bytes(value))[0].fired_through[0]
         return [
             PartitionRead(topic, partition, start, self.span.ends[topic][partition], reached.get((topic, partition)))
             for topic, partitions in sorted(self.span.starts.items())

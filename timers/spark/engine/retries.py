@@ -22,7 +22,7 @@ from timers.core.loop import Loop
 from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
-from timers.errors import StoreError, TimersError
+from timers.errors import SparkError, StoreError, TimersError
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
@@ -133,10 +133,14 @@ class _Server:
             while not self._retries.stop.is_set():
                 self._open_closed(consumer)
                 idle = all(each.loop.idle for each in self._open.values())
-                self._take(consumer.consume(READ_RECORDS, READ_S if idle else 0.0))
+                for partition, error in self._take(consumer.consume(READ_RECORDS, READ_S if idle else 0.0)).items():
+                    self._fail(consumer, partition, error, AFTER_LOST)
                 self._work(consumer)
         except TimersError as error:
             self._retries.failure = error
+        except Exception as error:
+            logger.exception("the retries of %s failed with an exception that no code expects", self._topic)
+            self._retries.failure = SparkError(f"the retries of {self._topic!r} failed: {error!r}")
         finally:
             for partition in list(self._open):
                 self._close(consumer, partition)
@@ -144,10 +148,15 @@ class _Server:
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def _take(self, messages: list[Message]) -> None:
-        """Give the machines what was read. The end of a partition counts too: the last offsets may have no record."""
+    def _take(self, messages: list[Message]) -> dict[int, KafkaException]:
+        """Give the machines what was read. The end of a partition counts too: the last offsets may have no record.
+
+        Returns:
+            Partitions that cannot be read, with the reason.
+        """
         records: dict[int, list[RequestRecord]] = {}
         ends: dict[int, int] = {}
+        failed: dict[int, KafkaException] = {}
         for message in messages:
             partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
             if error is None:
@@ -159,12 +168,13 @@ class _Server:
             elif error.code() == KafkaError._PARTITION_EOF:
                 ends[partition] = offset
             elif not error.retriable():
-                raise KafkaException(error)
+                failed[partition] = KafkaException(error)
         for partition, end in ends.items():
             start = self._position.get(partition)
             if start is not None and end > start:
                 self._open[partition].loop.add_fetch(Fetched(start, end, records.get(partition, [])))
                 self._position[partition] = end
+        return {partition: error for partition, error in failed.items() if partition in self._open}
 
     # ---- working ----------------------------------------------------------------------------------------------------
 

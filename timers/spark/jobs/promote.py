@@ -166,6 +166,12 @@ def run(
                     f"promote: {doubtful:,} overdue timers were held so late that they may have fired before; they "
                     "are not written back unless --overdue is given"
                 )
+            without_place = cold.unpromoted(spark, job.tables, second, ~cold.has_place(logs.ends())).count()
+            if without_place:
+                say(
+                    f"promote: {without_place:,} overdue timers are not written back: the topic or the partition of "
+                    "their request does not exist any more"
+                )
         if every_s is None:
             break
         stop.wait(every_s)
@@ -199,12 +205,9 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> 
             behind by more than the lead.
     """
     began = monotonic()
-    until_s = now_s + job.lead_s
-    near = (
-        cold.unpromoted(spark, job.tables, until_s, F.lit(job.overdue) | logs.in_time())
-        .orderBy("due_s", "source")
-        .limit(job.chunk + 1)
-    )
+    until_s, ends = now_s + job.lead_s, logs.ends()
+    may_be_promoted = (F.lit(job.overdue) | logs.in_time()) & cold.has_place(ends)
+    near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(job.chunk + 1)
     found = near.toArrow()
     files = cold.files_scanned(near, job.tables.held)
     sizes = found.column("size").to_pylist()
@@ -214,7 +217,7 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> 
     batch = uuid.uuid4().hex
     chosen = spark.createDataFrame(found.slice(0, count).select(["due_day", "due_s", "source"]))
     steps = job.tables.steps(spark)
-    steps.add(batch, BEGUN, until_s, kafka.as_json(logs.ends()))
+    steps.add(batch, BEGUN, until_s, kafka.as_json(ends))
     days = found.slice(0, count).column("due_day").unique().to_pylist()
     requests = cold.whole_requests(spark, job.tables, chosen, days).repartition(1)
     written = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).agg(F.sum("copies")).collect()[0][0]

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from timers.core.operation import ABSENT, ANY_VERSION
-from timers.core.timer import Decoded, Origin, Rejected, Row
+from timers.core.timer import Decoded, Origin, Rejected, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
@@ -90,7 +90,7 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a request, rebuilt from its timer."""
     _, value, headers = future.rebuild_request(row, origin)
-    return origin.timer_id.encode(), value, [*headers, *encode_headers(origin.due_s)]
+    return id_bytes(origin.timer_id), value, [*headers, *encode_headers(origin.due_s)]
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:

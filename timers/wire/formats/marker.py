@@ -12,6 +12,7 @@ The id of a message is ``<partition>/<offset>``, its place in the queue topic. I
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,12 @@ from google.protobuf.message import DecodeError
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Origin, Row, key_bytes
 from timers.v1.marker_pb2 import Marker
-from timers.wire import checks
+from timers.wire import checks, future
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
+
+_ID = re.compile("[0-9]{1,10}/[0-9]{1,19}")
+"""Id of a message: its partition and offset."""
 
 
 def decode(records: Sequence[Any], max_request_bytes: int, callback_topic: str = "") -> Decoded:
@@ -122,6 +126,8 @@ def end_markers(rows: Sequence[Row]) -> list[tuple[bytes | None, bytes]]:
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a Start marker, rebuilt from its timer. It is due at once."""
+    if _ID.fullmatch(origin.timer_id) is None:  # of another program, which wrote to the retry topic
+        return future.rebuild_request(row, origin)
     _, _, key, value, _, _ = row
     message_key = key_bytes(key) or b""
     return message_key, encode_start(origin.timer_id, message_key, value, 0), []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +13,14 @@ from yarl import URL
 from timers.core.keys import OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position
 from timers.core.timer import TopicPartition
+from timers.wire import foreign_json, topics
 from timers.wire import query as wire
-from timers.wire import topics
 from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.consumer.group import Member
 from timers.worker.queries.partition_sources import Counts, Lookup
+
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading an answer may raise that no worker wrote."""
 
 ANSWER_S = 8.0
 """Longer than a worker takes for an answer; see :mod:`timers.worker.queries.answers`."""
@@ -54,7 +56,7 @@ class RemoteSource:
         try:
             listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
-        except (ValueError, KeyError, TypeError):
+        except _WRONG:
             raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
 
@@ -68,7 +70,7 @@ class RemoteSource:
                 {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
             )
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
-        except (ValueError, KeyError, TypeError):
+        except _WRONG:
             raise self._not_a_worker() from None
         self.missing |= alone.missing
         return counts, through and (through[0], through[3])
@@ -80,13 +82,13 @@ class RemoteSource:
             named: list[tuple[Timer, Any]] = [
                 (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]
             ]
-        except (KeyError, TypeError):
+        except _WRONG:
             raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
     async def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
-        url = URL(self._member.url).with_path(path).with_query(parameters)
         try:
+            url = URL(self._member.url).with_path(path).with_query(parameters)
             async with (
                 asyncio.timeout(ANSWER_S),
                 self._session.get(
@@ -98,12 +100,12 @@ class RemoteSource:
             why = str(error) or f"no answer within {ANSWER_S:.0f} s"
             raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
         try:
-            answer = json.loads(body)
+            answer = foreign_json.decode(body)
             if response.status not in (200, 404):
                 raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
             reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
-        except (ValueError, KeyError, TypeError):
+        except _WRONG:
             raise self._not_a_worker() from None
         for tp in self.partitions:
             name = topics.partition_name(*tp)

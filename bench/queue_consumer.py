@@ -1,6 +1,6 @@
 """The consumer processes of :mod:`bench.queues`: ``python -m bench.queue_consumer KIND TOPIC BROKERS COUNT``.
 
-Each prints one line: ``figures`` and a JSON object.
+Each prints ``ready`` when it has its first message, and at its end one line: ``figures`` and a JSON object.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from timers.queue import Queue
+from timers.queue.receiver import SETTLE_S
 
 BATCH = 500
 
@@ -23,9 +24,14 @@ LEASE_S = 5.0
 NOT_ACKNOWLEDGED = 10
 """Of so many messages one is not acknowledged at its first delivery, in the run ``leases``."""
 
+UNCOUNTED = 25_000
+"""The latency of the first messages is not counted: a broker that has just started compiles its code."""
+
 IDLE_S = 3.0
+QUIET_S = 10.0
 START_S = 20.0
-"""A consumer ends after so long without a message, or without a first message: others may have consumed all."""
+"""A consumer ends after so long without a message, or without a first message: others may have consumed all. In a run
+that measures latency, other messages may come later."""
 
 
 def sent_value(number: int) -> bytes:
@@ -57,6 +63,7 @@ class Progress:
             self._last = time.time()
             if not self._first:
                 self._first, self._cpu_s = self._last, _cpu_s()
+                print("ready", flush=True)
             self.received += messages
 
     def figures(self) -> dict[str, float]:
@@ -82,15 +89,7 @@ def queue(topic: str, brokers: str, count: int) -> dict[str, Any]:
 def plain(topic: str, brokers: str, count: int) -> dict[str, Any]:
     """Read with a plain consumer, and commit an offset for each batch."""
     progress = Progress(count)
-    options = {
-        "bootstrap.servers": brokers,
-        "group.id": f"plain-{topic}",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-    }
-    consumer = Consumer(options)
-    consumer.subscribe([topic])
+    consumer = _plain_consumer(topic, brokers)
     while not progress.is_over:
         records = consumer.consume(BATCH, 0.5)
         progress.add(len(records))
@@ -102,20 +101,54 @@ def plain(topic: str, brokers: str, count: int) -> dict[str, Any]:
     return progress.figures()
 
 
+def _plain_consumer(topic: str, brokers: str) -> Consumer:
+    options = {
+        "bootstrap.servers": brokers,
+        "group.id": f"plain-{topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+    }
+    consumer = Consumer(options)
+    consumer.subscribe([topic])
+    return consumer
+
+
 def latency(topic: str, brokers: str, count: int) -> dict[str, Any]:
     """Note the time from sending to delivery of each message."""
-    progress = Progress(count, START_S)
+    progress = Progress(count, QUIET_S)
     waited_ms: list[float] = []
     with Queue(topic, brokers=brokers) as messages:
         while not progress.is_over:
             received = messages.receive(BATCH, wait_s=0.5)
-            now_ns = time.time_ns()
+            _note(waited_ms, [message.value or b"" for message in received])
             progress.add(len(received))
             for message in received:
-                waited_ms.append((now_ns - int((message.value or b"")[50:])) / 1e6)
                 message.ack()
         messages.settle()
-        return {**progress.figures(), "waited_ms": sorted(waited_ms)}
+        return {**progress.figures(), "waited_ms": waited_ms}
+
+
+def plain_latency(topic: str, brokers: str, count: int) -> dict[str, Any]:
+    """As ``latency``, with a plain consumer that commits as often as a queue does."""
+    progress = Progress(count, QUIET_S)
+    waited_ms: list[float] = []
+    consumer = _plain_consumer(topic, brokers)
+    commit_s = 0.0
+    while not progress.is_over:
+        records = [*consumer.consume(1, 0.5), *consumer.consume(BATCH, 0)]
+        _note(waited_ms, [record.value() or b"" for record in records])
+        progress.add(len(records))
+        if records and time.monotonic() >= commit_s:
+            consumer.commit(asynchronous=False)
+            commit_s = time.monotonic() + SETTLE_S
+    consumer.close()
+    return {**progress.figures(), "waited_ms": waited_ms}
+
+
+def _note(waited_ms: list[float], values: Sequence[bytes]) -> None:
+    now_ns = time.time_ns()
+    waited_ms += [(now_ns - int(value[50:])) / 1e6 for value in values if int(value[:50]) >= UNCOUNTED]
 
 
 def leases(topic: str, brokers: str, count: int) -> dict[str, Any]:
@@ -138,7 +171,7 @@ def leases(topic: str, brokers: str, count: int) -> dict[str, Any]:
                 if number in first_s and first_s[number] != now_s:
                     late_ms.append((now_s - first_s[number] - LEASE_S) * 1000)
         messages.settle()
-        return {**progress.figures(), "waited_ms": sorted(late_ms)}
+        return {**progress.figures(), "waited_ms": late_ms}
 
 
 def _peak_mb() -> float:
@@ -153,7 +186,7 @@ def _cpu_s() -> float:
 
 
 KINDS: Mapping[str, Callable[[str, str, int], dict[str, Any]]] = {
-    each.__name__: each for each in (queue, plain, latency, leases)
+    each.__name__.replace("_", "-"): each for each in (queue, plain, latency, plain_latency, leases)
 }
 
 

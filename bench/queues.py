@@ -4,23 +4,26 @@ All messages are in the topic before a consumer starts. Each is acknowledged by 
 settled. Kafka's share groups (Java) acknowledge each record, or all records of a poll. The plain consumer is the limit:
 it reads the same records with the same client, and commits an offset for each 500 of them.
 
-Two more runs measure times: ``latency`` from sending to delivery at 5,000 messages a second, and ``leases`` from the
-end of a lease to the next delivery, when one of ten messages is not acknowledged.
+More runs measure times: ``latency`` from sending to delivery at 5,000 messages a second, without those of the first 5
+s; ``plain-latency`` is the same with a plain consumer, and in ``joining`` a second process joins at 5 s. ``leases`` is
+from the end of a lease to the next delivery, when one of ten messages is not acknowledged.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 
 from bench import machine
-from bench.queue_consumer import sent_value
+from bench.queue_consumer import UNCOUNTED, sent_value
 from bench.report import table
 from bench.session import RESULTS, RunNames, Session, measuring
 from tests.harness.process import ROOT, Process, clean_environment, python
@@ -35,7 +38,7 @@ PARTITIONS = 8
 END_S = 300.0
 SHARE_GROUP = {"share-record": "record", "share-batch": "batch"}
 KINDS = ("queue", *SHARE_GROUP, "plain")
-TIMED = ("latency", "leases")
+TIMED = ("latency", "plain-latency", "joining", "leases")
 SPEEDS = {
     "kind": "kind",
     "processes": "processes",
@@ -50,14 +53,15 @@ TIMES = {"kind": "kind", "measured": "measured", "p50 ms": "p50_ms", "p99 ms": "
 SHARE_CONSUMERS = Path(__file__).parent / "peers" / "ShareConsumers.java"
 
 
-def publish(brokers: str, topic: str, count: int, per_s: float | None = None) -> None:
-    """Publish messages of 100 bytes, as fast as possible or ``per_s`` a second."""
+def publish(brokers: str, topic: str, count: int, per_s: float | None = None, first: int = 0) -> None:
+    """Publish messages of 100 bytes with the numbers from ``first`` on, as fast as possible or ``per_s`` a second."""
     producer = Producer({"bootstrap.servers": brokers, "linger.ms": 1, "queue.buffering.max.messages": 2 * count})
+    producer.list_topics(topic, timeout=END_S)  # connects
     begun_s = time.monotonic()
     for number in range(count):
         if per_s and number % 5 == 0:
             time.sleep(max(0.0, begun_s + number / per_s - time.monotonic()))
-        producer.produce(topic, sent_value(number))
+        producer.produce(topic, sent_value(first + number))
         producer.poll(0)
     producer.flush()
 
@@ -108,13 +112,21 @@ def measure_speed(session: Session, kind: str, processes: int, count: int) -> di
 def measure_times(session: Session, kind: str, count: int) -> dict[str, Any]:
     """Publish at a steady rate to a consumer that notes times."""
     names = session.names(kind)
+    brokers = session.cluster.brokers
     session.cluster.create(names.target, PARTITIONS)
-    publish(session.cluster.brokers, names.target, 1)  # with it the consumer is known to be ready
-    started = consumer(session, kind, names, 0, count + 1)
-    time.sleep(5)
+    of_consumer = "latency" if kind == "joining" else kind
+    uncounted = 0 if kind == "leases" else UNCOUNTED
+    started = [consumer(session, of_consumer, names, 0, uncounted + count + 1)]
+    publish(brokers, names.target, 1, first=1)
+    started[0].wait_for("^ready$", END_S)
     with session.console.doing(f"{kind}: {count:,} messages at {RATE:,} a second"):
-        publish(session.cluster.brokers, names.target, count, RATE)
-        waited_ms = figures_of(started)["waited_ms"]
+        publishing = threading.Thread(target=publish, args=(brokers, names.target, uncounted + count, RATE))
+        publishing.start()
+        if kind == "joining":
+            publishing.join(uncounted / RATE)
+            started.append(consumer(session, of_consumer, names, 1, count))
+        publishing.join()
+        waited_ms = sorted(chain.from_iterable(figures_of(each)["waited_ms"] for each in started))
     session.clear(names)
     rank = len(waited_ms) - 1
     row = {"kind": kind, "messages": count, "measured": len(waited_ms)}
@@ -146,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--timed-messages", type=int, default=TIMED_MESSAGES, help=f"in the others ({TIMED_MESSAGES})")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="numbers of consumers (1 2)")
     parser.add_argument("--kinds", nargs="*", default=[*KINDS, *TIMED], choices=[*KINDS, *TIMED], help="(all)")
+    parser.add_argument("--publish", action="store_true", help="also write bench/results/queues.*, which are tracked")
     given = parser.parse_args(argv)
     about = machine.describe()
     with measuring("queues-") as session:
@@ -156,11 +169,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             if kind in given.kinds
         ]
         times = [measure_times(session, kind, given.timed_messages) for kind in TIMED if kind in given.kinds]
-    stem = RESULTS / "local" / f"queues-{about['date'].replace(':', '')}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "speeds": speeds, "times": times}, indent=1))
-    stem.with_suffix(".md").write_text(report(about, speeds, times))
-    print(f"written: {stem.relative_to(ROOT)}.json, .md")
+    stems = [RESULTS / "local" / f"queues-{about['date'].replace(':', '')}", RESULTS / "queues"]
+    for stem in stems if given.publish else stems[:1]:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        figures = {"machine": about, "speeds": speeds, "times": times}
+        stem.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+        stem.with_suffix(".md").write_text(report(about, speeds, times))
+        print(f"written: {stem.relative_to(ROOT)}.json, .md")
 
 
 if __name__ == "__main__":

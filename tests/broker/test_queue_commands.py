@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from tests.harness.cluster import client_settings
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -155,5 +158,40 @@ def test_a_process_ends_when_its_handlers_have_returned(running: System, tmp_pat
             assert consumer.exit_code() == 0
             assert "stopped: 3 acknowledged, 0 retried, 0 dead letters" in consumer.log
             assert queue.stats().depth == 1, "the message after the signal"
+    finally:
+        consumer.clean_up()
+
+
+@pytest.mark.long
+def test_readiness_names_the_partition_that_a_hanging_transaction_holds_back(running: System, tmp_path: Path) -> None:
+    topic, port = running.target(), free_port()
+    environment = clean_environment(**running.environment)
+    command = python("timers.cli.main", "queue", "run", topic, "tests.harness.queue_handlers:handle")
+    consumer = Process("queue run", [*command, "--metrics-port", str(port)], environment, tmp_path, tmp_path / "log")
+    hanging = Producer(
+        {**client_settings(running.address), "transactional.id": topic, "transaction.timeout.ms": 600_000}
+    )
+
+    def health(what: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/{what}", timeout=DEADLINE_S) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    try:
+        consumer.start().wait_for("metrics at http://")
+        wait_until(lambda: health("ready")[0] == 200, "readiness", 2 * DEADLINE_S)
+        hanging.init_transactions(DEADLINE_S)
+        hanging.begin_transaction()
+        hanging.produce(topic, b"undecided")
+        hanging.flush(DEADLINE_S)
+        with Queue(topic, brokers=running.address) as queue:
+            queue.send(b"nothing")
+            wait_until(lambda: f"{topic}/0 could not be read" in health("ready")[1], "the partition", 2 * DEADLINE_S)
+            assert (health("ready")[0], health("live")[0]) == (503, 200)
+            hanging.abort_transaction(DEADLINE_S)
+            wait_until(lambda: health("ready")[0] == 200, "readiness again", 2 * DEADLINE_S)
+            wait_until(lambda: queue.stats().depth == 0, "the message", 2 * DEADLINE_S)
     finally:
         consumer.clean_up()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +202,40 @@ def test_a_handler_that_hangs_holds_up_neither_its_message_nor_others(
         second.settle()
     (tmp_path / "wait").touch()
     first.wait_for("^lost wait$", 2 * DEADLINE_S)
+
+
+def test_an_ordered_queue_keeps_the_order_of_keys_though_processes_are_killed_and_replaced(
+    system: System, start: Start
+) -> None:
+    topic, keys, count = system.target(partitions=4), 8, 160
+    values = [f"{'retry' if number // keys % 5 == 0 else 'm'}{number}" for number in range(count)]
+    with Queue(topic, timeout_s=60) as queue:
+        queue.send_many((b"k%d" % (number % keys), value, ()) for number, value in enumerate(values))
+    processes = [start(topic, ordered=True, member=member) for member in ("one", "two")]
+
+    def log() -> str:
+        return "".join(process.log_path.read_text() for process in processes)
+
+    def acked() -> int:
+        return len(set(lines(log(), "acked")))
+
+    def are_acked(most: int) -> bool:
+        return acked() >= most
+
+    for victim, how in ((0, signal.SIGKILL), (1, signal.SIGINT), (1, signal.SIGKILL)):
+        wait_until(partial(are_acked, min(count, acked() + count // 10)), "more messages", 4 * DEADLINE_S)
+        processes[victim].send(how)
+        processes[victim].exit_code(2 * DEADLINE_S)
+        processes[victim].clean_up()
+        processes[victim].start()
+    wait_until(lambda: are_acked(count), "all messages", 6 * DEADLINE_S)
+    first_ns: dict[int, int] = {}
+    last_needed_ns: dict[int, int] = {}
+    started = re.findall(r"^started ([a-z]+)([0-9]+) attempt ([0-9]+) at ([0-9]+)$", log(), re.MULTILINE)
+    for kind, number, attempt, at_ns in sorted(started, key=lambda each: int(each[3])):
+        first_ns.setdefault(int(number), int(at_ns))
+        if kind == "m" or int(attempt) > 1:
+            last_needed_ns.setdefault(int(number), int(at_ns))
+    assert len(last_needed_ns) == count
+    overtaken = [number for number in range(keys, count) if first_ns[number] < last_needed_ns[number - keys]]
+    assert overtaken == []

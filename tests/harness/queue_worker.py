@@ -1,4 +1,5 @@
-"""A process of a queue whose messages say what to do. Each line of its output is an event and the message's value.
+"""A process of a queue whose messages say what to do. Each line of its output is an event and the message's value;
+that of a start has the attempt and the time in nanoseconds, too.
 
 Messages that begin with ``kill`` end the process as ``kill -9`` does. Those that begin with ``wait`` wait until a file
 with their name exists. Those that begin with ``retry`` are retried once, after 2 s. Those that end with ``output`` have
@@ -23,7 +24,7 @@ RETRY_AFTER_S = 2.0
 
 def handle(message: Message, directory: Path, results: str) -> None:
     value = (message.value or b"").decode()
-    print(f"started {value} attempt {message.attempt}", flush=True)
+    print(f"started {value} attempt {message.attempt} at {time.time_ns()}", flush=True)
     if value.endswith("output"):
         message.output(results, value)
     if value.startswith("kill"):

@@ -14,7 +14,9 @@ from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.guards import Guard
 from timers.queue.metadata import decode
+from timers.queue.settling import Plan
 from timers.queue.starts import NOTHING
+from timers.queue.transactions import Outcome
 
 
 @pytest.fixture
@@ -125,6 +127,26 @@ def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) 
     plans = queue.transport.plans
     queue.stopped_s += SESSION_S / 2
     wait_until(lambda: queue.transport.plans > plans, "one more commit")
+
+
+def test_a_commit_that_meets_a_rebalance_is_repeated_soon(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
+    monkeypatch.setattr("timers.queue.receiver._RETRY_S", 600.0)
+    refused: list[Plan] = []
+    execute = queue.transport.execute
+
+    def refuse_once(plan: Plan) -> Outcome:
+        if not refused:
+            refused.append(plan)
+            return Outcome.REFUSED
+        outcome: Outcome = execute(plan)
+        return outcome
+
+    queue.transport.execute = refuse_once
+    queue.call(queue.transport.assigned, [JOBS])
+    for message in queue.receive(MESSAGES):
+        message.ack()
+    wait_until(lambda: queue.transport.commits[JOBS].offset == MESSAGES, "the commit")
+    assert refused
 
 
 def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:

@@ -69,13 +69,13 @@ def test_a_retry_comes_back_as_it_was_sent() -> None:
     assert records.user_headers(headers, returned=True) == message.headers
     assert records.identity(Record("returns", headers), returned=True) == Identity("jobs/3/14", 1_700_000_000_123, 5)
     assert dict(headers)[records.ERROR] == b"no answer"
-    assert records.value_of(value, headers, returned=True) == b"\x00value"
+    assert records.returned_value(value, headers) == b"\x00value"
 
 
 def test_a_null_value_comes_back_as_null_and_an_empty_one_as_empty() -> None:
     for sent in (None, b""):
         _, _, value, headers = fired(records.later(Delivered(value=sent), "returns", 0, "", MAX_BYTES), 1_800_000_000)
-        assert records.value_of(value, headers, returned=True) == sent
+        assert records.returned_value(value, headers) == sent
 
 
 @pytest.mark.parametrize("sent_ms", [-1, 0, 10**17])
@@ -127,7 +127,7 @@ def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_att
     assert (decoded.code, decoded.message, decoded.source) == ("rejected", "too old", "jobs/3/14")
     again = Later(0, letter.value or b"", list(decoded.headers), "")
     topic, key, value, headers = fired(again, 1_800_000_000)
-    assert (topic, key, records.value_of(value, headers, returned=True)) == ("returns", b"\xff", sent)
+    assert (topic, key, records.returned_value(value, headers)) == ("returns", b"\xff", sent)
     assert records.user_headers(headers, returned=True) == message.headers
     assert records.identity(Record("returns", headers), returned=True) == Identity("jobs/3/14", 1_700_000_000_123, 1)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.waiting import wait_until
 from timers.queue import transactions as module
 from timers.queue.settling import Plan
 from timers.queue.transactions import Outcome, Transactions
@@ -24,6 +26,7 @@ class SimProducer:
 
     def __init__(self, stuck: str, released: threading.Event) -> None:
         self.calls: list[str] = []
+        self.failures: list[Exception] = []
         self.released = released
         self._stuck = stuck
 
@@ -31,6 +34,11 @@ class SimProducer:
         self.calls.append(name)
         if name == self._stuck:
             self.released.wait(60)
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self._call("init_transactions")
 
     def begin_transaction(self) -> None:
         self._call("begin_transaction")
@@ -46,9 +54,13 @@ class SimProducer:
 
 
 class Opened(Transactions):
-    """Transactions whose producer is connected, and that write no records."""
+    """Transactions whose producer is connected, and that write no records.
 
-    def __init__(self, producer: SimProducer) -> None:
+    Args:
+        producer: None if no producer is connected.
+    """
+
+    def __init__(self, producer: SimProducer | None) -> None:
         anything = cast(Any, threading.local())
         anything.settings = None
         super().__init__(anything, anything, "queue.jobs", "a", "queue.jobs-ledger")
@@ -60,6 +72,16 @@ class Opened(Transactions):
 
     def _write(self, producer: Any, plan: Plan) -> None:
         pass
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> SimProducer:
+    """What each new producer is."""
+    producer = SimProducer("", threading.Event())
+    monkeypatch.setattr(module, "Producer", lambda *_, **__: producer)
+    monkeypatch.setattr(module, "login", lambda settings: {})
+    monkeypatch.setattr(module, "max_message_bytes", lambda settings: 1_000_000)
+    return producer
 
 
 @pytest.fixture
@@ -96,3 +118,33 @@ def test_calls_that_return_commit_the_transaction() -> None:
     transactions = Opened(SimProducer("", threading.Event()))
     assert transactions.execute(PLAN) is Outcome.COMMITTED
     assert transactions.has_producer
+
+
+def test_the_first_transaction_uses_the_producer_that_was_connected_before(made: SimProducer) -> None:
+    transactions = Opened(None)
+    transactions.open()
+    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert made.calls.count("init_transactions") == 1
+
+
+def test_a_producer_that_could_not_connect_is_replaced_when_a_transaction_begins(made: SimProducer) -> None:
+    made.failures = [KafkaException(KafkaError(KafkaError._TIMED_OUT))]
+    transactions = Opened(None)
+    transactions.open()
+    wait_until(lambda: made.failures == [], "the failure")
+    wait_until(lambda: transactions.execute(PLAN) is Outcome.COMMITTED, "a transaction")
+    assert made.calls.count("init_transactions") == 2
+
+
+def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
+    made: SimProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CLOSE_S", 60.0)
+    transactions = Opened(None)
+    transactions.open()
+    transactions.close()
+    assert made.calls == ["init_transactions"]
+    assert not transactions.has_producer
+    transactions.open()
+    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert made.calls.count("init_transactions") == 2

@@ -81,7 +81,8 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        return records.value_of(self._record.value(), headers_of(self._record), returned=self._returned)
+        value: bytes | None = self._record.value()
+        return records.returned_value(value, headers_of(self._record)) if self._returned else value
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:

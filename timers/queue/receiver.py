@@ -66,6 +66,7 @@ class Receiver:
         self._load_pause_s = _RETRY_S
         self._fed_bytes = 0
         self._next_settle = self._next_copy = 0.0
+        self._settle_pause_s = SETTLE_S
         self._did_settle = True
 
     def start(self) -> None:
@@ -214,7 +215,9 @@ class Receiver:
         if self._state.now_s() - self._state.confirmed_s > self._terms.session_timeout_s / _CONFIRMATIONS:
             self._state.settler.repeat()
         done = self._committer.commit_all(with_copy=with_copy)
-        self._next_settle = monotonic() + (SETTLE_S if done else _RETRY_S)
+        # The first failure is repeated soon: a commit that meets a rebalance is refused once.
+        self._settle_pause_s = SETTLE_S if done or self._did_settle else min(2 * self._settle_pause_s, _RETRY_S)
+        self._next_settle = monotonic() + self._settle_pause_s
         self._did_settle = done
         if not done:
             return False

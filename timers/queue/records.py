@@ -130,9 +130,9 @@ def user_headers(headers: Sequence[Header], *, returned: bool) -> list[Header]:
     return [header for header in h.without_timer_headers(headers) if header[0] not in _OWN]
 
 
-def value_of(value: bytes | None, headers: Sequence[Header], *, returned: bool) -> bytes | None:
-    """Return the value of a message as it was sent."""
-    return None if returned and not value and any(name == NO_VALUE for name, _ in headers) else value
+def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | None:
+    """Return the value with which a message of the returns topic was sent."""
+    return None if not value and any(name == NO_VALUE for name, _ in headers) else value
 
 
 def later(message: Delivered, returns_topic: str, after_s: float, error: str, max_request_bytes: int) -> Later:

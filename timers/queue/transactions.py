@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -30,6 +30,7 @@ _TIMEOUT_S = 10.0
 _OVERRUN_S = 5.0
 """A call of librdkafka is given up this many seconds after its time-out."""
 _WRITE_TIMEOUT_S = 4.0
+_CLOSE_S = 2.0
 _log = logging.getLogger("timers.queue")
 
 
@@ -39,6 +40,13 @@ class Outcome(Enum):
     COMMITTED = 1
     REFUSED = 2
     UNKNOWN = 3
+
+
+class _Opening(NamedTuple):
+    """A producer, and the call that connects it."""
+
+    producer: Producer
+    call: _Call
 
 
 class Transactions:
@@ -59,12 +67,20 @@ class Transactions:
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
         self._producer: Producer | None = None
+        self._opening: _Opening | None = None
         self._refused: list[Job] = []
         self._places: Places | None = None
 
+    def open(self) -> None:
+        """Begin to connect. librdkafka needs about half a second for it. Without this call the first transaction would
+        wait so long, and the messages of that time too."""
+        self._opening = self._begin_opening()
+
     def close(self) -> None:
         """Disconnect. No transaction may be open."""
-        self._producer = self._places = None
+        if self._opening is not None:  # if it connected later, it would fence the next producer of this id
+            wait([self._opening.call.outcome], _CLOSE_S)
+        self._opening = self._producer = self._places = None
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
         """Learn for :meth:`without_place` which leaders answer. Blocks.
@@ -154,6 +170,17 @@ class Transactions:
 
     def _new_producer(self) -> Producer:
         self._producer = None
+        opening, self._opening = self._opening, None
+        if opening is None or opening.call.has_failed:
+            opening = self._begin_opening()
+        try:
+            opening.call.wait()
+        except Overrun:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+        self._producer = opening.producer
+        return opening.producer
+
+    def _begin_opening(self) -> _Opening:
         producer = Producer(
             {
                 **login(self._settings),
@@ -169,12 +196,7 @@ class Transactions:
             },
             logger=LIBRDKAFKA_LOG,
         )
-        try:
-            _bounded(producer.init_transactions)
-        except Overrun:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
-        self._producer = producer
-        return producer
+        return _Opening(producer, _Call(producer.init_transactions))
 
     def _write(self, producer: Producer, plan: Plan) -> None:
         """Write copies of the commits, and the records of the jobs.
@@ -253,31 +275,48 @@ class Overrun(Exception):
     """A call of librdkafka did not return in time, and may still run: its producer must not be used again."""
 
 
-def _bounded(call: Callable[..., None], *arguments: Any) -> None:
-    """Call a method of a producer that takes a time-out, in a thread of its own.
+class _Call:
+    """A call of a producer's method that takes a time-out, in a thread of its own.
 
     librdkafka 2.16 does not keep the time-out of ``send_offsets_to_transaction`` if the broker is killed and started
     again meanwhile: without a second bound, the queue would wait for ever.
-
-    Raises:
-        Overrun: it did not return.
-        KafkaException: it failed.
     """
-    outcome: Future[None] = Future()
 
-    def run() -> None:
+    def __init__(self, method: Callable[..., None], *arguments: Any) -> None:
+        self.outcome: Future[None] = Future()
+        self._method = method
+        self._arguments = arguments
+        threading.Thread(target=self._run, name="queue-transaction", daemon=True).start()
+
+    def _run(self) -> None:
         try:
-            call(*arguments, _TIMEOUT_S)
+            self._method(*self._arguments, _TIMEOUT_S)
         except BaseException as error:
-            outcome.set_exception(error)
+            self.outcome.set_exception(error)
         else:
-            outcome.set_result(None)
+            self.outcome.set_result(None)
 
-    threading.Thread(target=run, name="queue-transaction", daemon=True).start()
-    try:
-        outcome.result(_TIMEOUT_S + _OVERRUN_S)
-    except TimeoutError:
-        raise Overrun(f"{call.__name__} did not return within {_TIMEOUT_S + _OVERRUN_S:g} s") from None
+    @property
+    def has_failed(self) -> bool:
+        return self.outcome.done() and self.outcome.exception() is not None
+
+    def wait(self) -> None:
+        """Return when the method has returned.
+
+        Raises:
+            Overrun: it does not return.
+            KafkaException: it failed.
+        """
+        try:
+            self.outcome.result(_TIMEOUT_S + _OVERRUN_S)
+        except TimeoutError:
+            limit_s = _TIMEOUT_S + _OVERRUN_S
+            raise Overrun(f"{self._method.__name__} did not return within {limit_s:g} s") from None
+
+
+def _bounded(method: Callable[..., None], *arguments: Any) -> None:
+    """Call a method, and return when it has returned. Errors are those of :meth:`_Call.wait`."""
+    _Call(method, *arguments).wait()
 
 
 def login(settings: Settings) -> dict[str, Any]:

@@ -27,6 +27,10 @@ _TIMEOUT_S = 10.0
 _COMMITTED_TIMEOUT_S = 3.0
 """Short, because this process commits nothing while it waits for the transactions of others."""
 
+_HEARTBEAT_MS = 500
+"""A member learns of a rebalance by the answer to a heartbeat. Partitions that move to it wait so long. The client's
+default is 3 s."""
+
 _TAG_CHARACTERS = 8
 _RETURNS_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _log = logging.getLogger("timers.queue")
@@ -86,6 +90,7 @@ class Transport:
             self._check_returns(admin)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
+        self.transactions.open()
         self._consumer = Consumer(
             {
                 **login(self._settings),
@@ -98,6 +103,7 @@ class Transport:
                 "auto.offset.reset": "error",
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": int(self._session_timeout_s * 1000),
+                "heartbeat.interval.ms": _HEARTBEAT_MS,
                 "fetch.wait.max.ms": 100,
                 "fetch.queue.backoff.ms": 20,
                 "queued.max.messages.kbytes": 16_384,

@@ -26,6 +26,9 @@ _PROGRESS_AFTER_S = 2.0
 _PROGRESS_EVERY_S = 0.5
 _NO_END = sys.maxsize
 
+_FETCH_WAIT_MS = 10
+"""How long a broker keeps a request for records at the end of a partition. Reading waits for it in each partition."""
+
 
 class Span(NamedTuple):
     """A range of offsets of one partition; empty if ``start`` is not below ``end``."""
@@ -52,7 +55,7 @@ class LetterLog:
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
         self._reports = connection.ErrorReports(settings)
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
-        self._consumer = reader(self._properties)
+        self._consumer = self._reader()
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
         try:
             count = connection.partitions_of(self._consumer, self._reports, self.topic)
@@ -64,6 +67,9 @@ class LetterLog:
                 "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
         self._offsets = TopicOffsets(settings)
+
+    def _reader(self) -> Consumer:
+        return reader(self._properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +166,7 @@ class LetterLog:
         if partition not in ends or not starts[partition] <= offset < ends[partition]:
             return None
         if self._request_consumer is None:
-            self._request_consumer = reader(self._properties)
+            self._request_consumer = self._reader()
         for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
             try:
                 headers = message.headers() or []

@@ -24,7 +24,7 @@ from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
 
-_FIRST_ATTEMPT_S = 1.0
+_FIRST_ATTEMPT_S = 0.25
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -87,9 +88,10 @@ def test_allow_and_deny_lists_are_checked_when_a_timer_fires(chained: System) ->
         assert letters[source].text("timer-error") == "topic-denied"
         assert said in letters[source].text("timer-error-message")
     # It is accepted while its topic is denied, and fires when its topic is allowed.
-    waiting, fine = chained.send(Request(denied, due_in(15), partition=0), Request(allowed, due_in(1), partition=0))
-    assert chained.reader(allowed).take(1)[0].timer_id == fine.source
     (worker,) = chained.workers
+    later_s = due_in(4 + math.ceil(4 * worker.ready_s))
+    waiting, fine = chained.send(Request(denied, later_s, partition=0), Request(allowed, due_in(1), partition=0))
+    assert chained.reader(allowed).take(1)[0].timer_id == fine.source
     worker.stop()
     worker.start(TIMERS_CALLBACK_DENY="").ready()
     assert chained.reader(denied).take(1)[0].timer_id == waiting.source

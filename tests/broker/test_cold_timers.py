@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_a_cold_timer_fires_once_even_if_several_copies_come_back(broker_address
     worker = system.worker().start().ready()
     target = system.target()
     headers: Headers = [("a", b"1"), ("a", None), ("timer-id", b"copied")]
-    due_s = due_in(30)
+    due_s = due_in(9 + math.ceil(4 * worker.ready_s))
     requests = [Request(target, due_s, f"key-{n}", b"value-%d" % n, headers, partition=n % 4) for n in range(40)]
     hot = Request(target, due_in(2), "hot")
     system.send(*requests, hot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def test_a_disk_that_refuses_writes_stops_the_worker_and_no_timer_is_lost(system
     system.wait_past(first[0].due_s)
     limit_files(worker.pid, MIB)
     # The first ones come due while the disk refuses, the others later: neither way out is open.
-    requests = [*first, *system.send(*timers(target, 10_000, due_in(3), 20, os.urandom(1000)))]
+    requests = [*first, *system.send(*timers(target, 10_000, due_in(3), 8, os.urandom(1000)))]
     assert_stopped_with(worker, "File too large.*ulimit -f")
     assert "Traceback" not in worker.log
     worker.start().ready()
@@ -56,7 +57,8 @@ def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk:
     target = system.target()
     data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data")}
     worker = system.worker().start(**data_dir).ready()
-    requests = system.send(*timers(target, 20_000, due_in(15), 5, os.urandom(1000)))
+    first_s = due_in(5 + math.ceil(3 * worker.ready_s))
+    requests = system.send(*timers(target, 20_000, first_s, 3, os.urandom(1000)))
     assert_stopped_with(worker, "No space left on device.*make space there")
     disk.fill()
     stores = set(disk.path.rglob("CURRENT"))

@@ -21,6 +21,7 @@ from tests.harness.race import race
 from tests.harness.records import Headers, Publisher, Record, Request
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.worker import WATCHFUL
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, MappingFirings, TimersClient, source_of
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
@@ -88,7 +89,9 @@ def versions(records: list[Record]) -> list[tuple[str, str, int]]:
 
 
 def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
-    ids.system.worker().start().ready()
+    worker = ids.system.worker()
+    worker.app = WATCHFUL
+    worker.start().ready()
     past = due_in(-100)
     ids.set("late", past, "at once")
     ids.flush()

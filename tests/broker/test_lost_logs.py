@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import Worker
+from tests.harness.worker import WATCHFUL, Worker
 from timers.worker.consumer.transport import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
@@ -90,7 +90,9 @@ def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(sys
 
 
 def test_the_worker_creates_deleted_topics_again(system: System) -> None:
-    worker = system.worker().start().ready()
+    worker = system.worker()
+    worker.app = WATCHFUL
+    worker.start().ready()
     for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
         system.delete_topic(topic)
     worker.wait_for(f"topic {system.settings.oscillator_topic} was deleted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import uuid
 from collections import Counter
@@ -55,7 +56,7 @@ def test_a_request_that_is_repeated_becomes_one_timer_over_kills_and_an_empty_di
 
 
 def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
-    far, soon = due_in(10_000), due_in(15)
+    far, soon = due_in(10_000), due_in(5 + math.ceil(2 * worker.ready_s))
     with TimersClient() as client:
 
         def ask(number: int) -> VerdictMessage:

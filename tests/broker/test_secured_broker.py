@@ -136,7 +136,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
         unknown.source: "0",
         put_off.source: "1",
     }
-    pending = guarded.send(*(Request(target, due_in(12), f"pending-{i}") for i in range(50)))
+    pending = guarded.send(*(Request(target, due_in(6), f"pending-{i}") for i in range(50)))
     worker.kill()
     after_crash = guarded.send(*soon(target, 50))
     worker.start().ready()
@@ -153,7 +153,6 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     assert waiting["id"] == waiting["source"] == put_off.source
     assert waiting["retry"]["attempt"] >= 1 and waiting["retry"]["first_due"] == put_off.due_s < waiting["due"]
     assert waiting["position"].startswith(f"{guarded.settings.retry_topic}/")
-    other.stop()
     # An operator, with the least ACLs of one, tries again what has become possible.
     acls.add(guarded.admin, operator_acls(guarded.settings, PLAIN_USER))
     guarded.create_topic(missing)
@@ -163,6 +162,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     assert f"{missing}" in command(capfd, "dead-letters", "list").out
     (retried,) = guarded.reader(missing).take(1)
     assert retried.due_s == unknown.due_s
+    other.stop()
     worker.stop()
     assert not [secret for secret in SECRETS if secret in worker.log_path.read_text()]
 

@@ -6,14 +6,18 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.harness import class_archive
 from timers.broker import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore Ctrl-C, and so would all that they start; but what
@@ -55,6 +59,19 @@ def broker_address(request: pytest.FixtureRequest) -> str:
     return shared_broker(session_directory(request.config)).start()
 
 
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with the Kafka connector and Delta, for all tests: a start costs ten seconds."""
+    from tests.harness.spark_job import FAST  # not at the top: importing Spark takes seconds
+    from timers.spark.session import Launch, start
+
+    directory = tmp_path_factory.mktemp("spark")
+    settings = {**FAST, "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    session = start(Launch("tests", directory / "spark.log", "local[2]", defaults=settings))
+    yield session
+    session.stop()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the broker, after all workers of xdist have ended."""
@@ -68,13 +85,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first: Spark's tests, which are one group, then other groups, large ones first.
 
+    Of groups with one size, files that start brokers come first.
+
     Without a broker these are the runs of the simulator.
     """
     sizes = Counter(group_of(item.nodeid) for item in items)
 
-    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, bool, int, bool]:
         group = group_of(item.nodeid)
-        return group != "spark", not group.startswith("tests/simulation/test_simulator.py"), -sizes[group]
+        is_simulator = group.startswith("tests/simulation/test_simulator.py")
+        return group != "spark", not is_simulator, -sizes[group], not starts_brokers(group.partition("::")[0])
 
     items.sort(key=order)
 
@@ -96,7 +116,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def group_of(nodeid: str) -> str:
     """The name of the tests that run in the same process as this one."""
     path = nodeid.partition("::")[0]
-    if path.startswith("tests/spark/"):
+    if path.startswith("tests/spark/") or "[spark" in nodeid:
         return "spark"  # each start of Spark costs ten seconds of two cores
     if path.startswith("tests/browser/"):
         return "browser"  # one browser, one worker and one console serve all of them
@@ -107,3 +127,9 @@ def group_of(nodeid: str) -> str:
 def shares_a_fixture(path: str) -> bool:
     """Whether a file has a fixture for all its tests, or uses the worker that many tests share."""
     return re.search(r'scope="module"|running: System', (ROOT / path).read_text()) is not None
+
+
+@cache
+def starts_brokers(path: str) -> bool:
+    """Whether a file starts brokers of its own. Each start takes seconds."""
+    return path.endswith(".py") and "EmbeddedBroker" in (ROOT / path).read_text()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import Producer
 
@@ -15,9 +16,13 @@ from tests.harness.cluster import CLIENT
 from tests.harness.records import Publisher
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from tests.harness.worker import Worker
 from timers.testing import SimTimers
 from timers.wire.headers import Header
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.harness.spark_query import SparkQuery
 
 PATIENCE_S = 120.0
 
@@ -84,6 +89,22 @@ class Engine(Protocol):
         """End it."""
 
 
+class Startable(Protocol):
+    """What runs from a start of an engine to its next stop."""
+
+    def start(self) -> object:
+        """Start the engine."""
+
+    def ready(self) -> object:
+        """Wait until it accepts and fires."""
+
+    def stop(self) -> None:
+        """Stop it as an operator does."""
+
+    def clean_up(self) -> None:
+        """End it if it runs."""
+
+
 class SimulatedEngine(SimTimers):
     """The worker's own machine over a simulated broker."""
 
@@ -142,15 +163,15 @@ class SimulatedEngine(SimTimers):
 
 @dataclass
 class RealEngine:
-    """An engine in a process, on a broker.
+    """An engine on a broker.
 
     Args:
         system: its topics and settings.
-        process: the engine.
+        runs: what each start starts, in turn.
     """
 
     system: System
-    process: Worker
+    runs: Iterator[Startable]
     names: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +191,7 @@ class RealEngine:
             self.system.dead_letters(),
         ]
         self._seen: list[Outcome] = []
+        self._running: Startable | None = None
 
     def now_s(self) -> int:
         return int(time.time())
@@ -187,17 +209,21 @@ class RealEngine:
         assert self._ticks.flush(PATIENCE_S) == 0
 
     def leave(self) -> None:
-        self.process.stop()
+        assert self._running is not None
+        self._running.stop()
+        self._running = None
 
     def pass_s(self, seconds: int) -> None:
         end_s = self.now_s() + seconds
         while self.now_s() < end_s:
-            if not self.process.running:
+            if self._running is None:
                 self.tick(b"%d" % self.now_s())
             time.sleep(1 - time.time() % 1)
 
     def start(self) -> None:
-        self.process.start().ready()
+        self._running = next(self.runs)
+        self._running.start()
+        self._running.ready()
 
     def outcomes(self, sources: set[str]) -> list[Outcome]:
         def all_there() -> bool:
@@ -220,20 +246,46 @@ class RealEngine:
             ]
 
     def close(self) -> None:
+        if self._running is not None:
+            self._running.clean_up()
         self.system.close()
+
+
+class Query:
+    """The engine on Spark in the session of the tests; it starts sooner than the command.
+
+    Args:
+        query: of the engine.
+    """
+
+    def __init__(self, query: SparkQuery) -> None:
+        self._query = query
+
+    def start(self) -> None:
+        self._query.__enter__()
+
+    def ready(self) -> None:
+        self._query.ready()
+
+    def stop(self) -> None:
+        self._query.__exit__()
+
+    clean_up = stop
 
 
 def faust_engine(address: str, directory: Path) -> Engine:
     """A Faust worker."""
     system = System(address, directory)
-    return RealEngine(system, system.worker())
+    return RealEngine(system, itertools.repeat(system.worker()))
 
 
-def spark_engine(address: str, directory: Path) -> Engine:
-    """The engine on Spark."""
+def spark_engine(address: str, directory: Path, spark: SparkSession) -> Engine:
+    """The engine on Spark: first the command, and after the absence its query, on the checkpoint of the command."""
     from tests.harness.spark_job import SparkEngine
+    from tests.harness.spark_query import SparkQuery
 
-    system = System(address, directory)
-    process = SparkEngine(directory / "spark", system.environment)
-    system.workers.append(process)
-    return RealEngine(system, process)
+    command_directory = directory / "spark"
+    system = System(address, directory, TIMERS_DATA_DIR=str(command_directory / "data"))
+    command = SparkEngine(command_directory, system.environment)
+    system.workers.append(command)
+    return RealEngine(system, iter([command, Query(SparkQuery(spark, system, command.checkpoint))]))

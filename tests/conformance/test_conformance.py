@@ -67,7 +67,7 @@ def _live(engine: Engine) -> Life:
     for key in (b"%d" % (engine.now_s() + 100_000), b"0", b"not a number"):  # the key of a tick has no effect
         engine.tick(key)
         engine.tick(key)
-    engine.pass_s(8)
+    engine.pass_s(cases.UP_S)
     engine.leave()
     send(Phase.AWAY)
     engine.pass_s(cases.AWAY_S)
@@ -83,7 +83,9 @@ def _engine(name: str, request: pytest.FixtureRequest, directory: Path) -> Engin
     if name == "simulator":
         return SimulatedEngine()
     address = request.getfixturevalue("broker_address")
-    return faust_engine(address, directory) if name == "faust" else spark_engine(address, directory)
+    if name == "faust":
+        return faust_engine(address, directory)
+    return spark_engine(address, directory, request.getfixturevalue("spark"))
 
 
 @pytest.mark.parametrize("name", [*CASES, *ON_A_BROKER])

@@ -102,11 +102,11 @@ class SparkQuery:
         self._crash = crash
         self._stack = ExitStack()
         self._ended = threading.Event()
-        for name, value in query.session_settings(buckets or 2).items():
-            if name.startswith("spark.sql."):
-                spark.conf.set(name, value)
 
     def __enter__(self) -> Self:
+        for name, value in query.session_settings(self.buckets or 2).items():
+            if name.startswith("spark.sql."):
+                self._set(name, value)
         settings = self._system.settings
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
@@ -116,6 +116,15 @@ class SparkQuery:
         self._ended.clear()
         self._query = query.start(self._spark, settings, plan, retries.targets, self._note, outboxes)
         return self
+
+    def _set(self, name: str, value: str) -> None:
+        """Set a setting of the session until the end of the query."""
+        before = self._spark.conf.get(name, None)
+        self._spark.conf.set(name, value)
+        if before is None:
+            self._stack.callback(self._spark.conf.unset, name)
+        else:
+            self._stack.callback(self._spark.conf.set, name, before)
 
     def __exit__(self, *_: object) -> None:
         self._query.stop()

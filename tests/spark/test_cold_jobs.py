@@ -51,7 +51,7 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     worker = system.worker().start().ready()
     target = system.target()
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("timer-id", b"copied")]
-    due_s = due_in(60)
+    due_s = due_in(35)
     requests = [Request(target, due_s, f"key-{n}", b"value-%d" % n, headers) for n in range(COUNT)]
     hot = Request(target, due_in(2), "hot", b"hot")
     system.send(*requests, hot)

@@ -66,7 +66,7 @@ def test_failures_and_takeovers_fire_nothing_twice(spark: SparkSession, system: 
         with SparkQuery(spark, system, tmp_path / "engine", crash=Crash(step, tmp_path / step)) as engine:
             engine.wait_for_failure()
     shutil.rmtree(tmp_path / "engine")
-    fired.send(900, 1, 30)
+    fired.send(900, 1, 16)
     with SparkQuery(spark, system, tmp_path / "engine", buckets=4):
         fired.some_have_fired(950)
     worker = system.worker().start().ready()

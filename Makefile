@@ -72,7 +72,7 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 # each is shown at its end, if this make can do so.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --keep-going --jobs $(WAITING_JOBS) \
-		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
+		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
 
 PARTS = unit property clients simulation others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
@@ -90,6 +90,7 @@ $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 
 test-pure-long: $(VENV)/.dev
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not long" --hypothesis-profile many tests/property
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
 	@$(BIN)/python -m tests.simulation.search

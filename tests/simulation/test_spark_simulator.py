@@ -13,12 +13,22 @@ from tests.simulation.spark_simulator import SimPartitions, SimSpark
 from timers.spark.engine.machines import Known, PartitionRun
 from timers.spark.engine.timer_batches import Arrivals, Group
 
-SEEDS = 60
+SEEDS = 20
+"""Later seeds run in ``make test-all``."""
+
+MOST_SEEDS = 60
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_runs(seed: int) -> None:
     SimSpark(seed).go()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, 420, 40))
+def test_later_random_runs(first: int) -> None:
+    for seed in range(first, first + 40):
+        SimSpark(seed).go()
 
 
 def test_the_runs_do_what_they_are_for() -> None:
@@ -88,7 +98,7 @@ class SkipsAhead(PartitionRun):
     ids=lambda each: each.__name__,
 )
 def test_a_broken_engine_is_found(partitions: type[SimPartitions], run: type[PartitionRun]) -> None:
-    for seed in range(SEEDS):
+    for seed in range(MOST_SEEDS):
         try:
             SimSpark(seed, partitions, run).go()
         except Exception:

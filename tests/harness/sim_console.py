@@ -18,6 +18,7 @@ from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
+from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
@@ -225,8 +226,10 @@ class SimCluster:
         return {source: self.written_s[source] for source in sources if source in self.written_s}
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
+        if self.failure is not None:
+            raise self.failure
         if topic not in self.lags_of:
-            raise TimersError(f"topic {topic!r} does not exist")
+            raise Problem("not-found", f"topic {topic!r} does not exist")
         lags = self.lags_of[topic][-limit:]
         newest = [
             {
@@ -252,6 +255,8 @@ class SimCluster:
         return QueueTopics((await self.queue(name, None)).topic, f"queue.{name}-returns")
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
+        if self.failure is not None:
+            raise self.failure
         self.follower = SimFollower(positions)
         return self.follower
 

@@ -44,6 +44,13 @@ def test_it_agrees_with_a_complete_validator(name: str) -> None:
         assert accepted == complete.is_valid(value), (name, value)
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a.\udcff"])
+def test_a_lone_surrogate_is_refused(text: str) -> None:
+    """JSON allows it, and UTF-8 cannot carry it."""
+    with pytest.raises(Problem, match="is not text that UTF-8 can carry"):
+        checking.check(SCHEMAS["CancelFilter"], {"prefix": "a", "confirm": text}, "the body")
+
+
 def test_all_schemas_are_schemas() -> None:
     for schema in (*SCHEMAS.values(), *SCHEMAS_OF_PARAMETERS.values()):
         jsonschema.Draft202012Validator.check_schema(schema)

@@ -14,6 +14,7 @@ from tests.unit.test_console_access import USERS, bearer
 from timers.client.fired import CallbackRecord
 from timers.console import event_pages, following
 from timers.console.following import MAX_RECORDS, TopicsFollower
+from timers.errors import TimersError
 
 
 def record(offset: int, *, due: bool = True, partition: int = 0, value: bytes = b"secret") -> CallbackRecord:
@@ -55,6 +56,16 @@ async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> Non
             assert (status, answer["code"]) == (400, "cursor-invalid"), id
         for query in ("", "topic=a%20b", "topic=timer-request", "&".join(f"topic=t{n}" for n in range(11))):
             assert (await answer_of(client, "GET", f"/v1/events?{query}"))[0] in (400, 403), query
+
+
+async def test_topics_that_cannot_be_read_are_not_said_to_be_missing() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        assert (await answer_of(client, "GET", "/v1/lags?topic=orders"))[1]["code"] == "not-found"
+        cluster.failure = TimersError("no broker answers")
+        for path in ("lags", "events"):
+            status, answer = await answer_of(client, "GET", f"/v1/{path}?topic=orders")
+            assert (status, answer["code"]) == (503, "brokers-unreachable")
 
 
 async def test_a_reader_may_want_only_some_firings_of_a_second() -> None:

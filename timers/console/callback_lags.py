@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from timers.client.fired import CallbackRecord
 from timers.config.settings import Settings
-from timers.errors import TimersError
+from timers.console.problems import Problem
 from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
@@ -42,12 +42,13 @@ def read(settings: Settings, topic: str, limit: int) -> CallbackLags:
     """The lags of the newest ``limit`` records of a topic that are callbacks, in equal parts of each partition.
 
     Raises:
-        TimersError: the topic does not exist, or cannot be read.
+        Problem: the topic does not exist.
+        TimersError: it cannot be read.
     """
     end_s = monotonic() + MAX_READING_S
     offsets = TopicOffsets(settings)
     if topic not in offsets.existing([topic]):
-        raise TimersError(f"topic {topic!r} does not exist")
+        raise Problem("not-found", f"topic {topic!r} does not exist")
     starts, ends = offsets.starts([topic])[topic], offsets.ends([topic])[topic]
     reports = connection.ErrorReports(settings)
     consumer = reader({**connection.librdkafka(settings), "error_cb": reports, "enable.partition.eof": True})

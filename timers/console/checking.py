@@ -76,6 +76,8 @@ def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
     if isinstance(value, (int, float)) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         raise _wrong(name, value, f"between {schema['minimum']} and {schema['maximum']}")
     if isinstance(value, str):
+        if not _is_utf8(value):
+            raise _wrong(name, value, "text that UTF-8 can carry")
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
             raise _wrong(name, value, f"{schema.get('minLength', 0)} to {schema['maxLength']} characters long")
         if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
@@ -87,6 +89,15 @@ def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
             check(schema["items"], each, name)
     if isinstance(value, dict):
         _check_object(schema, value, name)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text has no lone surrogates, which JSON allows."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str) -> None:

@@ -108,7 +108,7 @@ class _Stream:
         try:
             follower = await self._call.console.cluster.follow(self._topics, last_id and _parse_id(last_id))
         except TimersError as error:
-            raise Problem("not-found", str(error)) from None
+            raise Problem("brokers-unreachable", str(error)) from None
         try:
             if sum(map(len, follower.positions)) > MAX_PARTITIONS:
                 raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from timers.client.fired import CallbackRecord
 from timers.config.settings import Settings
+from timers.console.problems import Problem
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import reader
@@ -45,13 +46,14 @@ class TopicsFollower:
         """Begin at these offsets, or with what comes from now on. Blocks.
 
         Raises:
-            TimersError: a topic does not exist, or cannot be read.
+            Problem: a topic does not exist.
+            TimersError: it cannot be read.
         """
         try:
             for number, topic in enumerate(self._topics):
                 count = connection.partitions_of(self._consumer, self._reports, topic)
                 if not count:
-                    raise TimersError(f"topic {topic!r} does not exist")
+                    raise Problem("not-found", f"topic {topic!r} does not exist")
                 given = positions[number] if positions and number < len(positions) else ()
                 offsets = [
                     given[partition] if partition < len(given) else self._end(topic, partition) if not given else 0

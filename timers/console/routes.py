@@ -271,7 +271,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("until", s.SECOND, "written before this epoch second"),
             *(_LIMIT, _CURSOR),
         ),
-        problems=("brokers-unreachable", "busy", "cursor-invalid", "topic-forbidden"),
+        problems=("brokers-unreachable", "busy", "not-found", "cursor-invalid", "topic-forbidden"),
     ),
     Route(
         "GET",
@@ -311,7 +311,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most this number of firings in a second")),
             Parameter("after", s.string("as Last-Event-ID", maxLength=8000), "the same as the header Last-Event-ID"),
         ),
-        problems=("busy", "not-found", "topic-forbidden", "cursor-invalid"),
+        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden", "cursor-invalid"),
     ),
     Route(
         "GET",
@@ -364,7 +364,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("topic", s.TOPIC, "a callback topic", required=True),
             Parameter("limit", s.integer(1, s.MAX_LAGS, "largest number of callbacks", default=s.MAX_LAGS)),
         ),
-        problems=("not-found", "busy", "topic-forbidden"),
+        problems=("brokers-unreachable", "not-found", "busy", "topic-forbidden"),
     ),
     Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "it does", "Live"),)),
     Route(

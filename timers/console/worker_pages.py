@@ -130,7 +130,7 @@ async def lags(call: Call) -> Reply:
     try:
         found = await call.console.cluster.lags(topic, call.parameters["limit"])
     except TimersError as error:
-        raise Problem("not-found", str(error)) from None
+        raise Problem("brokers-unreachable", str(error)) from None
     return Reply({"topic": topic, "lags": found.lags, "newest": list(found.newest), "complete": found.whole})
 
 

@@ -46,7 +46,7 @@ class Engine(Subject):
             TIMERS_REQUEST_TOPIC=names.request,
             TIMERS_OSCILLATOR_TOPIC=names.oscillator,
             TIMERS_DEAD_LETTER_TOPIC=f"timer-dead-letter-{names.run}",
-            **self._settings,
+            **{"TIMERS_ID_TOPIC": "", **self._settings},  # off, as in all results before it was on by default
             PYTHONPATH=str(self._root),
         )
         process = Process(

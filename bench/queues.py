@@ -75,7 +75,8 @@ def consumer(session: Session, kind: str, names: RunNames, number: int, count: i
         command = ["java", "-cp", class_path, str(SHARE_CONSUMERS), *arguments]
     else:
         command = python("bench.queue_consumer", kind, names.target, brokers, str(count))
-    return Process(f"{kind}-{number}", command, clean_environment(), ROOT, names.directory / f"{number}.log").start()
+    environment = clean_environment(TIMERS_ID_TOPIC="")
+    return Process(f"{kind}-{number}", command, environment, ROOT, names.directory / f"{number}.log").start()
 
 
 def figures_of(process: Process) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
     audit_begun = time.monotonic()
     audit = subprocess.Popen(
         command,
-        env={**os.environ, "TIMERS_BROKERS": brokers},
+        env={**os.environ, "TIMERS_BROKERS": brokers, "TIMERS_ID_TOPIC": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

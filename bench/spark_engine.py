@@ -63,6 +63,7 @@ class SparkEngine(Subject):
             TIMERS_REQUEST_TOPIC=names.request,
             TIMERS_OSCILLATOR_TOPIC=names.oscillator,
             TIMERS_DEAD_LETTER_TOPIC=f"timer-dead-letter-{names.run}",
+            TIMERS_ID_TOPIC="",
         )
         place = ("--checkpoint", str(names.data_dir / "checkpoint"), "--log-file", str(names.directory / "spark.log"))
         argv = python("timers.cli.main", "spark", "engine", "--master", self._master, *place)

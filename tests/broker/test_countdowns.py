@@ -27,6 +27,7 @@ from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
 from timers.client import TimersClient
+from timers.kafka import topic_admin
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
 
@@ -240,6 +241,7 @@ BLOCKS = {
 def test_the_pages_about_migration_run(service: Service, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in service.system.environment.items():
         monkeypatch.setenv(name, value)
+    topic_admin.create_if_missing(service.system.settings, "jobs", partitions=PARTITIONS)  # the queue of the pages
     names: dict[str, Any] = {}
     exec(block, names)
     if "handle" in names:
@@ -260,7 +262,7 @@ def test_timers_request_formats_shows_it(
     out, err = capfd.readouterr()
     assert re.search(rf"^countdown +on .*\n +topic {service.topic}: {PARTITIONS} partitions\n", out, re.MULTILINE)
     assert "none on" not in out and err == ""
-    monkeypatch.delenv("TIMERS_ID_TOPIC")
+    monkeypatch.setenv("TIMERS_ID_TOPIC", "")
     monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "not-there-yet")
     assert main(["formats"]) == 0
     out = capfd.readouterr().out

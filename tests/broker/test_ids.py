@@ -262,11 +262,30 @@ def test_the_commands(ids: Ids, capfd: pytest.CaptureFixture[str], monkeypatch: 
     assert main(["cancel", "cli-2"]) == 3
     assert main(["cancel", "x" * 513]) == 2
     assert main(["schedule", "--id", "", "--in", "1d", *asked]) == 2
-    monkeypatch.delenv("TIMERS_ID_TOPIC")
+    monkeypatch.setenv("TIMERS_ID_TOPIC", "")
     assert main(["cancel", "cli-1"]) == 2
-    assert "TIMERS_ID_TOPIC is not set" in capfd.readouterr().err
+    assert "TIMERS_ID_TOPIC is empty" in capfd.readouterr().err
     ids.fired.take(1)
     ids.verdicts.rest()
+
+
+def test_timers_with_an_id_are_on_by_default(
+    broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    system = System(broker_address, tmp_path, TIMERS_VERDICT_TOPIC=f"verdict-{uuid.uuid4().hex[:8]}")
+    del system.environment["TIMERS_ID_TOPIC"]
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        system.worker().start().ready()
+        request = ["--in", "1d", "--topic", system.target(), "--value", "v"]
+        assert main(["schedule", "--id", "order-1", "--if-absent", *request]) == 0
+        assert main(["schedule", "--id", "order-1", "--if-absent", *request]) == 5
+        assert main(["cancel", "order-1"]) == 0
+        assert "order-1: cancelled, due " in capfd.readouterr().out
+        assert system.end(f"{system.request_topic}-by-id") >= 3
+    finally:
+        system.close()
 
 
 def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:

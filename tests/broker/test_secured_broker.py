@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 @pytest.fixture
 def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
     """A system on the secure broker with its topics; its worker logs in by SASL_SSL and SCRAM."""
-    system = System(broker.address, tmp_path)
+    run = uuid.uuid4().hex[:8]
+    topics_of_ids = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
+    system = System(broker.address, tmp_path, **topics_of_ids)
     system.environment |= login(broker)
     system.create_own_topics()
     yield system
@@ -91,7 +94,8 @@ def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict
 
 def as_worker(system: System, **changes: str) -> Settings:
     """The settings of its worker."""
-    return Settings.load({name: value for name, value in (system.environment | changes).items() if value})
+    given = {name: value for name, value in (system.environment | changes).items() if value}
+    return Settings.load({"TIMERS_ID_TOPIC": "", **given})
 
 
 class Ran(NamedTuple):
@@ -289,7 +293,7 @@ def test_a_start_names_the_acl_that_is_missing(guarded: System) -> None:
     settings = as_worker(guarded)
     topics.ensure(settings)
     asked = [rule for rule in needed if rule.restype != TRANSACTIONAL_ID]
-    assert len(asked) == 14
+    assert len(asked) == 18
     for rule in asked:
         acls.remove(guarded.admin, [rule])
         with pytest.raises(AccessError) as error:
@@ -299,6 +303,7 @@ def test_a_start_names_the_acl_that_is_missing(guarded: System) -> None:
         named = rule.operation.name.title().replace("_", "")
         assert f"User:{USER} lacks at {settings.brokers}: " in str(error.value)
         assert named in str(error.value).split(f" on {kind} {rule.name!r}")[0]
+        assert ("TIMERS_ID_TOPIC= (empty)" in str(error.value)) == (rule.name == settings.id_topic)
         acls.add(guarded.admin, [rule])
 
 

@@ -135,7 +135,7 @@ def test_the_driver_is_probed_and_scraped_at_its_metrics_port() -> None:
 def test_secrets_reach_driver_and_executors() -> None:
     conf = dict(each.removeprefix("--conf=").split("=", 1) for each in CONTAINER["args"] if each.startswith("--conf="))
     for variable in CONTAINER["env"]:
-        if "secretKeyRef" in variable["valueFrom"]:
+        if "secretKeyRef" in variable.get("valueFrom", {}):
             ref = variable["valueFrom"]["secretKeyRef"]
             executors = conf[f"spark.kubernetes.executor.secretKeyRef.{variable['name']}"]
             assert executors == f"{ref['name']}:{ref['key']}"
@@ -144,6 +144,12 @@ def test_secrets_reach_driver_and_executors() -> None:
     secret = volume["secret"]["secretName"]
     (mount,) = [each for each in CONTAINER["volumeMounts"] if each["name"] == volume["name"]]
     assert mount["mountPath"] == conf[f"spark.kubernetes.executor.secrets.{secret}"] == str(password.parent)
+
+
+def test_timers_with_an_id_are_off_for_the_driver() -> None:
+    """The engine does not start while they are on."""
+    environment = {each["name"]: each.get("value") for each in CONTAINER["env"]}
+    assert environment["TIMERS_ID_TOPIC"] == ""
 
 
 def test_there_is_never_more_than_one_driver() -> None:
@@ -162,14 +168,14 @@ def test_the_driver_may_do_what_it_must_and_is_found() -> None:
 
 def test_the_script_calls_the_command_with_options_that_there_are(tmp_path: Path) -> None:
     fake = tmp_path / "timers"
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "ids: <$TIMERS_ID_TOPIC>"\n')
     fake.chmod(0o755)
     given = {"SPARK_MASTER": "spark://m:7077", "TIMERS_BROKERS": "b:9092", "CHECKPOINT": "hdfs:///x"}
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
     done = subprocess.run([str(SCRIPT), "--max-requests", "5"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    spark, name, *arguments = done.stdout.splitlines()
-    assert (spark, name) == ("spark", "engine")
+    spark, name, *arguments, ids = done.stdout.splitlines()
+    assert (spark, name, ids) == ("spark", "engine", "ids: <>")
     options = parsed(arguments)
     assert (options["master"], options["checkpoint"], options["max_requests"]) == ("spark://m:7077", "hdfs:///x", 5)
     for missing in given:

@@ -35,7 +35,7 @@ GROUPS = (
     ),
     Group(
         "Request formats",
-        "Set these to use timers with an id, or to read the requests of another system.",
+        "Set these to turn timers with an id off, or to read the requests of another system.",
         "id_topic verdict_topic verdict_retention_s countdown_topic schedule_topics schedule_overdue "
         "marker_topic message_topic",
     ),
@@ -84,6 +84,7 @@ GROUPS = (
 DEFAULTS = {
     "brokers": "this project's embedded broker if it runs, else `127.0.0.1:9092`",
     "worker_id": "host name and web port",
+    "id_topic": "`TIMERS_REQUEST_TOPIC` with `-by-id` behind it: `timer-request-by-id`",
     "data_dir": "`.timers/data` of the project",
     "advertised_url": "`http://TIMERS_WEB_BIND:TIMERS_WEB_PORT`",
     "worker_url": "`http://127.0.0.1:TIMERS_WEB_PORT`",

@@ -50,7 +50,12 @@ def acl(
 def worker_acls(settings: Settings, user: str, *targets: str) -> list[AclBinding]:
     """The ACLs that a worker needs; ``docs/security.md`` lists the same for kafka-acls."""
     who = f"User:{user}"
+    ids = [
+        *acl(TOPIC, settings.id_topic, READ, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.verdict_topic, WRITE, DESCRIBE_CONFIGS, principal=who),
+    ]
     return [
+        *(ids if settings.id_topic else []),
         *acl(TOPIC, settings.request_topic, READ, DESCRIBE_CONFIGS, principal=who),
         *acl(TOPIC, settings.retry_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
         *acl(TOPIC, settings.oscillator_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),

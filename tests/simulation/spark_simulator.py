@@ -157,7 +157,7 @@ class SimSpark:
         self, seed: int, partitions: type[SimPartitions] = SimPartitions, run: type[PartitionRun] = PartitionRun
     ) -> None:
         self.random = random.Random(seed)
-        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes)
+        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes, id_topic="")
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
         self.log.max_message_bytes["narrow"] = 300

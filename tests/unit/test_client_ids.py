@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 import timers.client
-from timers.client import AsyncTimersClient, InvalidTimerError, SettingsError, TimerRequest, TimersClient
+from timers.client import AsyncTimersClient, InvalidTimerError, PublishError, SettingsError, TimerRequest, TimersClient
 from timers.client.request import Encoder
 from timers.core.operation import VERDICTS
 from timers.wire import verdict
@@ -27,9 +27,9 @@ DUE = [("timer-due", b"1800000000")]
 
 @pytest.fixture
 def brokers() -> Iterator[str]:
-    """A mock cluster in which both request topics exist, without records."""
+    """A mock cluster in which both request topics exist, and another one, without records."""
     host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    for topic in (REQUEST, ID_REQUEST):
+    for topic in (REQUEST, ID_REQUEST, "shop"):
         address = next(iter(host.list_topics(topic, timeout=10).brokers.values()))
     yield f"{address.host}:{address.port}"
     del host
@@ -80,9 +80,19 @@ def test_requests_with_one_id_keep_their_order(brokers: str) -> None:
     assert sent == [b"%d" % due_s for due_s in dues]
 
 
-def test_a_request_with_an_id_needs_a_topic_for_ids(brokers: str) -> None:
-    with TimersClient(brokers) as client, pytest.raises(SettingsError, match="TIMERS_ID_TOPIC is not set"):
-        client.schedule_many([TimerRequest("orders", "k", b"", DUE_S, id="order-17")])
+def test_a_request_with_an_id_needs_a_topic_for_ids(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [TimerRequest("orders", "k", b"", DUE_S, id="order-17")]
+    with (
+        TimersClient(brokers, request_topic="shop") as client,
+        pytest.raises(PublishError, match=r"topic 'shop-by-id' does not exist .* with TIMERS_ID_TOPIC=shop-by-id,"),
+    ):
+        client.schedule_many(requests)
+    monkeypatch.setenv("TIMERS_ID_TOPIC", ID_REQUEST)
+    with TimersClient(brokers, request_topic="shop") as client:
+        assert client.schedule_many(requests) == ["order-17"]
+    monkeypatch.setenv("TIMERS_ID_TOPIC", "")
+    with TimersClient(brokers) as client, pytest.raises(SettingsError, match="TIMERS_ID_TOPIC is empty"):
+        client.schedule_many(requests)
 
 
 def test_a_record_that_is_no_verdict_does_not_end_the_reading_of_verdicts(brokers: str) -> None:

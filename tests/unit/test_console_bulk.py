@@ -77,5 +77,5 @@ async def test_what_is_undecided_or_not_answered_is_said() -> None:
         cluster.worker_fails = True
         assert (await cancel(client, topic="tenant-a", confirm=first["confirm"]))[0] == 503
         assert (await cancel(client))[0] == 400
-    async with console(cluster) as client:
+    async with console(cluster, TIMERS_ID_TOPIC="") as client:
         assert (await cancel(client, topic="tenant-a"))[1]["code"] == "ids-off"

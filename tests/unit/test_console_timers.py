@@ -142,7 +142,7 @@ async def test_a_body_that_is_no_object_is_refused(text: str) -> None:
         (AccessError("refused since"), 504, "unknown"),
         (UnreachableError("no broker"), 503, "brokers-unreachable"),
         (PublishError("no ACL"), 502, "publish-refused"),
-        (SettingsError("TIMERS_ID_TOPIC is not set"), 501, "ids-off"),
+        (SettingsError("TIMERS_ID_TOPIC is empty"), 501, "ids-off"),
     ],
 )
 async def test_a_time_out_is_unknown_and_never_failed(failure: TimersError, status: int, code: str) -> None:

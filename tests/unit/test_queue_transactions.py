@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from tests.harness.waiting import wait_until
+from timers.config.settings import Settings
+from timers.queue import records
 from timers.queue import transactions as module
-from timers.queue.settling import Plan
+from timers.queue.settling import Commit, Plan
 from timers.queue.transactions import Outcome, Transactions
 
 
@@ -148,3 +151,31 @@ def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
     transactions.open()
     assert transactions.execute(PLAN) is Outcome.COMMITTED
     assert made.calls.count("init_transactions") == 2
+
+
+class RefusingProducer(SimProducer):
+    """A producer whose brokers refuse the records for one topic."""
+
+    def __init__(self, topic: str, code: int) -> None:
+        super().__init__("", threading.Event())
+        self._refusal = {topic: KafkaError(code)}
+
+    def produce(self, topic: str, *_: Any, on_delivery: Callable[..., None], **__: Any) -> None:
+        written = SimpleNamespace(timestamp=lambda: (TIMESTAMP_LOG_APPEND_TIME, 1))
+        on_delivery(self._refusal.get(topic), written)
+
+    def flush(self, timeout_s: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC])
+def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(code: int) -> None:
+    producer = RefusingProducer("ids", code)
+    kafka: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
+    transactions = Transactions(kafka, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+    transactions._producer = cast(Any, producer)
+    job: Any = SimpleNamespace(records=[records.Guarding("guard", 1000, b"", [], "jobs/0/1")])
+    plan: Any = SimpleNamespace(commits={("jobs", 0): Commit(1, "")}, jobs=[job], member=None)
+    assert transactions.execute(plan) is Outcome.REFUSED
+    assert "abort_transaction" in producer.calls
+    assert transactions.take_refused() == [job]

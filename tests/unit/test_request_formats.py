@@ -36,10 +36,12 @@ def test_a_request_format_is_enabled_by_its_topic() -> None:
         "by-id": "future-by-id",
         "delay": "countdown",
     }
-    assert list(enabled_formats(Settings())) == ["timer-request", "timers-timer-retry"]
+    assert list(enabled_formats(Settings())) == ["timer-request", "timers-timer-retry", "timer-request-by-id"]
+    assert list(enabled_formats(Settings(id_topic=""))) == ["timer-request", "timers-timer-retry"]
 
 
-def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERS_ID_TOPIC", "")
     assert main(["formats"]) == 0
     out, err = capsys.readouterr()
     assert "none on but future" in err
@@ -56,7 +58,11 @@ def test_formats_shows_enabled_formats(capsys: pytest.CaptureFixture[str], monke
         request_format["format"]: request_format
         for request_format in map(json.loads, capsys.readouterr().out.splitlines())
     }
-    assert [name for name, request_format in shown.items() if request_format["on"]] == ["future", "countdown"]
+    assert [name for name, request_format in shown.items() if request_format["on"]] == [
+        "future",
+        "future-by-id",
+        "countdown",
+    ]
     assert shown["countdown"]["topics"] == [{"topic": "delay", "partitions": None}]
     assert shown["countdown"]["settings"] == {
         "TIMERS_COUNTDOWN_TOPIC": "delay",

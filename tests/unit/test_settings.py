@@ -12,6 +12,7 @@ from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings, default_worker_id, describe
 from timers.config.variables import Setting
 from timers.errors import SettingsError
+from timers.wire.topics import ID_REQUEST
 
 ALL: list[Setting] = list(SETTINGS.values())
 BROKERS = {"TIMERS_BROKERS": "broker:9092"}
@@ -170,6 +171,10 @@ def test_no_two_settings_share_a_variable() -> None:
         ({"TIMERS_CREATE_TARGET_TOPICS": "1"}, "create_target_topics", True),
         ({"TIMERS_CLOCK_OFFSET": "-3600.5"}, "clock_offset_s", -3600.5),
         ({"TIMERS_PARTITIONS": ""}, "partitions", 4),
+        ({}, "id_topic", ID_REQUEST),
+        ({"TIMERS_REQUEST_TOPIC": "shop"}, "id_topic", "shop-by-id"),
+        ({"TIMERS_REQUEST_TOPIC": "shop", "TIMERS_ID_TOPIC": ""}, "id_topic", ""),
+        ({"TIMERS_REQUEST_TOPIC": "shop", "TIMERS_ID_TOPIC": "ids"}, "id_topic", "ids"),
     ],
 )
 def test_a_valid_value_is_read(environ: dict[str, str], attribute: str, value: object) -> None:
@@ -209,11 +214,19 @@ def test_the_default_worker_id_contains_the_web_port() -> None:
     assert (given.with_web_port(7001).worker_id, given.with_web_port(7001).web_port) == ("ada", 7001)
 
 
+def test_a_request_topic_without_room_for_the_topic_of_ids_is_refused() -> None:
+    long = {"TIMERS_REQUEST_TOPIC": "x" * 244}
+    with pytest.raises(SettingsError, match=r"^TIMERS_ID_TOPIC='x{244}-by-id' is not a legal topic name"):
+        Settings.load(BROKERS | long)
+    assert Settings.load(BROKERS | long | {"TIMERS_ID_TOPIC": ""}).id_topic == ""
+
+
 def test_describe_names_the_source_of_each_value() -> None:
-    environ = BROKERS | {"TIMERS_PARTITIONS": "9"}
+    environ = BROKERS | {"TIMERS_PARTITIONS": "9", "TIMERS_ID_TOPIC": "", "TIMERS_COLD_TOPIC": ""}
     shown = {setting.env: (text, given) for setting, text, given in describe(Settings.load(environ), environ)}
     assert shown["TIMERS_PARTITIONS"] == ("9", True)
     assert shown["TIMERS_REPLICATION"] == ("0", False)
+    assert (shown["TIMERS_ID_TOPIC"], shown["TIMERS_COLD_TOPIC"]) == (("", True), ("timer-cold", False))
     assert shown["TIMERS_CREATE_TARGET_TOPICS"] == ("0", False)
     assert len(shown) == len(ALL)
 

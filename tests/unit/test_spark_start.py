@@ -27,7 +27,7 @@ from timers.spark.engine import start
 from timers.spark.engine.checkpoints import Checkpoint
 from timers.spark.engine.query import Plan
 
-SETTINGS = Settings()
+SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
 CLUSTER: Any = SimpleNamespace(partitions={TOPIC: 1}, topic_ids={})
 
@@ -109,7 +109,8 @@ def test_a_partition_with_cold_timers_needs_workers(plan: Any) -> None:
     ("setting", "said"),
     [
         ({"TIMERS_HOT_HORIZON_S": "3600"}, "TIMERS_HOT_HORIZON_S=3600: the engine on Spark has no cold tier"),
-        ({"TIMERS_ID_TOPIC": "ids"}, "timers on ids need a worker"),
+        ({}, r"TIMERS_ID_TOPIC='timer-request-by-id': .* if the app has none, set TIMERS_ID_TOPIC= \(empty\)"),
+        ({"TIMERS_ID_TOPIC": "", "TIMERS_COUNTDOWN_TOPIC": "delay"}, "timers on delay need a worker"),
     ],
 )
 def test_settings_that_need_a_worker_are_refused(setting: dict[str, str], said: str) -> None:

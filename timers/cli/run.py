@@ -23,7 +23,6 @@ from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
 from timers.errors import SettingsError, TimersError
 from timers.signals import END_SIGNALS, on_signals
-from timers.wire import topics
 from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0
@@ -37,8 +36,8 @@ def run(topic: str, output: Output) -> None:
     """Start a broker, a worker and a console on this machine, and show timers fire until Ctrl-C.
 
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
-    what it started. The worker's log is .timers/worker.log. With the broker of this project, timers with an id are on
-    (TIMERS_ID_TOPIC), and the console may set and cancel timers (TIMERS_CONSOLE_WRITE).
+    what it started. The worker's log is .timers/worker.log. With the broker of this project, the console may set and
+    cancel timers (TIMERS_CONSOLE_WRITE).
     """
     require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
@@ -64,8 +63,8 @@ def _names_brokers(settings: Settings) -> bool:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """The variables of the worker and of the console. With the broker of this project, ids and writing are on."""
-    trial = {} if _names_brokers(settings) else {"TIMERS_ID_TOPIC": topics.ID_REQUEST, "TIMERS_CONSOLE_WRITE": "1"}
+    """The variables of the worker and of the console. With the broker of this project, the console may write."""
+    trial = {} if _names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1"}
     return {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
 
 

@@ -76,7 +76,7 @@ class Connection:
         """The same connection for requests with an id.
 
         Raises:
-            SettingsError: no topic is set for them.
+            SettingsError: this request format is off.
         """
         return self.with_topic(id_topic_of(self.settings))
 
@@ -95,11 +95,10 @@ class Connection:
         Raises:
             SettingsError: an argument or a setting is wrong, or a property may not be set.
         """
-        settings = Settings.load()
-        topic = request_topic or settings.request_topic
-        for name, given in (("request_topic", topic), ("id_topic", id_topic)):
+        for name, given in (("request_topic", request_topic), ("id_topic", id_topic)):
             if given and not topics.is_legal(given):
                 raise SettingsError(f"{name}={given!r} is not {topics.LEGAL_FORM}")
+        settings = Settings.load(request_topic=request_topic)
         if not 0.1 <= timeout_s <= 3600:
             raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
         extra = dict(producer_config or {})
@@ -110,7 +109,7 @@ class Connection:
             servers = brokers if isinstance(brokers, str) else ",".join(brokers)
             settings = replace(settings, brokers=variables.brokers("brokers", servers))
         settings = replace(settings, id_topic=id_topic or settings.id_topic)
-        return cls(settings, topic, timeout_s, limit, extra, connection.ErrorReports(settings))
+        return cls(settings, settings.request_topic, timeout_s, limit, extra, connection.ErrorReports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
         """An idempotent producer that spreads requests over all partitions."""
@@ -190,7 +189,8 @@ class Connection:
         return kind(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
 
     def _no_topic_error(self, topic: str) -> PublishError:
-        return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
+        worker = f"a worker with TIMERS_ID_TOPIC={topic}" if topic == self.settings.id_topic else "a worker"
+        return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start {worker}, which creates it")
 
     def unreachable_error(self, kind: type[PublishError] = UnacknowledgedError) -> TimersError:
         """The error when no broker answered in time."""
@@ -205,12 +205,12 @@ def id_topic_of(settings: Settings) -> str:
     """The topic of requests with an id.
 
     Raises:
-        SettingsError: it is not set.
+        SettingsError: this request format is off.
     """
     if not settings.id_topic:
         raise SettingsError(
-            "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
-            f"(try {topics.ID_REQUEST})"
+            "TIMERS_ID_TOPIC is empty, so timers have no ids: unset it for workers and clients alike, or set it to one "
+            "topic for all of them"
         )
     return settings.id_topic
 

@@ -29,7 +29,8 @@ class TimersClient(ClientParts):
         brokers: bootstrap servers, ``host:port,...`` or a list of them; None takes ``TIMERS_BROKERS``, else this
             project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
-        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``.
+        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``, by default that of
+            ``request_topic``.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
             them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
         timeout_s: how long one call may wait for the broker.
@@ -218,7 +219,7 @@ class TimersClient(ClientParts):
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
             ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
-            SettingsError: ``TIMERS_ID_TOPIC`` is not set.
+            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
         return self._await_update(TimerRequest(topic, key, value, at, delay, headers, token, id), if_source, timeout_s)
 
@@ -242,7 +243,7 @@ class TimersClient(ClientParts):
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
             ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
-            SettingsError: ``TIMERS_ID_TOPIC`` is not set.
+            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
         ids = self._by_id()
         ids.listen()
@@ -280,7 +281,7 @@ class TimersClient(ClientParts):
             InvalidTimerError: a request is wrong; it is named by its number, and those before it are scheduled.
             PartlyPublishedError: the broker did not take all of them; its ``ids`` say which.
             PublishError: no broker answers, or the request topic does not exist.
-            SettingsError: a request has an id, and ``TIMERS_ID_TOPIC`` is not set.
+            SettingsError: a request has an id, and ``TIMERS_ID_TOPIC`` is empty.
         """
         return self._publisher.publish_many(requests, ids=ids)
 

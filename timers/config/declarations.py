@@ -160,11 +160,13 @@ class Declarations(ConsoleDeclarations):
         default=topics.DEAD_LETTER,
     )
     id_topic: str = setting(
-        variables.topic,
-        f"Topic of requests for timers with an id ({topics.ID_REQUEST} by convention). The key is the id, the header "
-        "timer-due holds the due second, the value is a Future. A later request with the same id replaces the timer; a "
-        "null value cancels it. Unset: this request format is off. Use one value for all workers of an app.",
-        default="",
+        variables.topic_or_empty,
+        "Topic of requests for timers with an id. The key is the id, the header timer-due holds the due second, the "
+        "value is a Future. A later request with the same id replaces the timer; a null value cancels it. Set to an "
+        "empty value, as in `export TIMERS_ID_TOPIC=`: this request format is off. Use one value for all workers of "
+        "an app, its clients and its consoles.",
+        default=topics.ID_REQUEST,
+        may_be_empty=True,
     )
     countdown_topic: str = setting(
         variables.topic,

@@ -9,9 +9,18 @@ from typing import Any
 from timers.config import variables
 
 
-def setting(parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "", env: str = "") -> Any:
+def setting(
+    parse: Callable[[str, str], Any],
+    why: str,
+    *,
+    default: Any = None,
+    unit: str = "",
+    env: str = "",
+    may_be_empty: bool = False,
+) -> Any:
     """A setting. Its variable is ``TIMERS_`` and its name in capitals, if ``env`` gives no other one."""
-    return field(default=default, metadata={"env": env, "unit": unit, "why": why, "parse": parse})
+    metadata = {"env": env, "unit": unit, "why": why, "parse": parse, "may_be_empty": may_be_empty}
+    return field(default=default, metadata=metadata)
 
 
 def whole_number(bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None) -> Any:

@@ -105,8 +105,11 @@ class Settings(Declarations):
         return own
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
+    def load(cls, environ: Mapping[str, str] | None = None, *, request_topic: str | None = None) -> Settings:
         """Read all settings from ``environ``, or from the environment of this process if it is None.
+
+        Args:
+            request_topic: replaces that of the environment.
 
         Raises:
             SettingsError: a variable is wrong, some contradict each other, or two topics have the same name.
@@ -114,7 +117,7 @@ class Settings(Declarations):
         env = os.environ if environ is None else environ
         if environ is None:
             _warn_of_unknown(env, {setting.env for setting in SETTINGS.values()})
-        given = {name: setting for name, setting in SETTINGS.items() if env.get(setting.env)}
+        given = {name: setting for name, setting in SETTINGS.items() if setting.is_given(env)}
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
         security.check(protocol, [setting.env for setting in given.values()])
@@ -126,6 +129,11 @@ class Settings(Declarations):
         if "brokers" not in values:
             embedded = project_broker() if protocol == "PLAINTEXT" else None
             values["brokers"] = embedded or FALLBACK_BROKERS
+        if request_topic:
+            values["request_topic"] = request_topic
+        if "id_topic" not in values:
+            id_topic = topics.requests_by_id(values.get("request_topic", cls.request_topic))
+            values["id_topic"] = SETTINGS["id_topic"].parse("TIMERS_ID_TOPIC", id_topic)
         values.setdefault("data_dir", project_dir() / "data")
         values.setdefault("worker_id", default_worker_id(values.get("web_port", cls.web_port)))
         loaded = cls(**values)
@@ -191,6 +199,6 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     env = os.environ if environ is None else environ
     rows = []
     for name, setting in SETTINGS.items():
-        given = bool(env.get(setting.env) or env.get(f"{setting.env}_FILE"))
+        given = setting.is_given(env) or bool(env.get(f"{setting.env}_FILE"))
         rows.append((setting, _as_text(getattr(settings, name)), given))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ class Setting:
     unit: str
     why: str
     parse: Callable[[str, str], Any]
+    may_be_empty: bool = False
+    """Whether an empty variable is a value. Other settings have their default then."""
+
+    def is_given(self, env: Mapping[str, str]) -> bool:
+        """Return whether these variables have a value for this setting."""
+        return bool(env.get(self.env)) or (self.may_be_empty and self.env in env)
 
 
 def invalid(env: str, value: str, expected: str) -> SettingsError:
@@ -92,6 +98,11 @@ def topic(env: str, value: str) -> str:
     if not topics.is_legal(value):
         raise invalid(env, value, topics.LEGAL_FORM)
     return value
+
+
+def topic_or_empty(env: str, value: str) -> str:
+    """Parse the name of a topic, or empty text."""
+    return topic(env, value) if value else value
 
 
 def topic_names(env: str, value: str) -> tuple[str, ...]:

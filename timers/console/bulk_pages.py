@@ -49,7 +49,7 @@ async def cancel_timers(call: Call) -> Reply:
     if topic is not None and not call.user.may_use_topic(topic):
         raise Problem("topic-forbidden", f"you may not cancel timers of topic {topic!r}")
     if not call.console.settings.id_topic:
-        raise Problem("ids-off", "TIMERS_ID_TOPIC is not set, so no timer can be cancelled")
+        raise Problem("ids-off", "TIMERS_ID_TOPIC is empty, so no timer can be cancelled")
     purpose, now_s = f"confirmation of {sorted(selection.items())}", call.console.now_s()
     if "confirm" not in call.body:
         counted = await _count(call, selection)

@@ -122,7 +122,7 @@ class KafkaCluster:
         settings, topic = self._settings, self._settings.console_log_topic
         retention = {"retention.ms": str(_LOG_RETENTION_MS)}
         topic_admin.create_if_missing(settings, topic, partitions=1, config=retention)
-        connection = Connection.resolve(settings.brokers, topic, None, PUBLISH_TIMEOUT_S, None)
+        connection = Connection.resolve(settings.brokers, None, None, PUBLISH_TIMEOUT_S, None).with_topic(topic)
         log = Publisher(connection, thread="timers-console-log")
         log.open()
         return log

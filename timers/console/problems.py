@@ -14,7 +14,7 @@ CODES = {
     "busy": (503, "too many requests of this kind are being answered"),
     "not-recorded": (503, "the change could not be recorded in the log of changes, so it was not made"),
     "publish-refused": (502, "the brokers refuse the request; nothing was changed"),
-    "ids-off": (501, "timers have no ids: TIMERS_ID_TOPIC is not set"),
+    "ids-off": (501, "timers have no ids: TIMERS_ID_TOPIC is empty"),
     "condition-unsupported": (501, "the condition of the request cannot be judged; nothing was changed"),
     "failed": (500, "an error in the console; its log has more"),
     "rate-limited": (429, "too many requests, or too many failed logins"),

@@ -252,9 +252,11 @@ def _missing_rights(topic: OwnTopic, allowed: Collection[Any]) -> list[str]:
 
 
 def _access_error(settings: Settings, missing_rights: list[str]) -> AccessError:
+    needs_ids = settings.id_topic and any(repr(settings.id_topic) in right for right in missing_rights)
+    without = "; an app without timers with an id can set TIMERS_ID_TOPIC= (empty) instead" if needs_ids else ""
     return AccessError(
         f"{connection.principal(settings)} lacks at {settings.brokers}: {'; '.join(missing_rights)} (docs/security.md "
-        "has the kafka-acls lines of all that a worker needs)"
+        f"has the kafka-acls lines of all that a worker needs{without})"
     )
 
 

@@ -224,7 +224,7 @@ class Transactions:
             if isinstance(each, records.Later):
                 key = records.due_key(now_ms, each.after_ms)
             elif isinstance(each, records.Guarding):
-                key = each.id.encode()
+                key, refusals = each.id.encode(), _OUTPUT_REFUSALS
                 headers += future_by_id.encode_headers(int(records.due_key(now_ms, each.after_ms)))
             elif isinstance(each, records.Output):
                 key, refusals = each.key, _OUTPUT_REFUSALS
@@ -337,4 +337,5 @@ _OUTPUT_REFUSALS = _RECORD_REFUSALS | {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-"""If the topic of an output is missing, the message becomes a dead letter, because its handler chose the topic."""
+"""If the topic of an output is missing, the message becomes a dead letter, because its handler chose the topic. If that
+of a guard is missing, or this process may not write to it, there is no guard."""

@@ -21,6 +21,12 @@ def is_legal(topic: str) -> bool:
     return LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
 
 
+def requests_by_id(request_topic: str) -> str:
+    """The topic of requests with an id, if no other is set. Each request topic has its own: if two apps read one, both
+    would fire its timers."""
+    return f"{request_topic}-by-id"
+
+
 def progress(app_id: str) -> str:
     """The compacted topic with the progress of each machine of this app."""
     return f"{app_id}-progress"

@@ -125,7 +125,7 @@ WAYS_OUT = {
     "queries-off": "Set TIMERS_QUERIES=timers for the workers, and the same TIMERS_QUERY_SECRET_FILE here.",
     "read-only": "Start the console with TIMERS_CONSOLE_WRITE=1.",
     "role-missing": "Ask an administrator for the role operator.",
-    "ids-off": "Set TIMERS_ID_TOPIC for workers and console.",
+    "ids-off": "Unset TIMERS_ID_TOPIC, which is empty, for workers and console.",
     "cursor-invalid": "Begin again at the first page.",
     "busy": "Try again in a few seconds.",
     "rate-limited": "Wait, then load the page again.",

@@ -192,7 +192,8 @@ def missing_topics(topics: TopicOffsets, request_topics: Iterable[str]) -> Itera
     for topic in sorted({*request_topics} - {*topics.existing(request_topics)}):
         yield Reason(
             NO_TOPIC,
-            f"the request topic {topic!r} does not exist, or this user may not describe it: check the name",
+            f"the request topic {topic!r} does not exist, or this user may not describe it: check the name "
+            "(`timers formats` shows the setting of each topic)",
         )
 
 

@@ -47,6 +47,11 @@ def check_supported(settings: Settings) -> None:
             f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark has no cold tier and keeps all timers "
             "in its state; unset it"
         )
+    if settings.id_topic:
+        raise SettingsError(
+            f"TIMERS_ID_TOPIC={settings.id_topic!r}: timers with an id need workers, the engine on Spark does not read "
+            "them; if the app has none, set TIMERS_ID_TOPIC= (empty)"
+        )
     others = enabled_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
     if others:
         raise SettingsError(

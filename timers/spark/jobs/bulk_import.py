@@ -74,7 +74,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     """Import the rows that no earlier run has imported.
 
     Raises:
-        SettingsError: TIMERS_ID_TOPIC is not set or does not exist, or the files lack a column.
+        SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column.
     """
     topic = _topic(job.settings)
     topics = TopicOffsets(job.settings)
@@ -150,7 +150,7 @@ def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) 
 
 def _topic(settings: Settings) -> str:
     if not settings.id_topic:
-        raise SettingsError("TIMERS_ID_TOPIC is not set: imported timers have ids and are written to that topic")
+        raise SettingsError("TIMERS_ID_TOPIC is empty: imported timers have ids; unset it, so that they have a topic")
     return settings.id_topic
 
 

@@ -19,12 +19,12 @@ PER_S = 100
 def test_a_backlog_fires_at_the_configured_rate_and_does_not_delay_other_timers(system: System) -> None:
     system.create_own_topics()
     overdue, on_time = system.target(), system.target()
-    backlog = timers(overdue, 5 * PER_S, due_in(-1000), 500, b"late")
+    backlog = timers(overdue, 7 * PER_S, due_in(-1000), 500, b"late")
     for index, request in enumerate(backlog):
         request.partition = index % PARTITIONS
         request.headers = [("who", b"%d" % index)]
     system.send(*backlog)
-    present = system.send(*(Request(on_time, due_in(5), f"{index}") for index in range(200)))
+    present = system.send(*(Request(on_time, due_in(8), f"{index}") for index in range(200)))
     system.worker().start(TIMERS_CATCH_UP_PER_S=str(PER_S)).ready()
 
     # These are behind the backlog in the log and due while it fires.

@@ -30,7 +30,7 @@ FORGED: Headers = [("timer-id", b"forged"), ("trace", None)]
 def test_many_timers_to_an_unknown_topic_delay_no_other_timer(running: System) -> None:
     """Each of its dead letters has the key, value and headers of the request as they were sent."""
     count = 5_000
-    target, due_s = running.target(partitions=4), due_in(4)
+    target, due_s = running.target(partitions=4), due_in(8)
     kept = timers(target, 100, due_s, 3)
     publisher = running.publisher()
     bad, sent = [], {}

@@ -93,8 +93,7 @@ def test_the_worker_creates_deleted_topics_again(system: System) -> None:
     worker = system.worker()
     worker.app = WATCHFUL
     worker.start().ready()
-    for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
-        system.delete_topic(topic)
+    system.cluster.delete([system.settings.oscillator_topic, system.settings.dead_letter_topic])
     worker.wait_for(f"topic {system.settings.oscillator_topic} was deleted")
     worker.wait_for(f"created topics {system.settings.dead_letter_topic}, {system.settings.oscillator_topic}")
     system.fired(system.send(*soon(system.target(), 50)))

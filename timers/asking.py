@@ -6,7 +6,7 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 from urllib.parse import urlencode
 
 from timers.clock import Clock
@@ -31,9 +31,9 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s:
     try:
         try:
             with opener.open(request, timeout=timeout_s) as response:
-                return _answer(settings, response.read())
+                return decode_answer(settings, response.read())
         except urllib.error.HTTPError as error:
-            answer = _answer(settings, error.read())
+            answer = decode_answer(settings, error.read())
             if error.code == 404 and "timers" in answer:
                 return answer
             raise QueryError(f"the worker at {settings.query_url} says: {_sentence(answer)}") from None
@@ -59,20 +59,20 @@ def missing(answer: Mapping[str, Any]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
 
 
-def is_answer(answer: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether JSON is what a worker answers: an error, or a list of timers with the partitions that are missing."""
-    if not isinstance(answer, dict):
-        return False
-    return "error" in answer or (isinstance(answer.get("timers"), list) and isinstance(answer.get("missing"), list))
+def decode_answer(settings: Settings, body: bytes) -> dict[str, Any]:
+    """An answer of a worker: an error, or a list of timers with the partitions that are missing.
 
-
-def _answer(settings: Settings, body: bytes) -> dict[str, Any]:
+    Raises:
+        QueryError: it is something else.
+    """
     try:
         answer = foreign_json.decode(body)
     except ValueError:
         answer = None
-    if not is_answer(answer):
-        raise QueryError(
-            f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
-        )
-    return answer
+    if isinstance(answer, dict) and (
+        "error" in answer or (isinstance(answer.get("timers"), list) and isinstance(answer.get("missing"), list))
+    ):
+        return answer
+    raise QueryError(
+        f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
+    )

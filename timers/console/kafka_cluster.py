@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from yarl import URL
 
-from timers.asking import is_answer
+from timers.asking import decode_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
@@ -33,8 +33,8 @@ from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
-from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
+from timers.wire import query_signature
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
 
@@ -134,15 +134,7 @@ class KafkaCluster:
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
         headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
         status, body = await self._get(url, headers)
-        try:
-            answer = foreign_json.decode(body)
-        except ValueError:
-            answer = None
-        if not is_answer(answer):
-            raise QueryError(
-                f"what answers at {self._settings.query_url} is no worker of timers: set TIMERS_WORKER_URL"
-            )
-        return WorkerAnswer(status, answer)
+        return WorkerAnswer(status, decode_answer(self._settings, body))
 
     async def _get(self, url: URL, headers: Mapping[str, str]) -> tuple[int, bytes]:
         if self._session is None:

@@ -54,7 +54,12 @@ class Storm:
         self._console = console
         self._system = System(broker.start(), directory, TIMERS_PARTITIONS=str(PARTITIONS))
         self._cluster = SparkCluster(directory / "cluster", workers=2)
-        conf = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.ui.enabled=false")
+        conf = (
+            "spark.driver.host=127.0.0.1",
+            "spark.executor.memory=1g",
+            "spark.ui.enabled=false",
+            "spark.python.authenticate.socketTimeout=60s",  # a busy machine needs longer to start a Python process
+        )
         options = [part for each in conf for part in ("--conf", each)]
         environment = self._system.environment
         self._engine = SparkEngine(directory / "engine", environment, *options, master=self._cluster.url)

@@ -6,12 +6,16 @@ import json
 from collections import Counter
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
 from timers.console import worker_pages
 from timers.console.fleet import may_be_asked
+from timers.console.kafka_cluster import KafkaCluster
 from timers.console.worker_metrics import quantile
+from timers.kafka import topic_admin
 
 READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
 
@@ -103,3 +107,22 @@ async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch:
         _, second = await answer_of(client, "GET", f"/v1/pending?by=hour&cursor={first['next']}")
         assert second["complete"] and sum(each["timers"] for each in second["counts"]) == 500
         assert (await answer_of(client, "GET", f"/v1/pending?by=day&cursor={first['next']}"))[0] == 400
+
+
+async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_admin, "exists", lambda *_: True)
+    pages = iter(({"live": True, "reasons": []}, {"live": False, "reasons": ["stuck"]}, {}))
+
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response(next(pages))
+
+    application = web.Application()
+    application.router.add_get("/health/live", live)
+    async with TestServer(application) as server:
+        cluster = KafkaCluster(
+            Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": str(server.make_url("")).rstrip("/")})
+        )
+        assert await cluster.problems() == await cluster.problems() == []
+        assert "is no worker of timers" in (await cluster.problems())[0]
+    assert "no worker answers" in (await cluster.problems())[0]
+    await cluster.close()

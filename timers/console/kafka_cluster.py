@@ -242,7 +242,13 @@ class KafkaCluster:
         async def broker() -> None:
             await asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
 
-        found = await asyncio.gather(check(broker()), check(self.ask("/health/live", {})))
+        async def worker() -> None:
+            url = self._settings.query_url
+            _, body = await self.worker_page(url, "/health/live")
+            if b'"live"' not in body:
+                raise QueryError(f"what answers at {url} is no worker of timers: set TIMERS_WORKER_URL")
+
+        found = await asyncio.gather(check(broker()), check(worker()))
         return [why for why in found if why]
 
 

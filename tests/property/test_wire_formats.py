@@ -35,6 +35,10 @@ HEADERS = st.lists(st.tuples(TEXT, st.none() | st.binary()), max_size=4)
 FOREIGN_HEADERS = HEADERS.map(headers.without_timer_headers)
 TOPICS = st.from_regex(topics.LEGAL_TOPIC, fullmatch=True).filter(topics.is_legal)
 DUE = st.integers(0, checks.MAX_DUE_S)
+SOURCES = st.builds(topics.source, TOPICS, st.integers(0, 10**9 - 1), st.integers(0, 10**18 - 1))
+ATTEMPTS = st.integers(0, 999)
+ORIGINS = st.builds(Origin, SOURCES, DUE, ATTEMPTS, st.none()) | st.builds(Origin, TEXT, DUE, ATTEMPTS, SOURCES)
+"""Of timers without an id, and of timers with one."""
 GOOD_VALUES = st.builds(future.encode, TOPICS, TEXT, st.binary())
 KEYS = st.one_of(
     st.none(),
@@ -118,7 +122,7 @@ def test_a_due_second_is_1_to_11_digits_and_nothing_else(key: bytes) -> None:
     st.none() | TEXT | st.binary(),
     st.binary(),
     FOREIGN_HEADERS,
-    st.builds(Origin, st.builds("{}/{}/{}".format, TOPICS, DUE, DUE), DUE, st.integers(0, 999)),
+    ORIGINS,
 )
 def test_a_retry_comes_back(
     again_s: int, topic: str, key: Key, value: bytes, sent: list[headers.Header], origin: Origin

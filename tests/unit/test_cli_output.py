@@ -17,6 +17,7 @@ import click
 import pytest
 from confluent_kafka import Producer
 
+from timers.broker.config import free_port
 from timers.cli import reach
 from timers.cli.main import cli, main
 from timers.cli.output import Output
@@ -134,6 +135,7 @@ def test_a_missing_broker_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIMERS_WEB_PORT", str(free_port()))  # a worker may run on this machine
     assert main(command) == 1
     out, err = capsys.readouterr()
     assert out == ""

@@ -84,6 +84,7 @@ class SimTransport:
 
     Attributes:
         calls: done by the queue's thread in its next poll.
+        polls: how often it polled.
         failures: errors of the next requests for committed offsets.
     """
 
@@ -95,6 +96,7 @@ class SimTransport:
         self.commits: dict[Partition, Commit] = {}
         self.positions: dict[Partition, int] = {}
         self.calls: list[Callable[[], None]] = []
+        self.polls = 0
         self.failures: list[KafkaException] = []
         self.is_recreated = False
         self.added = 0
@@ -114,6 +116,7 @@ class SimTransport:
         self.calls.append(lambda: assigned(self.owned))
 
     def poll(self, limit: int, wait_s: float) -> list[Any]:
+        self.polls += 1
         calls, self.calls = self.calls, []
         for call in calls:
             call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -14,7 +15,7 @@ from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.guards import Guard
 from timers.queue.metadata import decode
-from timers.queue.settling import Plan
+from timers.queue.settling import Partition, Plan
 from timers.queue.starts import NOTHING
 from timers.queue.transactions import Outcome
 
@@ -147,6 +148,72 @@ def test_a_commit_that_meets_a_rebalance_is_repeated_soon(monkeypatch: pytest.Mo
         message.ack()
     wait_until(lambda: queue.transport.commits[JOBS].offset == MESSAGES, "the commit")
     assert refused
+
+
+class SlowCommits:
+    """Commits that return when ``released`` is set. The first one, which allows the start of messages, returns at once.
+
+    Attributes:
+        events: ``begin`` and ``end`` of a commit, and ``stop`` of partitions, in order.
+    """
+
+    def __init__(self, queue: Opened) -> None:
+        self.events: list[str] = []
+        self.released = threading.Event()
+        self._execute, self._stop = queue.transport.execute, queue.transport.stop
+        queue.transport.execute, queue.transport.stop = self.execute, self.stop
+
+    def execute(self, plan: Plan) -> Outcome:
+        self.events.append("begin")
+        if "end" in self.events:
+            assert self.released.wait(60)
+        outcome: Outcome = self._execute(plan)
+        self.events.append("end")
+        return outcome
+
+    def stop(self, partitions: set[Partition]) -> None:
+        self.events.append("stop")
+        self._stop(partitions)
+
+
+@pytest.fixture
+def slow(queue: Opened) -> Iterator[SlowCommits]:
+    slow = SlowCommits(queue)
+    yield slow
+    slow.released.set()
+
+
+def test_the_queue_reads_on_while_a_commit_waits(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    polls = queue.transport.polls
+    wait_until(lambda: queue.transport.polls > polls + 5, "polls")
+    assert queue.transport.commits[JOBS].offset == 0
+
+
+def test_a_partition_is_not_given_up_before_the_commit_under_way_has_ended(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    queue.transport.calls.append(lambda: queue.transport.revoked([JOBS], lost=True))
+    wait_until(lambda: queue.transport.calls == [], "the callback")
+    slow.released.set()
+    wait_until(lambda: "stop" in slow.events, "the end of the callback")
+    assert slow.events == ["begin", "end", "begin", "end", "stop"]
+
+
+def test_a_commit_that_does_not_return_is_a_reason_to_start_the_process_again(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    queue.stopped_s += 600
+    wait_until(queue.state.stuck, "it")
+    slow.released.set()
+    wait_until(lambda: queue.state.stuck() == [], "the next round")
 
 
 def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:

@@ -23,7 +23,7 @@ _log = logging.getLogger("timers.queue")
 class Committer:
     """Commits what a settler plans. After a refused transaction it makes plain commits only, for a growing pause, so
     that a request topic without a leader does not delay acknowledgements. The lock of the state is not held while the
-    brokers are asked.
+    brokers are asked. One thread at a time uses it.
     """
 
     def __init__(self, transport: Transport, state: State) -> None:
@@ -52,14 +52,15 @@ class Committer:
                 plan = self._settler.plan(
                     in_transaction=with_copy and may_transact, with_jobs=may_transact, waiting=waiting
                 )
+                is_full = bool(self._settler.full)
             if plan is None:
-                return not jobs and not self._settler.full
+                return not jobs and not is_full
             outcome = self._execute(plan)
             if outcome is not Outcome.COMMITTED:
                 return False
             self._state.confirm(planned_s)
             if len(plan.jobs) == jobs - len(waiting) or not may_transact:
-                return len(plan.jobs) == jobs and not self._settler.full
+                return len(plan.jobs) == jobs and not is_full
 
     def _ask_leaders(self, with_copy: bool) -> bool:
         """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""

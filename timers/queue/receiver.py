@@ -1,4 +1,9 @@
-"""The thread of a queue: it reads, serves rebalances and commits."""
+"""The thread of a queue: it reads, serves rebalances and begins commits.
+
+A commit runs in a thread of its own, because it may take long: brokers answer a member's requests in turn, so a commit
+that follows the request to join waits until all members have joined. No commit runs in a callback of a rebalance,
+except those that it makes: a plain commit that the client sends after the callback would have the new generation.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable
+from concurrent.futures import Future, wait
 from time import monotonic, sleep
 from typing import Any
 
@@ -31,7 +37,7 @@ _MAX_READY_BYTES = 64 * 1024 * 1024
 """Messages and their bytes that may wait for receivers; above that, partitions are paused."""
 
 _CONTROL_BYTES = 8 * 1024 * 1024
-"""After this many received bytes, it is checked whether partitions must be paused, also before the next commit."""
+"""After this many received bytes, or each 100 ms, it is checked whether partitions must be paused."""
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
@@ -65,9 +71,11 @@ class Receiver:
         self._next_load = 0.0
         self._load_pause_s = _RETRY_S
         self._fed_bytes = 0
-        self._next_settle = self._next_copy = 0.0
+        self._next_settle = self._next_copy = self._next_control = 0.0
         self._settle_pause_s = SETTLE_S
         self._did_settle = True
+        self._settling: Future[bool] | None = None
+        self._settles_with_copy = False
 
     def start(self) -> None:
         """Start the thread, unless it was started or the queue is closed."""
@@ -102,22 +110,25 @@ class Receiver:
             _log.exception("the queue %s failed", self._terms.name)
             self._state.fail(QueueError(f"the queue {self._terms.name!r} failed: {error!r}"))
         finally:
+            self._wait_for_commit()
             self._state.end()
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._transport.close()
 
     def _work(self) -> None:
-        self._state.round_began_s = self._state.now_s()
+        if self._settling is None:
+            self._state.round_began_s = self._state.now_s()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
         self._feed(self._transport.poll(1, _POLL_S))
         self._feed(self._transport.poll(_BATCH, 0))
         if self._not_loaded and monotonic() >= self._next_load:
             self._load()
-        if monotonic() >= self._next_settle or self._wants_commit():
-            self._settle()
+        if self._settling is not None and self._settling.done():
+            self._end_settling()
+        if monotonic() >= self._next_control or self._fed_bytes > _CONTROL_BYTES:
             self._control_reading()
-        elif self._fed_bytes > _CONTROL_BYTES:
-            self._control_reading()
+        if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
+            self._begin_settling()
 
     def _leave(self) -> None:
         """Let other processes have the messages until a receiver of this one asks again."""
@@ -188,7 +199,7 @@ class Receiver:
             ledgers = self._state.settler.ledgers
             now_s = self._state.now_s()
             share = 0.0
-            self._fed_bytes = 0
+            self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
             for ledger in ledgers.values():
                 self._state.totals.leases_lost += len(ledger.expire(now_s))
                 ledger.measure()
@@ -208,32 +219,59 @@ class Receiver:
         with self._state.lock:
             return self._did_settle and self._state.settler.wants_commit
 
-    def _settle(self, *, with_copy: bool = False) -> bool:
-        now_s = monotonic()
-        with_copy = with_copy or now_s >= self._next_copy
-        waiting = self._state.waiting()
+    def _begin_settling(self, *, with_copy: bool = False) -> None:
+        """Begin to commit all that is to be committed now."""
         if self._state.now_s() - self._state.confirmed_s > self._terms.session_timeout_s / _CONFIRMATIONS:
             self._state.settler.repeat()
-        done = self._committer.commit_all(with_copy=with_copy)
+        self._state.round_began_s = self._state.now_s()  # a commit that does not return counts as a long round
+        self._settles_with_copy = with_copy or monotonic() >= self._next_copy
+        if self._settles_with_copy:
+            self._next_copy = monotonic() + _COPY_S
+        self._settling = Future()
+        what = self._settling, self._settles_with_copy
+        threading.Thread(target=self._commit, args=what, name=f"queue-{self._terms.name}-commit", daemon=True).start()
+
+    def _commit(self, settling: Future[bool], with_copy: bool) -> None:
+        try:
+            waiting = self._state.waiting()
+            done = self._committer.commit_all(with_copy=with_copy)
+            if done:
+                self._state.committed(waiting)
+        except BaseException as error:
+            settling.set_exception(error)
+        else:
+            settling.set_result(done)
+
+    def _wait_for_commit(self) -> None:
+        if self._settling is not None:
+            wait([self._settling])
+
+    def _end_settling(self) -> bool:
+        """Note how the commit under way ended; False if not all was committed."""
+        settling, self._settling = self._settling, None
+        assert settling is not None
+        done = settling.result()
         # The first failure is repeated soon: a commit that meets a rebalance is refused once.
         self._settle_pause_s = SETTLE_S if done or self._did_settle else min(2 * self._settle_pause_s, _RETRY_S)
         self._next_settle = monotonic() + self._settle_pause_s
         self._did_settle = done
-        if not done:
-            return False
-        self._state.committed(waiting)
-        self._state.settled_s = self._state.now_s()
-        if with_copy:
-            self._next_copy = now_s + _COPY_S
-            if not self._state.closing:
+        if done:
+            self._state.settled_s = self._state.now_s()
+        if self._settles_with_copy:
+            if not done:
+                self._next_copy = 0.0
+            elif not self._state.closing:
                 self._check_logs()
-        return True
+        return done
 
     def _settle_last(self, *, with_copy: bool = False) -> bool:
         """Commit what was settled, and that nothing runs."""
+        if self._settling is not None:
+            self._end_settling()
         with self._state.lock:
             self._state.settler.stop(list(self._state.settler.ledgers))
-        return self._settle(with_copy=with_copy)
+        self._begin_settling(with_copy=with_copy)
+        return self._end_settling()
 
     def _check_logs(self) -> None:
         """Say which messages the brokers deleted before they were done, and delete those that are done on the topic of
@@ -267,6 +305,7 @@ class Receiver:
 
     def _assigned(self, partitions: list[Partition]) -> None:
         """Note new partitions. They are loaded outside the callback, where a failed request can be repeated."""
+        self._wait_for_commit()
         self._not_loaded |= set(partitions)
         self._next_load, self._load_pause_s = 0.0, _RETRY_S
         with self._state.lock:
@@ -292,6 +331,7 @@ class Receiver:
         self._state.load_error = ""
 
     def _revoked(self, partitions: list[Partition], *, lost: bool) -> None:
+        self._wait_for_commit()
         with self._state.lock:
             self._state.settler.stop(partitions)
         if not lost:

@@ -46,7 +46,7 @@ class Terms:
 
 
 class State:
-    """Receivers take messages from the ledgers and settle them there; the queue's thread reads and commits.
+    """Receivers take messages from the ledgers and settle them there; the queue's threads read and commit.
 
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
@@ -54,7 +54,7 @@ class State:
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
-        round_began_s: when the queue's thread began its present round of work.
+        round_began_s: when the queue's thread began its present round of work, or its present commit.
         settled_s: when the last commit ended after which nothing was left to commit.
         confirmed_s: when the last accepted commit began. The brokers accept commits only from members of the group, so
             the process owned its partitions then.

@@ -50,7 +50,7 @@ class _Opening(NamedTuple):
 
 
 class Transactions:
-    """The transactional producer of one process. Only the thread of the queue uses it.
+    """The transactional producer of one process. One thread at a time uses it.
 
     Args:
         member: part of the transactional id: unique among the processes of the group, and stable over restarts.

@@ -37,7 +37,8 @@ _log = logging.getLogger("timers.queue")
 
 
 class Transport:
-    """The clients of one process for one queue. Only the thread of the queue uses it, after :meth:`open`.
+    """The clients of one process for one queue. After :meth:`open` only the thread of the queue uses it, and for
+    :meth:`execute` and :meth:`committed` the thread of a commit.
 
     Attributes:
         transactions: for commits with records.

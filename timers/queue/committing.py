@@ -66,8 +66,9 @@ class Committer:
         """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""
         with self._lock:
             jobs = self._settler.jobs[:MAX_JOBS]
+            copies = with_copy and bool(self._settler.ledgers)
         try:
-            if jobs or with_copy:
+            if jobs or copies:
                 self._transport.transactions.ask_leaders(jobs)
             return True
         except KafkaException as error:

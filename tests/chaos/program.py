@@ -1,4 +1,4 @@
-"""What both programs of chaos do around their rounds: Ctrl-C, the end of all processes, and what is kept on disk."""
+"""What programs of chaos do around their rounds: Ctrl-C, the end of all processes, and what is kept on disk."""
 
 from __future__ import annotations
 

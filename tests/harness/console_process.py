@@ -19,16 +19,20 @@ class ConsoleProcess(Process):
 
     Args:
         base_path: of its URL, if a proxy gives it one.
+        forked: start it in a fork; a user starts the command.
     """
 
-    def __init__(self, directory: Path, environment: dict[str, str], base_path: str = "") -> None:
+    def __init__(
+        self, directory: Path, environment: dict[str, str], base_path: str = "", *, forked: bool = False
+    ) -> None:
         directory.mkdir(parents=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}{base_path}"
         variables = clean_environment(**{**environment, "TIMERS_CONSOLE_PORT": str(self.port)})
         if base_path:
             variables["TIMERS_CONSOLE_URL"] = self.url
-        super().__init__("the console", python("timers.cli.main", "console"), variables, directory, directory / "log")
+        command = python("timers.cli.main", "console")
+        super().__init__("the console", command, variables, directory, directory / "log", forked=forked)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Status and JSON of an answer."""

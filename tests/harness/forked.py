@@ -19,6 +19,11 @@ _context = get_context("forkserver")
 _context.set_forkserver_preload(list(_IMPORTED))
 
 
+def preload(*modules: str) -> None:
+    """Import more modules in the fork server. Call it before the first fork."""
+    _context.set_forkserver_preload([*_IMPORTED, *modules])
+
+
 def fits(command: Sequence[str]) -> bool:
     """Whether a command can run in a fork. Variables that Python or its libraries read at their import do not count."""
     return list(command[:2]) == [sys.executable, "-m"]

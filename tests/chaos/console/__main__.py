@@ -1,0 +1,62 @@
+"""``python -m tests.chaos.console``. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.chaos.console.round import Outcome, Round
+from tests.chaos.program import run_rounds
+from tests.harness import forked
+from tests.harness.console import Console
+from tests.harness.process import ROOT
+from timers.broker import EmbeddedBroker
+
+SHOWN = 10
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a round and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.console", description="Kill consoles, worker and broker before they answer."
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the round (random)")
+    parser.add_argument("--kills", type=int, default=1000, help="kills between a record and its answer (1000)")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="end after so many, with fewer kills (3600)")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data of a good round too")
+    options = parser.parse_args(argv)
+    forked.preload("timers.console.server", "timers.console.kafka_cluster")
+    directory = ROOT / ".timers" / "chaos" / time.strftime("console-%Y%m%d-%H%M%S")
+    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    return run_rounds(partial(_round, options, directory, broker), directory, broker, keep=options.keep)
+
+
+def _round(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
+    """Run the round. Returns whether all promises were kept."""
+    console = Console()
+    console.line(f"seed {options.seed}: {options.kills:,} kills")
+    outcome = Round(broker, options.seed, options.kills, directory, console, options.seconds).run()
+    _report(outcome, console)
+    return outcome.is_passed
+
+
+def _report(outcome: Outcome, console: Console) -> None:
+    console.line(f"{'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, kills: {dict(outcome.kills)}")
+    console.line(f"  between the record of a request and its answer: {outcome.hits:,}")
+    console.line(
+        f"  timers {outcome.timers:,}, answered as set {outcome.promised:,}, lost {len(outcome.lost)}, "
+        f"fired twice {len(outcome.doubled)}, with two ids {len(outcome.split)}, dead letters {outcome.letters}"
+    )
+    console.line("  answers: " + ", ".join(f"{answer}: {count:,}" for answer, count in sorted(outcome.answers.items())))
+    for what in (*outcome.wrong, f"lost: {outcome.lost[:SHOWN]}", f"fired twice: {outcome.doubled[:SHOWN]}")[:SHOWN]:
+        if not outcome.is_passed:
+            console.line(f"  {what}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -50,12 +50,14 @@ def run_demo(
     output: Output,
     check_worker: Callable[[], None] = lambda: None,
     when_firing: Callable[[], None] = lambda: None,
+    how_to_start: str = "start a worker in another terminal with `timers worker`",
 ) -> None:
     """Run the demo until it is interrupted.
 
     Args:
         check_worker: called several times a second; raises to end the demo.
         when_firing: called once, when a worker fires.
+        how_to_start: what to do while no worker fires.
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
@@ -68,15 +70,12 @@ def run_demo(
         _until(
             lambda: topic_admin.exists(settings, request_topic),
             check_worker,
-            f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
+            f"topic {request_topic!r} does not exist yet, which a worker creates: {how_to_start}. Waiting ...",
         )
         running = _Demo(client, reader, topic, output, check_worker)
-        running.wait_for_worker()
+        running.wait_for_worker(how_to_start)
         when_firing()
         running.run()
-
-
-_HOW_TO_START = "a worker creates it and fires timers; start one in another terminal with `timers worker`. Waiting ..."
 
 
 def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str) -> None:
@@ -105,7 +104,7 @@ class _Demo:
         self._scheduled = 0
         self._older = 0
 
-    def wait_for_worker(self) -> None:
+    def wait_for_worker(self, how_to_start: str) -> None:
         """Wait for the callback of a timer that is due already: so the lags do not include the worker's start."""
         begun = time.monotonic()
         self._client.schedule(self._topic, _PROBE, b"", at=int(time.time()), headers=self._headers())
@@ -114,10 +113,7 @@ class _Demo:
             if key == _PROBE:
                 break
             if time.monotonic() > hint_at:
-                _say(
-                    f"no callback for {_HINT_AFTER_S:.0f} s: is a worker running? Start one in another terminal with "
-                    "`timers worker`. Waiting ..."
-                )
+                _say(f"no callback for {_HINT_AFTER_S:.0f} s: {how_to_start}. Waiting ...")
                 hint_at = float("inf")
         _say(f"a worker is firing: its first callback took {time.monotonic() - begun:.1f} s")
 

@@ -37,7 +37,7 @@ def run(topic: str, output: Output) -> None:
 
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
     what it started. The worker's log is .timers/worker.log. With the broker of this project, the console may set and
-    cancel timers (TIMERS_CONSOLE_WRITE).
+    cancel timers (TIMERS_CONSOLE_WRITE), and shows their values (TIMERS_QUERIES).
     """
     require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
@@ -48,7 +48,7 @@ def run(topic: str, output: Output) -> None:
         _console(settings) as start_console,
     ):
         # The console starts when the worker fires: it does not take the processor from the start of the worker.
-        run_demo(settings, topic, output, worker.check, start_console)
+        run_demo(settings, topic, output, worker.check, start_console, "the worker is still starting")
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
@@ -63,8 +63,8 @@ def _names_brokers(settings: Settings) -> bool:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """The variables of the worker and of the console. With the broker of this project, the console may write."""
-    trial = {} if _names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1"}
+    """The variables of worker and console. With this project's broker, the console writes and shows values."""
+    trial = {} if _names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_QUERIES": "values"}
     return {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
 
 

@@ -31,6 +31,7 @@ def test_the_way_from_a_week_to_the_timers_of_a_hot_second(
     due_at = format_due(due_s).replace("T", " ")
     cell = page.get_by_role("link", name=f"{due_at[:13]}:00, 1,201 timers")
     assert cell.text_content() == "1.2k"
+    assert page.locator("td.heat-6").count() == 1, "the hottest cell has the hottest colour"
     cell.click()
     page.wait_for_url("**/due?day=*")
     counted.wait_for()

@@ -44,12 +44,13 @@
   const counts = new Map();
   let stopped = false;
 
+  // The hottest cell: rounding can make its quotient larger than 1.
   function colour() {
     const most = Math.log(1 + Math.max(1, ...counts.values()));
     for (const [second, cell] of cells) {
       const value = counts.get(second) || 0;
       const link = cell.firstElementChild;
-      cell.className = value ? `heat-${Math.max(1, Math.ceil(HEATS * Math.log(1 + value) / most))}` : "";
+      cell.className = value ? `heat-${Math.min(HEATS, Math.max(1, Math.ceil(HEATS * Math.log(1 + value) / most)))}` : "";
       const text = value ? short(value) : "";
       if (link.textContent !== text) link.textContent = text;
       link.setAttribute("aria-label", `${link.dataset.name}, ${number(value)} timers`);

@@ -37,6 +37,7 @@ def test_all_timers_of_a_filter_are_cancelled(served: tuple[System, ConsoleProce
     page.goto(f"{console.url}/timers?topic={target}&prefix=tenant-x/")
     page.get_by_role("button", name="Count them").click()
     page.get_by_text("12 timers would be cancelled").wait_for()
+    page.get_by_text("The first of them").wait_for()
     assert len(pending(console, target)) == 12
     page.get_by_role("button", name="Cancel 12").click()
     page.get_by_text("12 timers are cancelled. This was the last step").wait_for()
@@ -111,6 +112,7 @@ def test_a_timer_is_moved_and_fires_as_it_was_set(served: tuple[System, ConsoleP
     page.get_by_label("New due time").fill("1s")
     page.get_by_role("button", name="Change the due time").click()
     page.get_by_text("The due time is changed").wait_for()
+    page.get_by_text("verdict: the version before was replaced").wait_for()
     (fired,) = system.reader(target).take(1)
     assert (fired.key, fired.value) == (b"\xff\x00", b"v")
     assert {("trace", b"abc"), ("empty", None), ("callback-token", b"tok")} <= set(fired.headers or ())

@@ -42,9 +42,11 @@ def test_what_failed_is_found_and_retried(served: tuple[System, ConsoleProcess],
     page.get_by_role("link", name="See the timer").wait_for()
     page.go_back()
     page.get_by_role("button", name="Count them").click()
-    page.get_by_text("2 requests would be published again").wait_for()
-    page.get_by_role("button", name="Publish 2").click()
-    page.get_by_text("2 requests were published again").wait_for()
+    page.get_by_text("2 dead letters would be retried").wait_for()
+    page.get_by_role("button", name="Retry 2").click()
+    page.get_by_text("2 dead letters were retried").wait_for()
+    page.get_by_role("link", name="Show the list again").click()
+    page.locator("#list tbody tr").get_by_text("retried").nth(2).wait_for()
     assert {record.value for record in system.reader(missing).take(3)} == {b"<b>late</b>"}
 
 
@@ -71,5 +73,5 @@ def test_a_queue_shows_what_waits_and_what_it_gave_up(
     page.get_by_text("no such customer").wait_for()
     assert re.search(rf"queue={re.escape(topic)}", page.url)
     page.get_by_role("button", name="Count them").click()
-    page.get_by_role("button", name="Publish 1").click()
-    page.get_by_text("1 request was published again").wait_for()
+    page.get_by_role("button", name="Retry 1").click()
+    page.get_by_text("1 dead letter was retried").wait_for()

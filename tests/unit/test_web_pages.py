@@ -149,7 +149,7 @@ async def test_broken_and_partial_answers_are_said_in_words() -> None:
     async with console(cluster_with(), **IDS) as client:
         assert "No timer waits" in await text_of(client, "/timers")
         assert "No pending timer matches" in await text_of(client, "/timers?topic=other")
-        assert "is no time" in unescape(await text_of(client, "/timers?from=yesterday", 400))
+        assert "is no time" in unescape(await text_of(client, "/timers?from=someday", 400))
         assert "id" in await text_of(client, "/timer", 400)
 
 
@@ -268,13 +268,13 @@ async def test_one_or_all_that_match_are_retried_after_a_confirmation() -> None:
         filter_ = {"code": "topic-denied", "topic": "orders"}
         async with client.post("/dead-letters/retry", data=filter_, headers=PART) as response:
             text = await response.text()
-        assert "<strong>2</strong> requests would be" in text and len(cluster.retried) == 1
+        assert "<strong>2</strong> dead letters would be" in text and len(cluster.retried) == 1
         (confirm,) = re.findall(r'name="confirm" value="([^"]+)"', text)
         wrong = {**filter_, "topic": "other", "confirm": confirm}
         async with client.post("/dead-letters/retry", data=wrong, headers=PART) as response:
             assert response.status == 400 and "cursor-invalid" in await response.text()
         async with client.post("/dead-letters/retry", data={**filter_, "confirm": confirm}, headers=PART) as response:
-            assert "<strong>2</strong> requests were published" in await response.text()
+            assert "<strong>2</strong> dead letters were retried" in await response.text()
         assert len(cluster.retried) == 3
         async with client.post("/dead-letters/retry", data=filter_, headers=HTML) as response:
             assert response.status == 403

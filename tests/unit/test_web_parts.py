@@ -13,10 +13,10 @@ import pytest
 from timers.console.problems import Problem
 from timers.console.web import programs
 from timers.console.web.board import Figures, Look, Recent, lag_s
-from timers.console.web.diagnosis import RULES, Finding, findings, level
+from timers.console.web.diagnosis import RULES, Finding, findings, headline, level
 from timers.console.web.moments import moment
-from timers.console.web.rendering import ago, data, link, size, span
-from timers.console.web.timer_screens import in_form
+from timers.console.web.rendering import ago, data, link, ranges, size, span
+from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
 
 NOW_S = 1_900_000_000
@@ -31,7 +31,12 @@ NOW_S = 1_900_000_000
         ("-90s", NOW_S - 90),
         ("1900000123", 1_900_000_123),
         ("12:00", 1_899_979_200),
+        ("7:00", 1_899_961_200),
         ("00:00:07", 1_899_936_007),
+        ("tomorrow", 1_900_022_400),
+        ("Tomorrow 09:00", 1_900_054_800),
+        ("today 12:00", 1_899_979_200),
+        ("yesterday 23:59:59", 1_899_935_999),
         ("2030-01-31", 1_896_048_000),
         ("2030-01-31 12:00", 1_896_091_200),
         ("2030-01-31T12:00:05Z", 1_896_091_205),
@@ -42,7 +47,9 @@ def test_a_moment_is_read(text: str, second: int) -> None:
     assert moment("from", text, NOW_S) == second
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "1", "--1h", "2030-13-01", "-2030-01-31", "1h 2h", "٣h", "24:61", "7:00"])
+@pytest.mark.parametrize(
+    "text", ["someday", "1", "--1h", "2030-13-01", "-2030-01-31", "1h 2h", "٣h", "24:61", "tomorrow 1h"]
+)
 def test_another_text_is_refused_with_the_forms(text: str) -> None:
     if text == "1":
         assert moment("from", text, NOW_S) == 1
@@ -59,7 +66,18 @@ def test_figures_for_people() -> None:
     assert link("/timers", topic="", from_=7, id="a b&") == "/timers?from=7&id=a+b%26"
 
 
+def test_a_time_without_a_day_is_the_last_one_of_a_filter_of_the_past() -> None:
+    for text, second in (("12:00", 1_899_979_200), ("18:00", 1_899_914_400), ("today 18:00", 1_900_000_800)):
+        assert moment("since", text, NOW_S, is_past=True) == second
+
+
+def test_numbers_are_shown_as_ranges() -> None:
+    assert [ranges(each) for each in ([], [3], [0, 1, 2, 5, 7, 8])] == ["", "3", "0–2, 5, 7–8"]
+
+
 def test_a_value_has_three_forms() -> None:
+    forms = {b'{"a": 1}': "json", b"[1]": "json", b"{no": "text", b"17": "text", b"": "text", b"\xff": "hex"}
+    assert {value: best_form(value) for value in forms} == forms
     assert in_form(b'{"a":"\xc3\xbc"}', "text") == ('{"a":"ü"}', "")
     assert in_form(b'{"a":"\xc3\xbc"}', "json") == ('{\n  "a": "ü"\n}', "")
     assert in_form(b"\xffA", "hex")[0].endswith("ff 41" + " " * 44 + ".A")
@@ -119,12 +137,27 @@ def test_a_healthy_fleet_has_no_findings() -> None:
         ({"unread": 20_000}, "w1", "TimersRequestsUnread", "amber", "20,000"),
         ({"disk_free_bytes": 5, "disk_size_bytes": 100}, "w1", "TimersDiskFilling", "amber", "5 B of 100 B"),
         ({"clock_skew_s": -3.0}, "w1", "TimersClockSkew", "amber", "3.0 s"),
-        ({"ready": None, "why": "no answer"}, "w1", "", "amber", "no answer"),
+        ({"ready": None, "why": "no answer"}, "w1", "", "red", "no answer"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(figures: dict[str, Any], where: str, page: str, worst: str, words: str) -> None:
     (finding,) = found(figures)
     assert (finding.where, finding.page, finding.level) == (where, page, worst) and words in finding.why
+
+
+def test_the_headline_says_what_the_findings_mean() -> None:
+    silent, healthy = {**WORKER, "ready": None, "why": "no answer"}, {**WORKER, **HEALTHY}
+    problem = Problem("brokers-unreachable", "why")
+    for figures, words in (
+        (Figures(NOW_S, [], {}), "no timer fires"),
+        (Figures(NOW_S, [], {}, problem), "it is not known whether timers fire"),
+        (Figures(NOW_S, [silent, silent], {}), "it is not known whether timers fire"),
+        (Figures(NOW_S, [silent, healthy], {}), "look at it when you have time"),
+        (Figures(NOW_S, [silent, {**healthy, "red": {"t/0": "x"}}], {}), "some timers do not fire"),
+    ):
+        assert headline(figures, findings(figures)) == words
+    (letters,) = findings(Figures(NOW_S, [healthy], {}), 1200)
+    assert letters.level == "amber" and "1,200" in letters.why and letters.screen == "dead-letters"
 
 
 def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:

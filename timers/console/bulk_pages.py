@@ -26,7 +26,7 @@ MAX_COUNTING_S = 2.0
 MAX_STEP_S = 5.0
 SAMPLE = 10
 
-AT_ONCE = 50
+AT_ONCE = 500
 """Cancels that are written before their verdicts are awaited."""
 
 VERDICT_S = 5.0

@@ -239,7 +239,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "workers": list_of(
                 {"type": "object"},
-                description="partitions, readiness, red partitions with reasons, figures of its metrics; "
+                description="`assigned` partitions, readiness, red partitions with reasons, figures of its metrics; "
                 "`ready` is null and `why` says why if it was not asked",
             )
         },

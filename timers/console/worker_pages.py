@@ -75,7 +75,9 @@ async def workers(call: Call) -> Reply:
 def _shown(asked: _Asked) -> dict[str, Any]:
     worker = asked.worker
     counts = Counter(topic for topic, _ in worker.partitions)
+    numbers = {topic: sorted(number for each, number in worker.partitions if each == topic) for topic in counts}
     shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(counts.items()))}
+    shown["assigned"] = dict(sorted(numbers.items()))
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}

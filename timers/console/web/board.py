@@ -48,6 +48,12 @@ class Figures(NamedTuple):
     problem: Problem | None = None
 
     @property
+    def dead_lettered(self) -> int | None:
+        """Dead letters since the starts of the workers that answered; None if none answered."""
+        counts = [int(worker.get("dead_lettered") or 0) for worker in self.workers if worker["ready"] is not None]
+        return sum(counts) if counts else None
+
+    @property
     def pending(self) -> int | None:
         """Timers that wait on the workers that answered; None if none answered."""
         counts = [worker["pending"] for worker in self.workers if worker["ready"] is not None]
@@ -65,6 +71,7 @@ class Look(NamedTuple):
     at_s: float
     pending: int | None
     ways: Ways
+    dead_lettered: int = 0
 
     @property
     def fired(self) -> int:
@@ -132,7 +139,7 @@ class Board:
         ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
         self._newest = newest = Figures(page.call.console.now_s(), workers, ways)
         if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
-            self._kept.append(Look(newest.at_s, newest.pending, ways))
+            self._kept.append(Look(newest.at_s, newest.pending, ways, newest.dead_lettered or 0))
         while self._kept[0].at_s < newest.at_s - KEPT_S:
             self._kept.popleft()
 
@@ -143,6 +150,12 @@ class Board:
             return None
         since = next(each for each in self._kept if each.at_s >= newest.at_s - SPAN_S)
         return Recent.between(since, Look(newest.at_s, newest.pending, newest.ways))
+
+    def new_letters(self) -> int:
+        """Dead letters of the last half hour, as far as pages were open."""
+        counts = [look.dead_lettered for look in self._kept]
+        # A count that falls: a worker has started again, or does not answer.
+        return sum(max(0, later - earlier) for earlier, later in pairwise(counts))
 
     def line(self) -> list[Recent]:
         """The last half hour in steps, as far as pages were open."""

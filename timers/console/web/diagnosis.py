@@ -29,6 +29,7 @@ class Finding(NamedTuple):
         where: what it is about, such as a worker.
         way_out: what the reader can do.
         page: of docs/operations.md, the heading with more.
+        screen: of the console, with more.
     """
 
     level: str
@@ -36,10 +37,11 @@ class Finding(NamedTuple):
     why: str
     way_out: str = ""
     page: str = ""
+    screen: str = ""
 
 
-def findings(figures: Figures) -> list[Finding]:
-    """What is wrong, the worst first."""
+def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
+    """What is wrong, the worst first; ``new_letters``: dead letters since the figures are read."""
     if figures.problem is not None:
         way_out = "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them."
         return [Finding(RED, "brokers", str(figures.problem), way_out, "TimersNoTick")]
@@ -47,7 +49,12 @@ def findings(figures: Figures) -> list[Finding]:
         return [
             Finding(RED, "workers", "No worker runs, so no timer fires.", "Start one: timers worker.", "TimersNoWorker")
         ]
-    found = [finding for worker in figures.workers for finding in _of_worker(worker)]
+    silent = AMBER if any(worker["ready"] is not None for worker in figures.workers) else RED
+    found = [finding for worker in figures.workers for finding in _of_worker(worker, silent)]
+    if new_letters:
+        why = f"New dead letters in the last half hour: {new_letters:,}."
+        way_out = "Mend the cause, and retry them."
+        found.append(Finding(AMBER, "dead letters", why, way_out, screen="dead-letters"))
     versions = sorted({str(worker["version"]) for worker in figures.workers if worker.get("version")})
     if len(versions) > 1:
         why = f"Workers run different versions: {', '.join(versions)}."
@@ -61,11 +68,25 @@ def level(found: list[Finding]) -> str:
     return found[0].level if found else GREEN
 
 
-def _of_worker(worker: Worker) -> Iterator[Finding]:
+def headline(figures: Figures, found: list[Finding]) -> str:
+    """What the findings mean for the timers."""
+    if level(found) == AMBER:
+        return "look at it when you have time"
+    if figures.problem is None and not figures.workers:
+        return "no timer fires"
+    if all(worker["ready"] is None for worker in figures.workers):
+        return "it is not known whether timers fire"
+    return "some timers do not fire"
+
+
+def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
+    """What is wrong with a worker; ``silent``: the level if it cannot be asked."""
     name = str(worker["id"])
     if worker["ready"] is None:
-        way_out = "Set TIMERS_CONSOLE_WORKERS to the network of the workers, or look at the worker's log."
-        yield Finding(AMBER, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
+        way_out = (
+            "Look at its process and its log. If it runs, set TIMERS_CONSOLE_WORKERS to the network of the workers."
+        )
+        yield Finding(silent, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
         return
     red = {**worker.get("red", {}), **(worker.get("stopped") or {})}
     for partition, why in red.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.board import Figures
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import link
 from timers.wire.query import format_due
@@ -38,13 +37,9 @@ async def due(page: Page) -> Reply:
         start = _instant("from", first, r"\d{4}-\d{2}-\d{2}", "T00:00:00Z") if first else now_s - now_s % DAY_S
         shown = _week(start, topic)
     ready = sum(worker["ready"] is True for worker in figures.workers) if figures else 0
-    return page.show(
-        "due.html", topic=topic or "", per_s=WORKER_PER_S * max(1, ready), pending=_pending(figures), **shown
-    )
-
-
-def _pending(figures: Figures | None) -> int | None:
-    return figures.pending if figures else None
+    # With ids, the workers' figure counts cancelled timers until their due second: it would not agree with the cells.
+    pending = figures.pending if figures and not page.settings.id_topic else None
+    return page.show("due.html", topic=topic or "", per_s=WORKER_PER_S * max(1, ready), pending=pending, **shown)
 
 
 def _instant(name: str, text: str, form: str, rest: str) -> int:

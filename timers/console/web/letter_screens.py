@@ -45,7 +45,7 @@ def selected(page: Page, given: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: given[name] for name in ("code", "topic", "queue") if given.get(name)}
     for name in ("since", "until"):
         if given.get(name):
-            found[name] = moment(name, given[name], page.now_s)
+            found[name] = moment(name, given[name], page.now_s, is_past=True)
     return found
 
 

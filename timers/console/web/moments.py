@@ -9,11 +9,17 @@ from timers.console.problems import Problem
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 
-FORMS = "now, 1h (from now), -1h (ago), 12:00 (today, UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
+FORMS = "now, 1h (from now), -1h (ago), 12:00 or tomorrow 09:00 (UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
+
+_DAY_S = 86_400
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
-def moment(name: str, text: str, now_s: float) -> int:
+def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
     """The epoch second that a text names.
+
+    Args:
+        is_past: a time without a day is the last one: at 03:00, 12:00 is yesterday's. Without this it is today's.
 
     Raises:
         Problem: it names none.
@@ -22,8 +28,12 @@ def moment(name: str, text: str, now_s: float) -> int:
     try:
         if text.lower() == "now":
             return int(now_s)
-        if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text, re.ASCII):
-            text = f"{format_due(int(now_s))[:10]} {text}"
+        found = re.fullmatch(r"(?:(yesterday|today|tomorrow)\b ?)?(\d{1,2}:\d{2}(?::\d{2})?)?", text.lower(), re.ASCII)
+        if text and found:
+            day, time = found[1], (found[2] or "00:00").zfill(5)
+            text = f"{format_due(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
+            second = parse_ahead(_instant(text), now_s)
+            return second - _DAY_S if is_past and day is None and second > now_s else second
         if text.startswith("-"):
             return parse_moment(text[1:], now_s)
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)

@@ -8,7 +8,7 @@ from typing import Any
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.web.board import Figures, Recent, lag_s
-from timers.console.web.diagnosis import findings, level
+from timers.console.web.diagnosis import findings, headline, level
 from timers.console.web.page import Page, Screen
 
 NEXT_TIMERS = 8
@@ -17,7 +17,7 @@ NEXT_TIMERS = 8
 async def overview(page: Page) -> Reply:
     """``GET /``"""
     figures, coming = await asyncio.gather(page.board.look(page), _coming(page))
-    found = findings(figures) if figures else []
+    found = findings(figures, page.board.new_letters()) if figures else []
     recent = page.board.recent()
     lags = [_tile(percent, recent, figures) for percent in (50, 99)]
     return page.show(
@@ -25,6 +25,7 @@ async def overview(page: Page) -> Reply:
         figures=figures,
         found=found,
         level=level(found) if figures else "unknown",
+        headline=headline(figures, found) if figures else "",
         recent=recent,
         lags=lags,
         coming=coming,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,7 +25,15 @@ def environment(base_path: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"iso": iso, "count": count, "bytes": size, "span": span, "data": data}
+    found.filters |= {
+        "iso": iso,
+        "field_time": field_time,
+        "count": count,
+        "bytes": size,
+        "span": span,
+        "data": data,
+        "ranges": ranges,
+    }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + assets.url(name), "link": link, "ago": ago}
     return found
 
@@ -38,6 +47,22 @@ def link(path: str, **parameters: Any) -> str:
 def iso(second: float) -> str:
     """An epoch second for people, in UTC."""
     return format_due(int(second)).replace("T", " ")
+
+
+def field_time(second: float) -> str:
+    """An epoch second as a person would write it in a filter, in UTC."""
+    return iso(second).removesuffix("Z").removesuffix(":00")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in their order, with neighbours as a range: ``0–2, 5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("–".join(map(str, each)) for each in found)
 
 
 def count(number: float | None) -> str:

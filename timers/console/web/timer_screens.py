@@ -73,18 +73,25 @@ async def history(page: Page) -> Reply:
 
 async def value(page: Page) -> Reply:
     """``GET /timer/value``: the value of the callback, as text, JSON or hex."""
-    form = page.given.get("as", "text")
     (found, *_) = (await page.api("getTimer", id=_id(page), value="1"))["timers"]
     shown, why_not = "", ""
     content = base64.b64decode(found["value"]) if "value" in found else None
     if content is None:
-        why_not = "The worker no longer has the value of this timer."
+        form, why_not = "text", "The worker no longer has the value of this timer."
     else:
+        form = page.given.get("as") or best_form(content)
         shown, why_not = in_form(content, form)
     length = len(content or b"")
     return page.show(
         "parts/value.html", id=_id(page), form=form, forms=VALUE_FORMS, shown=shown, why_not=why_not, length=length
     )
+
+
+def best_form(content: bytes) -> str:
+    """The form in which a value is shown first: an object or a list as JSON, bytes that are no text as hex."""
+    if in_form(content, "text")[1]:
+        return "hex"
+    return "json" if content.lstrip()[:1] in (b"{", b"[") and not in_form(content, "json")[1] else "text"
 
 
 def in_form(content: bytes, form: str) -> tuple[str, str]:
@@ -151,8 +158,9 @@ async def as_program(page: Page) -> Reply:
 
 async def set_timer(page: Page) -> Reply:
     """``POST /timers/new``"""
-    accepted = await page.api("setTimer", _body(await page.form()))
-    return page.show("parts/accepted.html", 201, accepted=accepted)
+    body = _body(await page.form())
+    accepted = await page.api("setTimer", body)
+    return page.show("parts/accepted.html", 201, accepted=accepted, has_id="id" in body)
 
 
 def _body(fields: dict[str, str]) -> dict[str, Any]:

@@ -155,9 +155,16 @@
     stop.hidden = !runs || !form;
     begin.hidden = runs || !form;
     begin.textContent = "Go on";
+    const started = box.querySelector("[data-started]");
+    if (started) started.hidden = !runs;
     if (hadFocus) (runs ? stop : begin).focus();
     if (runs && form && !box.querySelector(".htmx-request")) htmx.trigger(form, "begin");
   }
+
+  // To leave the page stops the steps, so the browser asks first.
+  addEventListener("beforeunload", (event) => {
+    if (document.querySelector('[data-steps][data-runs="1"]')) event.preventDefault();
+  });
 
   addEventListener("htmx:afterSettle", (event) => {
     const box = event.target.closest?.("[data-steps]");

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -172,5 +172,6 @@ def _worker(settings: Settings) -> Iterator[_Worker]:
         click.echo(f"worker: process {process.pid}, log {log}", err=True)
         yield worker
     finally:
-        click.echo("stopping ...", err=True)
+        with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
+            click.echo("stopping ...", err=True)
         worker.stop()

@@ -119,7 +119,7 @@ def test_pictures_of_all_screens(
     for name, path, shown in (
         ("lag", f"/lag?topic={TIMEOUTS}", "The newest"),
         ("timers", f"/timers?topic={TIMEOUTS}&prefix=order/", "order/1018"),
-        ("due", "/due", "timers of"),
+        ("due", "/due", " timers."),
         ("dead-letters", "/dead-letters?code=topic-unknown", "does not exist when the timer is due"),
         ("workers", "/workers", "Nothing is wrong"),
         ("queue", f"/queue?name={QUEUE}", "In flight, at most"),

@@ -17,7 +17,8 @@ def test_a_timer_is_set_found_and_cancelled(served: tuple[System, ConsoleProcess
     target = system.target()
     page = open_page(console.url).page
     page.goto(f"{console.url}/")
-    page.get_by_role("heading", name="All timers fire").wait_for()
+    fires = page.get_by_role("heading", name="All timers fire")
+    fires.or_(page.get_by_role("heading", name="when you have time")).wait_for()  # another test made dead letters
     page.get_by_role("link", name="New timer").click()
     page.get_by_label("Callback topic", exact=True).fill(target)
     page.get_by_label("Key", exact=True).fill("order-17")

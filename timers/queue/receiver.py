@@ -24,6 +24,7 @@ from timers.queue.ledger import Ledger
 from timers.queue.loading import load
 from timers.queue.settling import Partition
 from timers.queue.state import State
+from timers.queue.threads import call_in_thread
 from timers.queue.transport import Transport
 from timers.wire import topics
 
@@ -227,20 +228,15 @@ class Receiver:
         self._settles_with_copy = with_copy or monotonic() >= self._next_copy
         if self._settles_with_copy:
             self._next_copy = monotonic() + _COPY_S
-        self._settling = Future()
-        what = self._settling, self._settles_with_copy
-        threading.Thread(target=self._commit, args=what, name=f"queue-{self._terms.name}-commit", daemon=True).start()
+        name = f"queue-{self._terms.name}-commit"
+        self._settling = call_in_thread(name, self._commit, self._settles_with_copy)
 
-    def _commit(self, settling: Future[bool], with_copy: bool) -> None:
-        try:
-            waiting = self._state.waiting()
-            done = self._committer.commit_all(with_copy=with_copy)
-            if done:
-                self._state.committed(waiting)
-        except BaseException as error:
-            settling.set_exception(error)
-        else:
-            settling.set_result(done)
+    def _commit(self, with_copy: bool) -> bool:
+        waiting = self._state.waiting()
+        done = self._committer.commit_all(with_copy=with_copy)
+        if done:
+            self._state.committed(waiting)
+        return done
 
     def _wait_for_commit(self) -> None:
         if self._settling is not None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
 from timers.queue import records
 from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan
+from timers.queue.threads import call_in_thread
 from timers.wire.formats import future_by_id
 
 TRANSACTION_TIMEOUT_MS = 5000
@@ -283,18 +283,8 @@ class _Call:
     """
 
     def __init__(self, method: Callable[..., None], *arguments: Any) -> None:
-        self.outcome: Future[None] = Future()
         self._method = method
-        self._arguments = arguments
-        threading.Thread(target=self._run, name="queue-transaction", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._method(*self._arguments, _TIMEOUT_S)
-        except BaseException as error:
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(None)
+        self.outcome = call_in_thread("queue-transaction", method, *arguments, _TIMEOUT_S)
 
     @property
     def has_failed(self) -> bool:

@@ -127,17 +127,16 @@ class Board:
 
     async def _read(self, page: Page) -> None:
         try:
-            workers = (await page.api("workers"))["workers"]
-        except Problem as problem:
-            self._newest = Figures(page.call.console.now_s(), [], {}, problem)
-            return
-        except Exception:
-            logger.exception("the workers' figures cannot be read")
-            failed = Problem("failed", "the workers' figures cannot be read: see the log of the console")
-            self._newest = Figures(page.call.console.now_s(), [], {}, failed)
-            return
+            self._keep((await page.api("workers"))["workers"], page.call.console.now_s())
+        except Exception as error:
+            if not isinstance(error, Problem):
+                logger.exception("the workers' figures cannot be read")
+                error = Problem("failed", "the workers' figures cannot be read: see the log of the console")
+            self._newest = Figures(page.call.console.now_s(), [], {}, error)
+
+    def _keep(self, workers: list[dict[str, Any]], now_s: float) -> None:
         ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
-        self._newest = newest = Figures(page.call.console.now_s(), workers, ways)
+        self._newest = newest = Figures(now_s, workers, ways)
         if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
             self._kept.append(Look(newest.at_s, newest.pending, ways, newest.dead_lettered or 0))
         while self._kept[0].at_s < newest.at_s - KEPT_S:

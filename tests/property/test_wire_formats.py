@@ -234,7 +234,12 @@ def test_legal_topics_are_kafkas(name: str) -> None:
     assert topics.is_legal(name) == (legal and name not in (".", ".."))
 
 
-@given(TEXT, st.sampled_from(VERDICTS), st.none() | st.integers(0, 10**11), st.none() | st.integers(NO_VERSION, 10**18))
+@given(
+    TEXT,
+    st.sampled_from(VERDICTS),
+    st.none() | st.integers(0, checks.MAX_DUE_S),
+    st.none() | st.integers(NO_VERSION, 10**18),
+)
 def test_a_verdict_is_json_and_read_as_it_was_told(
     id: str, said: VerdictName, due_s: int | None, version: int | None
 ) -> None:

@@ -74,7 +74,7 @@ check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, pr
 	@$(MAKE) --no-print-directory --keep-going --jobs $(WAITING_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
 
-PARTS = unit property clients simulation others
+PARTS = unit-a unit-b property clients simulation others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark
@@ -83,7 +83,9 @@ PART_simulation = tests/simulation
 PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
 # These mostly wait for librdkafka, with its mock cluster.
 PART_clients = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
-PART_unit = $(filter-out $(PART_clients), $(wildcard tests/unit/test_*.py))
+# Two halves of about the same length.
+PART_unit-a = $(filter-out $(PART_clients), $(wildcard tests/unit/test_[a-l]*.py))
+PART_unit-b = $(filter-out $(PART_clients), $(wildcard tests/unit/test_[m-z]*.py))
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from timers.core.accepting import ReadAgain
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
+from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Forwarded, Tick
 from timers.partition import PartitionSpec
@@ -127,6 +130,36 @@ class MachineRig:
     def keys(self) -> list[OrderKey]:
         """Order keys of all stored rows."""
         return [(due_s, row[0]) for due_s, rows in self.store.scan(NEVER, 10**12) for row in rows]
+
+
+class RandomRig(MachineRig):
+    """A machine to which random events happen. It keeps the time when it is opened again."""
+
+    def open(self, **changes: Any) -> Machine:
+        machine = super().open(**changes)
+        self.observe(self.tick_ms / 1000)
+        return machine
+
+    @contextmanager
+    def opened_again(self) -> Iterator[None]:
+        """Open the machine again if it is lost meanwhile, as a worker does."""
+        try:
+            yield
+        except Lost:
+            self.open()
+        except ReadAgain:
+            pass  # the end of a replay, at a time when nothing new may be accepted
+
+    def happen(self, what: str) -> None:
+        """Do what may happen to any machine: "chunk", "commit", "lost" (the next commit), "restart" or "lose disk"."""
+        if what == "chunk":
+            self.machine.fire_chunk()
+        elif what == "commit":
+            self.machine.commit_progress(even_if_idle=True)
+        elif what == "lost":
+            self.outbox.failing = 1
+        else:
+            self.open(wipe=what == "lose disk")
 
 
 class NativeRig(MachineRig):

@@ -11,6 +11,7 @@ import shutil
 import struct
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -152,8 +153,9 @@ class SimulatedWorker:
                 self.loop.step()
             _ = machine.oldest_due_s
             next(machine.waiting(machine.progress.fired_through), None)
-        except Lost:
+        except Lost as error:
             del machine
+            traceback.clear_frames(error.__traceback__)  # an iterator in a frame would keep the store's files locked
             self.store.close()
             self.open()
         self._applied = self.store.applied

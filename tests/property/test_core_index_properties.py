@@ -8,14 +8,12 @@ from typing import Any, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.machines import BY_ID, HORIZON_S, MachineRig
-from timers.core.accepting import ReadAgain
+from tests.harness.machines import BY_ID, HORIZON_S, RandomRig
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
-from timers.core.ports import Lost
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
 from timers.testing import ListOutbox
@@ -28,16 +26,11 @@ TOPIC = "timer-request-by-id"
 NEVER_FORGET_S = 10**6
 
 
-class Rig(MachineRig):
-    """A machine of timers with ids that keeps the time when it is opened again."""
+class Rig(RandomRig):
+    """A machine of timers with ids."""
 
     def __init__(self, chunk_timers: int = 2, retention_s: int = NEVER_FORGET_S) -> None:
         super().__init__(BY_ID, Limits(chunk_timers, 10**9, 1000), topic=TOPIC, retention_s=retention_s)
-
-    def open(self, **changes: Any) -> Machine:
-        machine = super().open(**changes)
-        self.observe(self.tick_ms // 1000)
-        return machine
 
 
 def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[OrderKey], dict[bytes, Entry]]:
@@ -95,7 +88,7 @@ EVENTS = st.one_of(
 
 def happen(rig: Rig, event: Event) -> None:
     what, argument = event
-    try:
+    with rig.opened_again():
         if what == "set":
             id, due_s = argument
             value = future.encode("t", "k", b"%d" % rig.log.end(TOPIC, 0))
@@ -114,18 +107,8 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "tick":
             rig.log.clock.now_ms = argument * 1000
             rig.observe(argument)
-        elif what == "chunk":
-            rig.machine.fire_chunk()
-        elif what == "commit":
-            rig.machine.commit_progress(even_if_idle=True)
-        elif what == "lost":
-            rig.outbox.failing = 1
         else:
-            rig.open(wipe=what == "lose disk")
-    except Lost:
-        rig.open()
-    except ReadAgain:
-        pass  # the end of a replay, at a time when nothing new may be accepted
+            rig.happen(what)
 
 
 @given(EVENTS, st.integers(1, 4), st.sampled_from([2, NEVER_FORGET_S]), st.integers(1, 5))

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.machines import HORIZON_S, NativeRig
-from timers.core.accepting import ReadAgain
+from tests.harness.machines import HORIZON_S, NativeRig, RandomRig
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
-from timers.core.machine import Machine
-from timers.core.ports import Lost
-from timers.core.timer import Fetched, Tick
+from timers.core.timer import Fetched
 
 
-class Rig(NativeRig):
-    """A machine that keeps the time when it is opened again."""
+class Rig(RandomRig, NativeRig):
+    """A machine of timers without ids."""
 
     def __init__(self, chunk_timers: int = 2, max_bytes: int = 1000) -> None:
         super().__init__(limits=Limits(chunk_timers, 10**9, max_bytes))
-
-    def open(self, **changes: Any) -> Machine:
-        machine = super().open(**changes)
-        machine.observe(Tick(self.tick_ms))
-        return machine
 
 
 Event: TypeAlias = tuple[str, int]
@@ -55,27 +47,17 @@ WITH_SETTINGS = many(*FLOW, TROUBLE, st.tuples(st.just("setting"), st.sampled_fr
 
 def happen(rig: Rig, event: Event) -> None:
     what, number = event
-    try:
+    with rig.opened_again():
         if what == "request":
             rig.ask(number, value=bytes((7 * number) % 60))
         elif what == "fetch":
             rig.read(number)
         elif what == "tick":
             rig.observe(number)
-        elif what == "chunk":
-            rig.machine.fire_chunk()
-        elif what == "commit":
-            rig.machine.commit_progress(even_if_idle=True)
-        elif what == "lost":
-            rig.outbox.failing = 1
         elif what == "setting":
             rig.open(limits=replace(rig.spec.limits, max_request_bytes=number))
         else:
-            rig.open(wipe=what == "lose disk")
-    except Lost:
-        rig.open()
-    except ReadAgain:
-        pass  # the end of a replay, at a time when nothing new may be accepted
+            rig.happen(what)
 
 
 def recovered(rig: Rig) -> list[OrderKey]:

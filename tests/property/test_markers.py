@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.harness.machines import HORIZON_S, MARKERS, MachineRig
+from tests.harness.machines import HORIZON_S, MARKERS, RandomRig
 from tests.simulation.marker_mutations import (
     IgnoresEnds,
     JudgesByWhatHasFired,
@@ -16,12 +16,10 @@ from tests.simulation.marker_mutations import (
     KeepAlivesNeverCount,
     ReplaysTheLastMarker,
 )
-from timers.core.accepting import ReadAgain
 from timers.core.index import Index
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.markers import MarkerIndex
-from timers.core.ports import Lost
 from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore
@@ -58,11 +56,10 @@ class MarkerOutbox(ListOutbox):
         self._rows = []
 
 
-class Rig(MachineRig):
-    """A machine of markers that keeps the time when it is opened again."""
+class Rig(RandomRig):
+    """A machine of markers."""
 
     def __init__(self, chunk_timers: int = 2, index: type[MarkerIndex] = MarkerIndex) -> None:
-        self.tick_ms = 0
         super().__init__(
             MARKERS,
             Limits(chunk_timers, 10**9, 1000),
@@ -70,12 +67,6 @@ class Rig(MachineRig):
             outbox=MarkerOutbox(self),
             classes=Classes(marker_index=index),
         )
-
-    def open(self, **changes: Any) -> Machine:
-        second = self.tick_ms // 1000
-        machine = super().open(**changes)
-        self.observe(second)
-        return machine
 
 
 def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, Any]]:
@@ -124,7 +115,7 @@ EVENTS = st.one_of(
 def happen(rig: Rig, event: Event) -> None:
     what, argument = event
     clock = rig.log.clock
-    try:
+    with rig.opened_again():
         if what == "start":
             id, after_ms = argument
             value = marker.encode_start(id, b"queue", b"%d" % rig.log.end(TOPIC, 0), after_ms)
@@ -141,18 +132,8 @@ def happen(rig: Rig, event: Event) -> None:
             clock.now_ms += argument
         elif what == "tick":
             rig.observe(clock.now_ms / 1000)
-        elif what == "chunk":
-            rig.machine.fire_chunk()
-        elif what == "commit":
-            rig.machine.commit_progress(even_if_idle=True)
-        elif what == "lost":
-            rig.outbox.failing = 1
         else:
-            rig.open(wipe=what == "lose disk")
-    except Lost:
-        rig.open()
-    except ReadAgain:
-        pass  # the end of a replay, at a time when nothing new may be accepted
+            rig.happen(what)
 
 
 def finish(rig: Rig) -> None:

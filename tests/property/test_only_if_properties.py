@@ -7,14 +7,12 @@ from typing import Any, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.machines import BY_ID, MachineRig
-from timers.core.accepting import ReadAgain
+from tests.harness.machines import BY_ID, RandomRig
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import CONDITIONS
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, REFUSED, REPLACED, SET, Entry
-from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
@@ -43,7 +41,7 @@ EVENT = st.one_of(
 )
 
 
-class Rig(MachineRig):
+class Rig(RandomRig):
     """A machine of timers with ids, over random events."""
 
     def __init__(self, level: int) -> None:
@@ -53,16 +51,7 @@ class Rig(MachineRig):
         self.log.clock.now_ms = 100_000
         self.observe(100)
 
-    def happen(self, event: Event) -> None:
-        what, argument = event
-        try:
-            self._do(what, argument)
-        except Lost:
-            self.reopen()
-        except ReadAgain:
-            pass  # the end of a replay, at a time when nothing new may be accepted
-
-    def _do(self, what: str, argument: Any) -> None:
+    def happen(self, what: str, argument: Any = None) -> None:
         now_s = self.log.clock.now_ms // 1000
         if what in ("set", "cancel"):
             id, delay_s, condition = argument
@@ -73,22 +62,12 @@ class Rig(MachineRig):
             self.log.clock.now_ms += 1000 * argument
         elif what == "tick":
             self.observe(now_s)
-        elif what == "chunk":
-            self.machine.fire_chunk()
-        elif what == "commit":
-            self.machine.commit_progress(even_if_idle=True)
         elif what == "raise":
             self.machine.raise_level(CONDITIONS)
-        elif what == "lost":
-            self.outbox.failing = 1
         elif what == "retention":
-            self.reopen(retention_s=argument)
+            self.open(retention_s=argument)
         else:
-            self.reopen(wipe=what == "lose disk")
-
-    def reopen(self, **changes: Any) -> None:
-        super().open(**changes)
-        self.observe(self.tick_ms // 1000)
+            super().happen(what)
 
     def write(self, id: bytes, due_s: int | None, condition: str | None) -> None:
         sources = [record.source for record in self.log.fetch(TOPIC, 0, 0).records if record.key == id]
@@ -120,7 +99,8 @@ class Rig(MachineRig):
 def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], level: int, piece: int) -> None:
     rig = Rig(level)
     for event in events:
-        rig.happen(event)
+        with rig.opened_again():
+            rig.happen(*event)
         if not rig.machine.recovering:
             assert rig.recovered(piece) == rig.state(rig.store, rig.machine)
 
@@ -130,9 +110,10 @@ def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], level
 def test_each_condition_gets_one_verdict_and_no_refused_request_fires(events: list[Event]) -> None:
     rig = Rig(CONDITIONS)
     for event in events:
-        rig.happen(event)
+        with rig.opened_again():
+            rig.happen(*event)
     rig.outbox.failing = 0
-    rig.reopen()
+    rig.open()
     end_s = max(rig.machine.progress.fired_through[0], rig.tick_ms // 1000, rig.log.clock.now_ms // 1000) + END_S
     rig.log.clock.now_ms = end_s * 1000
     rig.observe(end_s)
@@ -170,5 +151,5 @@ def test_a_request_that_is_repeated_becomes_one_timer_until_the_retention_after_
         assert (verdict.verdict == SET) == (now_s >= protected_until_s.get(id, 0))
         if verdict.verdict == SET:
             protected_until_s[id] = max(now_s, now_s + delay_s) + RETENTION_S
-        rig.happen((then, None))
+        rig.happen(then)
         rig.read_all()

@@ -165,8 +165,7 @@ def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list
 
 def broker(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     injected = _inject(state, fault, held)
-    state.brokers_up = False
-    state.brokers.kill()
+    state.kill_brokers()
     yield fault.down_s
     state.restart_brokers()
     return _over(injected)

@@ -78,6 +78,9 @@ class RoundState:
     alone: bool = False
     failures: list[str] = field(default_factory=list)
     _asker: AdminClient | None = None
+    _no_broker: bool = False
+    _first_broker_at: float = 0.0
+    """When brokers ran again after all had been killed."""
 
     def add(self, clock_offset_s: float) -> Member:
         """Start one more worker."""
@@ -102,9 +105,15 @@ class RoundState:
             self._asker = None
             return None
 
+    def kill_brokers(self) -> None:
+        """Kill all brokers."""
+        self.brokers_up, self._no_broker = False, True
+        self.brokers.kill()
+
     def restart_brokers(self) -> None:
         """Start the brokers that were killed."""
         self.brokers.start()
+        self._no_broker, self._first_broker_at = False, time.time()
         self.note_brokers_up()
 
     def note_brokers_up(self) -> None:
@@ -149,6 +158,8 @@ class RoundState:
                 said = " ".join(member.worker.sentences) or member.worker.tail()
                 if FENCED in said:
                     self.console(f"{member.name} was fenced and ended: {said}")
+                elif NO_BROKER in said and (self._no_broker or member.worker.started_at < self._first_broker_at):
+                    self.console(f"{member.name} was started while no broker ran, and ended: {said}")
                 else:
                     self.failures.append(f"{member.name} ended by itself, exit {member.worker.exit_code()}: {said}")
                     self.console(self.failures[-1])
@@ -157,6 +168,9 @@ class RoundState:
 
 NOTICED = " is damaged, "
 """Part of the line that a worker logs for a damaged store."""
+
+NO_BROKER = "did not answer or refused"
+"""Part of the sentence with which a worker ends if no broker answers for half a minute after its start."""
 
 FENCED = "was taken over by another worker"
 """Part of the sentence with which a fenced worker ends."""

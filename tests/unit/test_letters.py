@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from timers.config.settings import Settings
 from timers.core.timer import Rejected
+from timers.dead_letters import retrying
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, QueueTopics
 from timers.dead_letters.retrying import decide
+from timers.kafka.known_topics import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -192,6 +195,39 @@ def test_which_requests_may_be_published_again() -> None:
     )
     assert judgement(bad, bad.request, force=True).request == bad.request
     assert "no longer in its topic" in judgement(fine, None, force=True).reason
+
+
+@pytest.mark.parametrize(("code", "waits"), [("topic-unknown", True), ("target-failing", False)])
+def test_workers_know_a_new_topic_before_its_timers_are_published_again(
+    code: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+
+    class Log:
+        def spans(self, letter_filter: LetterFilter) -> None: ...
+
+        def marks(self) -> dict[Any, Mark]:
+            return {}
+
+        def read(self, letter_filter: LetterFilter, spans: Any) -> list[Letter]:
+            return [letter(code=code)]
+
+        def original(self, one: Letter) -> RequestRecord | None:
+            return one.request
+
+    class Retrier:
+        def publish(self, group: list[Any]) -> list[str]:
+            happened.append("published")
+            return ["timer-request/0/99"] * len(group)
+
+    monkeypatch.setattr(retrying, "sleep", happened.append)
+    monkeypatch.setattr(retrying, "monotonic", lambda: 100.0)
+    log: Any = Log()
+    retrier: Any = Retrier()
+    retry = retrying.Retry(Settings(), log, LetterFilter(), force=False)
+    assert [source for _, source in retry.publish(retrier)] == ["timer-request/0/99"]
+    assert happened == [*([retrying.NEW_TOPIC_S] if waits else []), "published"]
+    assert retrying.NEW_TOPIC_S > UNKNOWN_FOR_S
 
 
 def test_a_dead_letter_with_a_part_of_the_value_is_published_only_with_the_whole_request() -> None:

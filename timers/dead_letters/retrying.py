@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import NamedTuple, TypeAlias
 
 from timers.config.settings import Settings
@@ -13,6 +14,7 @@ from timers.dead_letters.letter_log import LetterLog
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.dead_letters.retrier import Retrier
 from timers.errors import TimersError
+from timers.kafka.known_topics import UNKNOWN_FOR_S
 from timers.wire import dead_letter
 from timers.wire import headers as h
 from timers.wire.dead_letter import Mark
@@ -22,6 +24,10 @@ from timers.wire.headers import Header
 MAX_REQUESTS = 500
 MAX_BYTES = 4 * 1024 * 1024
 """Limits of one transaction: readers of the request topics wait for its end."""
+
+NEW_TOPIC_S = UNKNOWN_FOR_S + 0.5
+"""Seconds after which workers know a topic that was created: so long they remember that it did not exist, and brokers
+learn of it. A timer that fires earlier would become a dead letter again."""
 
 LetterAndRequest: TypeAlias = tuple[Letter, RequestRecord]
 """A dead letter and its request."""
@@ -53,6 +59,7 @@ class Retry:
         self._force = force
         self._spans = log.spans(letter_filter)
         self._marks = log.marks()
+        self._begun = monotonic()
 
     def preview(self, now_s: float) -> Preview:
         """Count what :meth:`publish` would publish.
@@ -80,6 +87,8 @@ class Retry:
     def publish(self, retrier: Retrier) -> Iterator[tuple[Letter, str]]:
         """Publish the requests in transactions. Yields each letter and its request's new source after the commit."""
         for group in groups(self._letters_to_publish(), _size, MAX_REQUESTS, MAX_BYTES):
+            if any(letter.decoded.code == "topic-unknown" for letter, _ in group):
+                sleep(max(0.0, self._begun + NEW_TOPIC_S - monotonic()))
             for (letter, _), source in zip(group, retrier.publish(group), strict=True):
                 yield letter, source
 

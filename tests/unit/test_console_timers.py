@@ -34,6 +34,7 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
             assert response.status == 200
             assert response.headers["ETag"] == '"sim-requests/0/1"'
             assert (await response.json())["timers"][0]["key"] == "k"
+            assert (await response.text()).endswith("}\n")  # so that answers in a terminal are lines
         status, answer = await answer_of(client, "GET", "/v1/timer/history", params={"id": "a/b ü"})
         assert (status, answer["events"][0]["what"], answer["unread"][0]["topic"]) == (200, "set", "t")
         status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "a/b ü"}, json=TIMER)
@@ -116,6 +117,7 @@ async def test_what_would_be_a_dead_letter_is_refused_with_its_code(body: Any, s
         async with client.post("/v1/timers", json=body) as response:
             answer = await response.json(content_type=None)
             assert response.content_type == "application/problem+json"
+            assert (await response.text()).endswith("}\n")
         assert (response.status, answer["code"]) == (status, code), answer
         assert len(answer["detail"]) > 10
     assert cluster.timers == {}

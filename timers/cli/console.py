@@ -24,7 +24,7 @@ _TOKEN_BYTES = 32
 @click.option("--hash-password", is_flag=True, help="Read a password, and print its hash for the file of users.")
 @click.option("--new-token", is_flag=True, help="Print a new bearer token, and its hash for the file of users.")
 def console(hash_password: bool, new_token: bool) -> None:
-    """Run the console: an HTTP API to set, find, change and watch timers.
+    """Run the console: an HTTP API, with pages for a browser, to set, find, change and watch timers.
 
     It keeps no state. It asks the brokers at TIMERS_BROKERS and the worker at TIMERS_WORKER_URL. By default it only
     reads, and only this machine reaches it: docs/http-api.md says who may do what.

@@ -15,6 +15,7 @@ from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
 from timers.config.settings import Settings
+from timers.counted import counted
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RECEIVER_CODES
 
@@ -137,7 +138,7 @@ def show_letters(
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
-    click.echo(f"{total:,} dead letters{f': {by_code}' if total else ''}{only}", err=True)
+    click.echo(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}", err=True)
 
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
@@ -254,12 +255,12 @@ def publish_again(
         plan = Retry(settings, log, letter_filter, force=force)
         preview = plan.preview(time.time())
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if preview.overdue else ""
-        click.echo(f"{_requests(preview.requests)} to publish again{overdue}", err=True)
+        click.echo(f"{counted(preview.requests, 'request')} to publish again{overdue}", err=True)
         for reason, count in preview.left_out.most_common():
             click.echo(f"{count:,} left out: {reason}", err=True)
         if retrier is None or not preview.requests:
             return
-        question = f"Publish {_requests(preview.requests)} again?"
+        question = f"Publish {counted(preview.requests, 'request')} again?"
         if ask and not click.confirm(question, err=True):
             click.echo("nothing published", err=True)
             raise click.exceptions.Exit(1)
@@ -271,8 +272,4 @@ def publish_again(
                 fields = {"position": letter.position, "code": code, "source": former, "retried_as": source}
                 output.show(fields, f"{letter.position} {code} {former} -> {source}")
         finally:
-            click.echo(f"{_requests(published)} published again", err=True)
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
+            click.echo(f"{counted(published, 'request')} published again", err=True)

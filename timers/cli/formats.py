@@ -19,7 +19,8 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS
 def formats(output: Output) -> None:
     """Show which request formats are on, their topics and settings, and which setting turns on the others.
 
-    A request format is how producers write their requests. Workers use their own settings: run this with the same.
+    A request format is how producers write their requests. The command shows its own settings: run it with the same as
+    the workers.
     """
     settings = Settings.load()
     topics = {topic for entry in REQUEST_FORMATS for topic in entry.topics(settings)}

@@ -12,6 +12,7 @@ from timers.asking import ask, missing
 from timers.cli.output import Output, output_option
 from timers.client.times import parse_ahead
 from timers.config.settings import Settings
+from timers.counted import counted
 from timers.errors import QueryError
 from timers.wire import query as wire
 from timers.wire.printable import one_line
@@ -52,7 +53,7 @@ def list(  # the command's name
     pages = _Pages(Settings.load(), query, limit)
     output.table(_COLUMNS, _WIDTHS, ((timer, _cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
-    click.echo(f"{pages.count:,} timers{more}", err=True)
+    click.echo(f"{counted(pages.count, 'timer')}{more}", err=True)
     if pages.missing:
         raise QueryError(f"this is not all: no worker answers for {missing({'missing': pages.missing})}")
 

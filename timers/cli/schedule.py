@@ -19,6 +19,7 @@ from timers.cli.reach import load_settings
 from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
 from timers.core.operation import REFUSED
+from timers.counted import counted
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 from timers.wire.verdict import VerdictMessage
@@ -196,7 +197,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             except PartlyPublishedError as error:
                 failure, ids = error, error.ids
             except KeyboardInterrupt:
-                click.echo(f"interrupted: the first {len(numbers):,} timers may be scheduled", err=True)
+                click.echo(f"interrupted: the first {counted(len(numbers), 'timer')} may be scheduled", err=True)
                 raise
     _warn_of_missing_topics(settings, topics)
     for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
@@ -204,7 +205,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
     if failure is not None:
         _fail(failure, [number for number, timer_id in zip(numbers, ids, strict=True) if timer_id is None])
-    click.echo(f"{len(numbers):,} timers scheduled", err=True)
+    click.echo(f"{counted(len(numbers), 'timer')} scheduled", err=True)
 
 
 def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[bytes]) -> list[str]:

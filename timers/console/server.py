@@ -199,7 +199,10 @@ class Server:
         if self._site.is_for_people(request):
             return self._site.problem(request, problem)
         return web.Response(
-            text=json.dumps(problem.body), status=problem.status, headers=problem.headers, content_type=CONTENT_TYPE
+            text=f"{json.dumps(problem.body)}\n",
+            status=problem.status,
+            headers=problem.headers,
+            content_type=CONTENT_TYPE,
         )
 
 
@@ -231,7 +234,7 @@ async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse
 def _response(reply: Reply) -> web.Response:
     if isinstance(reply.body, bytes):
         return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
-    text = json.dumps(reply.body, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(reply.body, ensure_ascii=True, separators=(",", ":")) + "\n"  # a terminal shows it as a line
     return web.Response(text=text, status=reply.status, headers=reply.headers, content_type=JSON)
 
 

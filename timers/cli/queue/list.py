@@ -9,6 +9,7 @@ import click
 
 from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
+from timers.counted import counted
 from timers.errors import QueueError
 
 _COLUMNS = ("NAME", "TOPIC", "DEPTH", "OLDEST", "PROCESSES")
@@ -55,4 +56,4 @@ def list(output: Output) -> None:  # the command's name
     output.table(_COLUMNS, _WIDTHS, rows())
     for error in failures.values():
         click.echo(str(error), err=True)
-    click.echo(f"{len(names):,} queues", err=True)
+    click.echo(counted(len(names), "queue"), err=True)

@@ -9,6 +9,7 @@ import click
 from timers.cli.output import Output, output_option
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
+from timers.counted import counted
 
 
 @click.command()
@@ -30,8 +31,9 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
     inspection = Inspection(settings)
     topic = topic or inspection.topic_of(name)
     depth = inspection.stats(name, topic, with_delayed=False).depth
-    if not yes and not click.confirm(f"Mark {depth:,} messages of {name!r} as done?", err=True):
+    messages = f"{counted(depth, 'message')} of {name!r}"
+    if not yes and not click.confirm(f"Mark {messages} as done?", err=True):
         click.echo("nothing was changed", err=True)
         raise click.exceptions.Exit(1)
     inspection.purge(name, topic)
-    output.show({"name": name, "topic": topic, "purged": depth}, f"{depth:,} messages of {name!r} are done")
+    output.show({"name": name, "topic": topic, "purged": depth}, f"done: {messages}")

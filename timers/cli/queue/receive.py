@@ -11,6 +11,7 @@ from timers.cli.output import Output, output_option
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
+from timers.counted import counted
 from timers.wire.printable import json_value, one_line
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def receive(
                 click.echo(f"waiting for messages of {name!r} ...", err=True)
         queue.settle()
     what = "acknowledged" if ack else "rejected" if reject is not None else "to be retried" if retry else "shown"
-    click.echo(f"{shown:,} messages {what}", err=True)
+    click.echo(f"{counted(shown, 'message')} {what}", err=True)
 
 
 def _fields(message: Message) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from timers.cli.main import INTERRUPTED
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
+from timers.counted import counted
 from timers.signals import on_signals
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def run(
         else:
             queue.run(handler, concurrency=concurrency, processes=processes or 0)
     done = queue.counters()
-    dead = f"{done.dead.total():,} dead letters"
+    dead = counted(done.dead.total(), "dead letter")
     click.echo(f"stopped: {done.acked:,} acknowledged, {done.retried:,} retried, {dead}", err=True)
 
 

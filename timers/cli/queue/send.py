@@ -15,6 +15,7 @@ from timers.cli.queue.options import legal_topic
 from timers.cli.reach import load_settings
 from timers.cli.schedule import header
 from timers.client.times import from_now, parse_due, parse_duration
+from timers.counted import counted
 from timers.errors import PublishError, TimersError
 from timers.wire.query import format_due
 
@@ -114,4 +115,4 @@ def _send_lines(queue: Queue, lines: BinaryIO, key: str | None, headers: list[tu
             raise PublishError(
                 f"{error}. The first {sent:,} lines were sent, and of the next {_BATCH:,} some may have been"
             ) from error
-    click.echo(f"{sent:,} messages sent", err=True)
+    click.echo(f"{counted(sent, 'message')} sent", err=True)

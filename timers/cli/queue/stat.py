@@ -10,6 +10,7 @@ import click
 from timers.cli.output import Output, output_option
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
+from timers.counted import counted
 
 if TYPE_CHECKING:
     from timers.queue.inspection import QueueStats
@@ -57,7 +58,7 @@ def _lines(stats: QueueStats, worker_url: str) -> list[str]:
     rows = [
         ("queue", stats.name),
         ("topic", f"{stats.topic}, {sum(each.topic == stats.topic for each in stats.partitions)} partitions"),
-        ("depth", f"{stats.depth:,} messages are not done; {returned:,} of them came back from a retry"),
+        ("depth", f"{counted(stats.depth, 'message')} not done, {returned:,} of them from a retry"),
         ("delayed", delayed),
         ("oldest", age),
         ("processes", f"{stats.processes:,}"),

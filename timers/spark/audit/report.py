@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from timers import __version__
 from timers.config.settings import Settings
+from timers.counted import counted
 from timers.spark.audit import charts, gaps
 from timers.spark.audit.figures import FAULTY, UNASKED
 from timers.spark.audit.findings import CLEAN, FAULTS, MAX_LISTED, STATUSES, Findings
@@ -197,10 +198,6 @@ def _storage(findings: Findings) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def when(second: int | None) -> str:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from timers.config.settings import Settings
+from timers.counted import counted
 from timers.errors import SettingsError
 from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
@@ -84,7 +85,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     for interrupted, starts in ledger.unfinished():
         found = ledger.add(interrupted, _in_topic(spark, job, starts, topics.ends([topic])))
         ledger.end(interrupted)
-        say(f"an interrupted run had sent {found:,} timers")
+        say(f"an interrupted run had sent {counted(found, 'timer')}")
     read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
     read = read.persist(StorageLevel.DISK_ONLY)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]

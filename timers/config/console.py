@@ -58,10 +58,10 @@ class ConsoleDeclarations:
     )
     console_proxies: tuple[str, ...] = setting(
         variables.networks,
-        "Addresses of the proxies whose header TIMERS_CONSOLE_PROXY_HEADER is a login. The proxy must remove this "
-        "header from the requests of its clients.",
+        "Addresses or networks of the proxies whose header TIMERS_CONSOLE_PROXY_HEADER is a login. The proxy must "
+        "remove this header from the requests of its clients.",
         default=(),
-        unit="address,...",
+        unit="address or network,...",
     )
     console_proxy_header: str = setting(
         _HEADER, "Header in which a proxy of TIMERS_CONSOLE_PROXIES names the user.", default="X-Forwarded-User"
@@ -79,11 +79,11 @@ class ConsoleDeclarations:
     )
     console_workers: tuple[str, ...] = setting(
         variables.networks,
-        "Addresses of workers that the console may ask for health and metrics. It finds the workers in the consumer "
-        "group of the app, which other clients of the brokers may join with any address. This machine and "
+        "Addresses or networks of workers that the console may ask for health and metrics. It finds the workers in the "
+        "consumer group of the app, which other clients of the brokers may join with any address. This machine and "
         "TIMERS_WORKER_URL are always allowed.",
         default=(),
-        unit="address,...",
+        unit="address or network,...",
     )
     console_secret_file: Path | None = setting(
         variables.file,

@@ -90,8 +90,8 @@ class Declarations(ConsoleDeclarations):
     )
     worker_url: str = setting(
         variables.url,
-        "The worker that `timers get` and `timers list` ask. Any worker of the app can answer, because it asks the "
-        "others. Unset: TIMERS_WEB_PORT of this machine.",
+        "The worker that `timers get`, `timers list` and the console ask. Any worker of the app can answer, because it "
+        "asks the others. Unset: TIMERS_WEB_PORT of this machine.",
         default="",
         unit="URL",
     )

@@ -1,12 +1,12 @@
 """Invoices that are written once: a consumer of a queue, with its effect in a database.
 
-    invoices ──► [ write ] ──► table of invoices and inbox, in one transaction ──► acknowledged
+    paid-orders ──► [ write ] ──► table of invoices and inbox, in one transaction ──► acknowledged
                      ├── the database is locked: retried after 5 s, 10 s, 20 s ...
                      └── no such order: a dead letter, which `timers queue redrive` puts back
 
 Run it (examples/README.md):
 
-    timers queue run invoices examples.invoices:write --concurrency 4
+    timers queue run paid-orders examples.invoices:write --concurrency 4
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ app = faust.App(
     store="memory://",
     topic_partitions=PARTITIONS,
     stream_wait_empty=False,
-    web_port=int(os.environ.get("ORDERS_WEB_PORT", "6067")),  # 6066 is the timers worker's
+    web_port=int(os.environ.get("ORDERS_WEB_PORT", "6068")),  # 6066 is the worker's, 6067 the console's
 )
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from timers.config.settings import Settings, describe
 from timers.dead_letters.meanings import MEANINGS
-from timers.wire import topics
 from timers.wire.dead_letter import CODES, CODES_WHEN_DUE, RECEIVER_CODES, RETRIES_EXHAUSTED
 from timers.worker.metrics.catalog import METRICS
 
@@ -40,11 +39,7 @@ def test_settings_topics_metrics_and_options_exist() -> None:
     assert set(re.findall(r"`(TIMERS_[A-Z_]+)", DOC)) <= {setting.env for setting, _, _ in describe(settings)}
     assert set(re.findall(r"`(timers_[a-z_]+)`", DOC)) <= {entry.name for entry in METRICS}
     internal = set(re.findall(r"`<app id>-([a-z-]+)`", DOC))
-    assert {f"app-{name}" for name in internal} == {
-        settings.retry_topic,
-        settings.retried_topic,
-        topics.retrier_id("app"),
-    }
+    assert {f"app-{name}" for name in internal} == {settings.retry_topic, settings.retried_topic}
     group = importlib.import_module("timers.cli.dead_letters").dead_letters
     options = {name for command in group.commands.values() for option in command.params for name in option.opts}
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", DOC)) <= options

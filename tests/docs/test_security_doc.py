@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.harness.acls import worker_acls
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
+from timers.wire import topics
 
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
@@ -39,6 +40,12 @@ def test_the_least_acls_are_those_that_are_tried() -> None:
         for rule in worker_acls(Settings(), "timers", "orders")
     }
     assert said == tried
+
+
+def test_the_rights_to_retry_dead_letters_are_named() -> None:
+    settings = Settings()
+    for name in (settings.retried_topic, topics.retrier_id(settings.app_id)):
+        assert f"`{name}`" in DOC
 
 
 def test_each_setting_it_names_is_one() -> None:

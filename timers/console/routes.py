@@ -247,8 +247,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/pending",
         "pending",
         READER,
-        "Count pending timers by second, minute, hour or day. It counts for two seconds; `next` counts on. The counts "
-        "of two pages of one group are to be added.",
+        "Count pending timers by second, minute, hour or day. A page counts for two seconds, and `next` goes on. Two "
+        "pages may count the same group: add the numbers.",
         (Answer(200, "the counts", "Counts"),),
         (
             Parameter("by", s.string("size of a group", enum=["second", "minute", "hour", "day"], default="minute")),

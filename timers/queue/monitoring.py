@@ -53,8 +53,8 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_delayed{queue}",
-        "Timers that will bring a message, retries among them, at most 1,000 for each of two topics. Every process "
-        "shows all of them; none does while no worker answers.",
+        "Timers that will bring a message, retries among them: at most 1,000 to the queue's topic and 1,000 to its "
+        "returns topic. Every process shows all of them; while no worker answers, no process does.",
         lambda reading: [] if reading.delayed is None else [((reading.name,), reading.delayed)],
     ),
     Entry(

@@ -203,7 +203,7 @@ def test_a_retry_asks_first_and_publishes_the_unchanged_request_once(
     code, out, err = run("retry", *selection)
     assert (code, out.strip()) == (1, "")  # click asks with a space of its own
     assert "Publish 3 requests again? [y/N]" in err
-    assert err.endswith("nothing published\n")
+    assert err.endswith("nothing was published again\n")
 
     running.create_topic(nowhere, 1)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))

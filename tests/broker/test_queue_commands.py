@@ -81,6 +81,8 @@ def test_a_rejected_message_is_listed_put_back_and_acknowledged(running: System,
     position = letters[0]["position"].partition("/")[2]
     code, _, err = run("redrive", name, position)
     assert code == 2 and "add --yes" in err
+    code, out, err = run("redrive", name, position, "--dry-run")
+    assert (code, out, err) == (0, "", "1 message to put back\n")
     (again,) = succeed(run, "redrive", name, position, "--yes")
     assert again["source"] == sources[0]
     assert len(succeed(run, "redrive", name, "--all", "--yes")) == 2, "the first one was put back before"

@@ -116,9 +116,10 @@ INTRODUCTION = """\
 
 This page is for operators: it has each setting, its default, and why you would change it.
 
+<!-- Written by `make docs` from timers/config: do not edit. -->
+
 Each setting is an environment variable. `timers settings` shows the values in force and where each one came from. If a
-value is wrong, the worker or the command does not start: it prints one sentence that says what is expected. `make docs`
-writes this page from `timers/config/declarations.py`.
+value is wrong, the worker or the command does not start: it prints one sentence that says what is expected.
 
 In a shell, write `export` before an assignment, as in `export TIMERS_APP_ID=shop`. Without it, the commands after it do
 not see the setting.

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -237,8 +237,27 @@ def check_selection(names: Sequence[str], selection: Mapping[str, Any], everythi
         raise click.UsageError(f"say which: {ways}, or --all")
 
 
+class Words(NamedTuple):
+    """What a command calls what it does."""
+
+    what: str
+    to_do: str
+    question: str
+    done: str
+
+
+REQUESTS = Words("request", "to publish again", "Publish {} again?", "published again")
+
+
 def publish_again(
-    settings: Settings, letter_filter: LetterFilter, output: Output, *, dry_run: bool, force: bool, ask: bool
+    settings: Settings,
+    letter_filter: LetterFilter,
+    output: Output,
+    words: Words = REQUESTS,
+    *,
+    dry_run: bool,
+    force: bool,
+    ask: bool,
 ) -> None:
     """Publish the requests of the dead letters of a filter, and print each of them.
 
@@ -254,15 +273,17 @@ def publish_again(
     with LetterLog(settings) as log:
         plan = Retry(settings, log, letter_filter, force=force)
         preview = plan.preview(time.time())
-        overdue = f", {preview.overdue:,} of them overdue: they fire at once" if preview.overdue else ""
-        click.echo(f"{counted(preview.requests, 'request')} to publish again{overdue}", err=True)
+        # A message that is put back on its queue is always overdue.
+        says_overdue = words is REQUESTS and preview.overdue
+        overdue = f", {preview.overdue:,} of them overdue: they fire at once" if says_overdue else ""
+        number = counted(preview.requests, words.what)
+        click.echo(f"{number} {words.to_do}{overdue}", err=True)
         for reason, count in preview.left_out.most_common():
             click.echo(f"{count:,} left out: {reason}", err=True)
         if retrier is None or not preview.requests:
             return
-        question = f"Publish {counted(preview.requests, 'request')} again?"
-        if ask and not click.confirm(question, err=True):
-            click.echo("nothing published", err=True)
+        if ask and not click.confirm(words.question.format(number), err=True):
+            click.echo(f"nothing was {words.done}", err=True)
             raise click.exceptions.Exit(1)
         published = 0
         try:
@@ -272,4 +293,4 @@ def publish_again(
                 fields = {"position": letter.position, "code": code, "source": former, "retried_as": source}
                 output.show(fields, f"{letter.position} {code} {former} -> {source}")
         finally:
-            click.echo(f"{counted(published, 'request')} published again", err=True)
+            click.echo(f"{counted(published, words.what)} {words.done}", err=True)

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from timers.cli.dead_letters import check_selection, full_names, publish_again
+from timers.cli.dead_letters import Words, check_selection, full_names, publish_again
 from timers.cli.output import Output, output_option
 from timers.cli.queue.dead import letters_of, selecting
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
+
+MESSAGES = Words("message", "to put back", "Put {} back?", "put back")
 
 
 @click.command()
@@ -52,4 +54,4 @@ def redrive(
     settings = load_settings()
     names = frozenset(full_names(positions, settings.dead_letter_topic))
     letter_filter = letters_of(settings, name, topic, **selection, names=names)
-    publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes)
+    publish_again(settings, letter_filter, output, MESSAGES, dry_run=dry_run, force=force, ask=not yes)

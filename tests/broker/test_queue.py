@@ -98,6 +98,21 @@ def test_an_ordered_queue_keeps_the_order_of_a_key_through_retries(here: System)
 
 
 @pytest.mark.long
+def test_a_delay_in_an_ordered_queue_goes_on_in_the_next_process(here: System) -> None:
+    topic = here.target()
+    with Queue(topic, ordered=True, **PATIENT) as first:
+        first.send_many((key, key + b"%d" % number, ()) for number, key in enumerate([b"a", b"a", b"b", b"c"]))
+        for message in receive(first, 3):
+            if message.key != b"b":
+                message.retry(after={b"a": 3600, b"c": 1}[message.key or b""])
+        first.settle()
+    with Queue(topic, ordered=True, **PATIENT) as second:
+        found = {(message.value, message.attempt) for message in receive(second, 2)}
+        assert found == {(b"b2", 1), (b"c3", 2)}
+        assert second.receive(1, wait_s=1) == []
+
+
+@pytest.mark.long
 def test_outputs_are_visible_once_when_the_message_is_done(here: System) -> None:
     topic, results = here.target(), here.target()
     with Queue(topic, **PATIENT) as queue:
@@ -105,7 +120,8 @@ def test_outputs_are_visible_once_when_the_message_is_done(here: System) -> None
         retried, missing, *others = receive(queue, 4)
         retried.output(results, b"discarded")
         retried.retry(after=0)
-        missing.output(f"{results}-missing", b"never")
+        for value in (b"never", b"never either"):
+            missing.output(f"{results}-missing", value)
         missing.ack()
         for message in others:
             message.output(results, message.value, key="k")
@@ -191,6 +207,31 @@ def test_deleted_messages_are_never_skipped_in_silence(here: System) -> None:
         wait_until(lambda: queue.receive(1), "the error")
     with Queue(topic, accept_loss=True, **PATIENT) as queue:
         assert [message.value for message in receive(queue, 5)] == [b"%d" % number for number in range(5, 10)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_messages_that_are_deleted_before_they_are_received_are_said(
+    here: System, caplog: pytest.LogCaptureFixture, accept_loss: bool
+) -> None:
+    topic = here.target()
+    with Queue(topic, accept_loss=accept_loss, **PATIENT) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(3))
+        first, *_ = receive(queue, 3)
+        transport = queue._receiver._transport
+        transport.pause([(topic, 0)])
+        queue.send_many((None, b"%d" % number, ()) for number in range(3, 10))
+        (deleted,) = here.admin.delete_records([TopicPartition(topic, 0, 8)]).values()
+        deleted.result(DEADLINE_S)
+        transport.resume([(topic, 0)])
+        if accept_loss:
+            assert [message.value for message in receive(queue, 2, ack=True)] == [b"8", b"9"]
+            assert f"{topic}/0: retention deleted messages from 3 to 7 before they were received" in caplog.text
+            first.ack()
+            queue.settle()
+        else:
+            with pytest.raises(QueueError, match="cannot be read at its position"):
+                wait_until(lambda: queue.receive(1), "the error")
 
 
 @pytest.mark.long

@@ -187,8 +187,12 @@ class ByteWriter(Writer):
 
     def future(self, topic: str, key: str, value: bytes) -> bytes:
         fields = ((0x0A, topic.encode()), (0x12, key.encode()), (0x1A, value))
-        assert all(len(content) < 128 for _, content in fields)
-        return b"".join(bytes([tag, len(content)]) + content for tag, content in fields if content)
+
+        def length(count: int) -> list[int]:
+            assert count < 128 * 128
+            return [count] if count < 128 else [count % 128 + 128, count // 128]
+
+        return b"".join(bytes([tag, *length(len(content))]) + content for tag, content in fields if content)
 
     def due_headers(self, due_s: int) -> Headers:
         return [("timer-due", str(due_s).encode())]

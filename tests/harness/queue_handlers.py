@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from timers.errors import LeaseLostError
 
 
 def handle(message: Any) -> None:
@@ -30,6 +34,12 @@ def handle(message: Any) -> None:
         case "settle-twice":
             message.ack()
             message.ack()
+        case "settle-and-output":
+            message.ack()
+            message.output(argument, message.value)
+        case "beat":  # a thread that extends the lease, also after the handler has returned
+            threading.Thread(target=_beat, args=(message,), daemon=True).start()
+            time.sleep(0.02)
         case "output":
             message.output(argument, message.value, key=message.key, headers={"a": b"1"})
         case "extend":
@@ -39,6 +49,12 @@ def handle(message: Any) -> None:
         case "wait-for":
             while not Path(argument).exists():
                 time.sleep(0.05)
+
+
+def _beat(message: Any) -> None:
+    with contextlib.suppress(LeaseLostError):
+        while True:
+            message.extend(60)
 
 
 async def handle_in_task(message: Any) -> None:

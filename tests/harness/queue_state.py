@@ -56,20 +56,22 @@ class Record:
 
 
 class SimGuards(Guards):
-    """Guards whose cancels have the given verdict."""
+    """Guards whose cancels have the given verdict, and whose dead letters are written or not."""
 
-    def __init__(self, *, is_cancelled: bool = True, timeout_s: float = 0.0) -> None:
+    def __init__(self, *, is_cancelled: bool = True, is_published: bool = True, timeout_s: float = 0.0) -> None:
         self.are_possible = True
         self.timeout_s = timeout_s
         self.is_cancelled = is_cancelled
+        self.is_published = is_published
         self.calls: list[str] = []
 
     def cancel(self, id: str) -> bool:
         self.calls.append("cancel")
         return self.is_cancelled
 
-    def publish(self, letter: Letter, due_s: int) -> None:
+    def publish(self, letter: Letter, due_s: int) -> bool:
         self.calls.append("publish")
+        return self.is_published
 
 
 def opened(

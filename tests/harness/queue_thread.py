@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from time import monotonic
+from concurrent.futures import Future, wait
+from time import monotonic, time
 from typing import Any, cast
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.waiting import wait_until
 from timers.client import Backoff
@@ -16,6 +18,7 @@ from timers.queue import Message
 from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.receiver import Receiver
+from timers.queue.records import Output
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.queue.state import State, Terms
 from timers.queue.transactions import Outcome
@@ -28,12 +31,17 @@ SESSION_S = 10.0
 
 
 class Record:
-    """A record of confluent-kafka."""
+    """A record of confluent-kafka.
 
-    def __init__(self, partition: Partition, offset: int) -> None:
+    Attributes:
+        size: bytes of the value, as it says.
+    """
+
+    def __init__(self, partition: Partition, offset: int, size: int) -> None:
         self._at = (*partition, offset)
+        self.size = size
 
-    def error(self) -> None:
+    def error(self) -> Any:
         return None
 
     def topic(self) -> str:
@@ -51,27 +59,43 @@ class Record:
     def headers(self) -> None:
         return None
 
-    def key(self) -> None:
-        return None
+    def key(self) -> bytes:
+        return b"key"
 
     def value(self) -> bytes:
         return b""
 
     def __len__(self) -> int:
-        return 1
+        return self.size
+
+
+class ErrorRecord(Record):
+    """An error of a partition."""
+
+    def __init__(self, partition: Partition, code: int) -> None:
+        super().__init__(partition, -1, 0)
+        self._error = KafkaError(code)
+
+    def error(self) -> Any:
+        return self._error
 
 
 class SimTransactions:
-    """Leaders all of which answer, or none of those that jobs need."""
+    """Leaders all of which answer, or none of those that jobs need. No output may be written to the topic "denied"."""
 
     def __init__(self) -> None:
         self.are_away = False
+        self.append_ms = 0
+        self.refused: list[Job] = []
         self.failures: list[KafkaException] = []
 
     def take_refused(self) -> list[Job]:
-        return []
+        refused, self.refused = self.refused, []
+        return refused
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
+        denied = [job for job in jobs for each in job.records if isinstance(each, Output) and each.topic == "denied"]
+        self.refused += denied
         if self.failures:
             raise self.failures.pop(0)
 
@@ -85,7 +109,14 @@ class SimTransport:
     Attributes:
         calls: done by the queue's thread in its next poll.
         polls: how often it polled.
+        messages: offset of the end of each partition.
+        sizes: bytes of each message of a partition.
+        leaderless: partitions whose leaders do not answer.
+        paused: partitions that are not read now.
+        pauses: how often partitions were paused.
         failures: errors of the next requests for committed offsets.
+        errors: what the next poll returns beside records.
+        log: first offset and end of each partition; None if nothing was deleted.
     """
 
     group = "queue.jobs"
@@ -97,7 +128,14 @@ class SimTransport:
         self.positions: dict[Partition, int] = {}
         self.calls: list[Callable[[], None]] = []
         self.polls = 0
+        self.messages = MESSAGES
+        self.sizes: defaultdict[Partition, int] = defaultdict(int)
+        self.leaderless: set[Partition] = set()
+        self.paused: set[Partition] = set()
+        self.pauses = 0
         self.failures: list[KafkaException] = []
+        self.errors: list[ErrorRecord] = []
+        self.log: tuple[int, int] | None = None
         self.is_recreated = False
         self.added = 0
         self.is_expelled = False
@@ -109,7 +147,9 @@ class SimTransport:
         self.opens = 0
         self.owned: list[Partition] = []
 
-    def open(self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None]) -> None:
+    def open(
+        self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None], is_over: Callable[[], bool]
+    ) -> None:
         self.assigned, self.revoked = assigned, revoked
         self.opened.set()
         self.opens += 1
@@ -117,13 +157,16 @@ class SimTransport:
 
     def poll(self, limit: int, wait_s: float) -> list[Any]:
         self.polls += 1
+        errors, self.errors = self.errors, []
         calls, self.calls = self.calls, []
         for call in calls:
             call()
-        records: list[Record] = []
+        records: list[Any] = list(errors)
         for partition, position in self.positions.items():
-            records += [Record(partition, offset) for offset in range(position, MESSAGES)]
-            self.positions[partition] = MESSAGES
+            if partition not in self.paused:
+                end = min(self.messages, position + limit - len(records))
+                records += [Record(partition, offset, self.sizes[partition]) for offset in range(position, end)]
+                self.positions[partition] = end
         if not records and wait_s:
             threading.Event().wait(0.001)
         return records
@@ -136,8 +179,8 @@ class SimTransport:
     def copies(self) -> dict[Partition, Commit]:
         return {}
 
-    def bounds(self, partition: Partition) -> tuple[int, int]:
-        return 0, MESSAGES
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        return dict.fromkeys(set(partitions) - self.leaderless, self.log or (0, self.messages))
 
     def log_tag(self, topic: str) -> str:
         return LOG
@@ -157,8 +200,12 @@ class SimTransport:
         if self.is_expelled:
             return Outcome.REFUSED
         self.plans += 1
+        self.transactions.append_ms = int(1000 * time()) if plan.in_transaction else 0
         self.commits.update(plan.commits)
         return Outcome.COMMITTED
+
+    def wait_for(self, call: Future[Any], *, is_over: bool) -> None:
+        wait([call])
 
     def check_topics(self) -> int:
         if self.is_recreated:
@@ -166,8 +213,8 @@ class SimTransport:
         added, self.added = self.added, 0
         return added
 
-    def first_offset(self, partition: Partition) -> int:
-        return self.low
+    def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, self.low)
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         self.deleted.update(offsets)
@@ -175,8 +222,12 @@ class SimTransport:
     def end(self, partition: Partition) -> int:
         return self.high
 
-    def pause(self, partitions: Collection[Partition]) -> None: ...
-    def resume(self, partitions: Collection[Partition]) -> None: ...
+    def pause(self, partitions: Collection[Partition]) -> None:
+        self.paused |= set(partitions)
+        self.pauses += len(partitions)
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        self.paused -= set(partitions)
 
     def close(self) -> None:
         self.positions = {}
@@ -185,13 +236,26 @@ class SimTransport:
         return QueueError(failed)
 
 
+def failure(code: int = KafkaError._TIMED_OUT) -> KafkaException:
+    """Return an error as the client raises it; without ``code`` the brokers did not answer."""
+    return KafkaException(KafkaError(code))
+
+
 class Opened:
     """A queue that runs over a simulated transport."""
 
-    def __init__(self, lease_s: float = 600.0, *, ordered: bool = False) -> None:
+    def __init__(self, lease_s: float = 600.0, *, ordered: bool = False, accept_loss: bool = False) -> None:
         self.transport: Any = SimTransport()
         terms = Terms(
-            "jobs", "jobs", self.transport.returns_topic, Backoff(), lease_s, ordered, False, 1_000_000, SESSION_S
+            "jobs",
+            "jobs",
+            self.transport.returns_topic,
+            Backoff(),
+            lease_s,
+            ordered,
+            accept_loss,
+            1_000_000,
+            SESSION_S,
         )
         guards: Guards = Guards.__new__(Guards)
         guards.are_possible = False
@@ -202,6 +266,11 @@ class Opened:
         self.receiver = Receiver(self.state, cast(Transport, self.transport))
         self.receiver.start()
         assert self.transport.opened.wait(30)
+
+    def close(self) -> None:
+        """Close the queue, and wait for the end of its thread."""
+        self.state.close()
+        self.receiver.join()
 
     def call(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         """Let the thread of the queue call a function, and wait for it."""

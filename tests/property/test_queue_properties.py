@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timers.queue import metadata
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, NewerMetadataError, Saved, decode, encode
+from timers.queue.metadata_room import worst_parts
 from timers.queue.starts import NOTHING, Start
 
 LOG = "log-name"
@@ -29,7 +33,8 @@ def saved_states(draw: st.DrawFn) -> Saved:
     first, size, group = draw(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6)))
     start = draw(st.sampled_from([NOTHING, Start(offset + first, offset + first + size, group)]))
     suspects_end = draw(st.just(0) | st.integers(offset + 1, offset + 10**6))
-    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts))
+    waits = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 2**40), max_size=20))
+    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts), waits)
 
 
 @given(saved_states())
@@ -40,15 +45,17 @@ def test_metadata_says_what_was_saved(saved: Saved) -> None:
 
 
 @given(saved_states(), st.integers(1, 400))
-def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: int) -> None:
+def test_metadata_keeps_its_limit_and_loses_only_attempts_and_waits(saved: Saved, most: int) -> None:
     text = encode(saved, LOG, most)
     if text is None:
-        assert len(encode(saved._replace(attempts={}, crashes={}), LOG, 10**6) or "") > most
+        assert len(encode(saved._replace(attempts={}, crashes={}, waits={}), LOG, 10**6) or "") > most
     else:
         assert len(text) <= most
-        assert decode(text, LOG, saved.offset)._replace(attempts={}, crashes={}) == saved._replace(
-            attempts={}, crashes={}
-        )
+        found = decode(text, LOG, saved.offset)
+        for kept in (saved, saved._replace(waits={}), saved._replace(attempts={}, crashes={}, waits={})):
+            if len(encode(kept, LOG, 10**6) or "") <= most:
+                assert found == kept
+                break
 
 
 @given(st.text(max_size=60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
@@ -76,6 +83,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("q1.log-name.7....A..", "four numbers"),
         ("q1.log-name.7.....A.", "pairs"),
         ("q1.log-name.7......A", "pairs"),
+        ("q1.log-name.7.......", "not written"),
+        ("q2.log-name.7......", "not written"),
+        ("q2.log-name.7.......AB", "pairs"),
     ],
 )
 def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> None:
@@ -85,7 +95,7 @@ def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> Non
 
 def test_metadata_of_a_newer_version_is_not_foreign() -> None:
     with pytest.raises(NewerMetadataError, match="upgrade"):
-        decode("q2.anything", LOG, 7)
+        decode("q3.anything", LOG, 7)
 
 
 def test_sizes_that_the_documents_name() -> None:
@@ -93,6 +103,88 @@ def test_sizes_that_the_documents_name() -> None:
     assert len(encode(one_open, LOG) or "") <= 34
     every_second = Saved(0, tuple((each, each + 1) for each in range(1, 24_000, 2)))
     assert encode(every_second, LOG) is not None
+
+
+def plain_bits(runs: list[tuple[int, int]]) -> str:
+    """Six bits in a digit, the lowest first, without regard to the time that it takes."""
+    bits = [bit for opened, done in runs for bit in [0] * opened + [1] * done]
+    sixes = [bits[index : index + 6] for index in range(0, len(bits), 6)]
+    return "".join(metadata._DIGITS[sum(bit << at for at, bit in enumerate(six))] for six in sixes)
+
+
+small_runs = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=30)
+
+
+@given(small_runs)
+def test_bits_are_written_as_one_by_one(runs: list[tuple[int, int]]) -> None:
+    assert metadata._encode_bits(runs) == plain_bits(runs)
+
+
+@given(small_runs)
+def test_no_other_layout_is_shorter(runs: list[tuple[int, int]]) -> None:
+    """Compared with all layouts."""
+    parts = [(metadata.run_size(*each), sum(each)) for each in runs]
+
+    def characters(first: int, last: int) -> int:
+        as_runs = sum(size for size, _ in parts) - sum(size for size, _ in parts[first:last])
+        return as_runs - (-sum(offsets for _, offsets in parts[first:last]) // 6)
+
+    count = len(runs)
+    found = metadata.layout(parts)
+    best = min(characters(first, last) for first in range(count + 1) for last in range(first, count + 1))
+    assert characters(found.first, found.last) == found.characters == best
+    assert found.characters_before_bits == min(characters(first, count) for first in range(count + 1))
+
+
+@given(st.lists(st.tuples(st.integers(1, 12) | st.integers(1, 3000), st.integers(1, 40)), max_size=12), st.integers(0))
+def test_the_estimate_of_the_longest_metadata_is_enough_for_all_subsets(gaps: list[tuple[int, int]], seed: int) -> None:
+    """Runs of open messages are estimated together; compared with the metadata of some of their subsets."""
+    rng = random.Random(seed)
+    opened: list[int] = []
+    position = 0
+    for count, gap in gaps:
+        opened += range(position, position + count)
+        position += count + gap
+    parts = worst_parts(opened, position)
+    assert len(parts) == len(gaps)
+    worst = metadata.layout(parts).characters
+    shares = [1.0, 0.9, 0.5, 0.1]
+    subsets = [[each for each in opened if rng.random() < share] for share in shares]
+    for kept in (*subsets, opened[::2], opened[1::2], opened[:1], opened[-1:]):
+        ends = [*kept, position]
+        done = [(before + 1, after) for before, after in pairwise(ends) if after - before > 1] if kept else []
+        text = encode(Saved(kept[0] if kept else position, tuple(done)), LOG, 10**6)
+        assert text is not None
+        fields = len(encode(Saved(position), LOG) or "")
+        assert len(text) - fields <= worst + 3, "the parts with and without bits meet twice"
+
+
+@given(st.lists(st.integers(0, 400), unique=True).map(sorted))
+def test_runs_of_open_messages_are_found(opened: list[int]) -> None:
+    """Compared with a look at each message."""
+    runs: list[list[int]] = []
+    for offset in opened:
+        if runs and runs[-1][-1] == offset - 1:
+            runs[-1].append(offset)
+        else:
+            runs.append([offset])
+    offsets = [end - first for first, end in pairwise([*(each[0] for each in runs), 401])]
+    assert [each for _, each in worst_parts(opened, 401)] == offsets
+
+
+def test_a_limit_counts_until_it_is_reached_and_then_follows_what_is_done() -> None:
+    ledger = Ledger(Saved(0))
+    ledger.starts.allow(ALL)
+    stuck = None
+    for _ in range(400):
+        ledger.measure()
+        for offset in range(ledger.position, min(ledger.read_limit, ledger.position + 1000)):
+            ledger.read(offset, None)
+        stuck = stuck or ledger.take(0)
+        while (entry := ledger.take(0)) is not None:
+            assert ledger.ack(entry, entry.delivery)
+    assert ledger.position == 400_000, "one open message does not stop the reading"
+    assert ledger.open_count == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -182,3 +274,49 @@ def test_messages_of_a_lane_are_delivered_one_after_the_other() -> None:
     assert ledger.ack(again, again.delivery)
     last = ledger.take(40)
     assert last is not None and last.offset == 2
+
+
+OWN_S = st.floats(-1e6, 1e6)
+SPAN_S = st.floats(0, 100)
+
+
+@given(OWN_S, OWN_S, SPAN_S, SPAN_S, SPAN_S, SPAN_S, st.floats(0.1, 1e5))
+def test_a_delay_is_not_shorter_in_the_next_process_whatever_the_clocks_say(
+    first_ahead_s: float,
+    next_ahead_s: float,
+    sent_s: float,
+    written_s: float,
+    moved_s: float,
+    loaded_s: float,
+    delay_s: float,
+) -> None:
+    """All times but those of the two processes are the brokers' time."""
+    epoch_s, append_s = 1.7e9, 1.7e9 + sent_s
+    clock = BrokersClock()
+    clock.note(append_s, epoch_s + first_ahead_s, append_s + written_s + first_ahead_s)
+    called_s = append_s + written_s
+    ledger = Ledger(Saved(0), clock=clock)
+    ledger.starts.allow(ALL)
+    for offset in range(2):
+        ledger.read(offset, None, b"key")
+    entry = ledger.take(0)
+    assert entry is not None and ledger.wait(entry, entry.delivery, called_s + first_ahead_s + delay_s)
+    text = encode(ledger.saved(), LOG)
+    again = BrokersClock()
+    ledger = Ledger(decode(text or "", LOG, 0), clock=again)
+    ledger.starts.allow(ALL)
+    for offset in range(2):
+        ledger.read(offset, None, b"key")
+    now_s = called_s + moved_s
+    assert not ledger.expire(now_s + delay_s + next_ahead_s) and ledger.take(0) is None, (
+        "the brokers' time is not known"
+    )
+    assert ledger.saved().waits == decode(text or "", LOG, 0).waits
+    again.note(now_s, now_s + next_ahead_s, now_s + loaded_s + next_ahead_s)
+    end_s = called_s + delay_s
+    ledger.expire(end_s - 0.01 + next_ahead_s)
+    assert ledger.take(0) is None, "too early"
+    ledger.expire(end_s + sent_s + written_s + loaded_s + 2 + next_ahead_s)
+    found = ledger.take(0)
+    assert found is not None and (found.offset, found.attempt, ledger.saved().waits) == (0, 2, {})
+    assert ledger.take(0) is None, "its lane waited with it"

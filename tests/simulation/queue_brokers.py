@@ -48,6 +48,9 @@ class Brokers:
         guarded: the same for all guards, of former ones too.
         origins: place on the partition of returns -> the message that came back.
         final: messages whose receiver was told that its acknowledgement of a guarded message counts.
+        now_s: the time.
+        promises: partition and commit -> until when messages wait by this commit.
+        promised: the same for each message, by all commits that were accepted.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -60,6 +63,9 @@ class Brokers:
         self.guarded: dict[str, Place] = {}
         self.origins: dict[Place, Place] = {}
         self.final: set[Place] = set()
+        self.now_s = 1000.0
+        self.promises: dict[tuple[Partition, Commit], dict[int, float]] = {}
+        self.promised: dict[Place, float] = {}
         self._came_back: set[str] = set()
         self._guard_count = 0
         self.ran: dict[Partition, set[Place]] = {}
@@ -118,6 +124,7 @@ class Brokers:
             if (partition, offset) not in self.acked and not self.visible.get((partition, offset)):
                 raise Violation(f"{partition}: message {offset} is done, and it was not acknowledged")
         self._offsets[partition] = (at, commit)
+        self.promised |= {(partition, offset): due_s for offset, due_s in self.promises[partition, commit].items()}
         self.committers[partition] = name
         self.ran[partition] = self.running(name)
         self._done_sets[partition] = after

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, Entry, Ledger
 from timers.queue.metadata import Saved
@@ -87,8 +88,8 @@ class FreesTheLaneOfAWaitingMessage(Ledger):
 
 
 class HasNoLanes(Ledger):
-    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1) -> bool:
-        return super().read(offset, item, None, attempt)
+    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1, size: int = 0) -> bool:
+        return super().read(offset, item, None, attempt, size)
 
 
 class KeepsDroppedDeliveries(Ledger):
@@ -170,6 +171,16 @@ class ForgetsAttempts(Ledger):
         return super().saved(finished)._replace(attempts={})
 
 
+class ForgetsWaits(Ledger):
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        return super().saved(finished)._replace(waits={})
+
+
+class TrustsItsOwnClock(BrokersClock):
+    def note(self, append_s: float, sent_s: float, reported_s: float) -> None:
+        super().note(0.0, 0.0, 0.0)
+
+
 class AcknowledgesWithoutAVerdict(Guard):
     def cancel(self, timeout_s: float) -> bool:
         if not self.leave(timeout_s):
@@ -183,6 +194,11 @@ class SetsGuardsBeforeTheTransaction(SimProcess):
         guard = super().protect(held)
         self.brokers.set_guard(guard.id, (held.partition, held.entry.offset))
         return guard
+
+
+class SettlesBeforeItIsConfirmed(SimProcess):
+    def refuse(self, held: Held) -> bool:
+        return held.ledger.ack(held.entry, held.delivery)
 
 
 class ExtendsItsGuard(SimProcess):
@@ -231,7 +247,10 @@ MUTATIONS = {
     "a waiting message is overtaken": Parts(ledger=FreesTheLaneOfAWaitingMessage),
     "no lanes": Parts(ledger=HasNoLanes),
     "deliveries outlive their partition": Parts(ledger=KeepsDroppedDeliveries),
+    "what a receiver is told does not count is done": Parts(process=SettlesBeforeItIsConfirmed),
     "a restart forgets attempts": Parts(ledger=ForgetsAttempts),
+    "a restart forgets delays": Parts(ledger=ForgetsWaits),
+    "delays end by the clock of another process": Parts(clock=TrustsItsOwnClock),
     "a guarded message is acknowledged without a verdict": Parts(guard=AcknowledgesWithoutAVerdict),
     "a guard is set before its transaction": Parts(process=SetsGuardsBeforeTheTransaction),
     "a guard is extended": Parts(process=ExtendsItsGuard),

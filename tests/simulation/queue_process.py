@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers, Place, Violation
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
-from timers.queue.ledger import HELD, Entry, Ledger
+from timers.queue.ledger import HELD, WAITING, Entry, Ledger
 from timers.queue.metadata import decode
 from timers.queue.settling import Job, Partition, Plan, Settler
 from timers.queue.starts import MAX_CRASHES, NOTHING
 
 LEASE_S = 3.0
+DELAY_S = 20.0
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Parts:
     ledger: type[Ledger] = Ledger
     settler: type[Settler] = Settler
     guard: type[Guard] = Guard
+    clock: type[BrokersClock] = BrokersClock
     process: type[SimProcess] | None = None
 
 
@@ -43,7 +47,7 @@ class SimClient:
     def __init__(self, brokers: Brokers) -> None:
         self.cancel = brokers.cancel
 
-    def publish(self, letter: object, due_s: int) -> None:
+    def publish(self, letter: object, due_s: int) -> bool:
         raise AssertionError("no run rejects a guarded message")
 
 
@@ -61,11 +65,18 @@ class SimProcess:
         self.held: list[Held] = []
         self.commit: Iterator[None] | None = None
         self.in_flight: list[Callable[[], object]] = []
-        self.now_s = 0.0
+        self.ahead_s = rng.choice((0.0, 100.0, -100.0))
+        self.clock = parts.clock()
+        self.waits: dict[Place, float] = {}
         self.is_dead = False
         self.client = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
         brokers.end(name, commit=False)
+
+    @property
+    def now_s(self) -> float:
+        """Its own clock, which is wrong."""
+        return self.brokers.now_s + self.ahead_s
 
     # ---- the group -----------------------------------------------------------------------------------------------
 
@@ -92,7 +103,8 @@ class SimProcess:
         if partition in self.brokers.released and saved.start != NOTHING:
             raise Violation(f"{partition}: a partition that was given up has suspects")
         self.brokers.released.discard(partition)
-        ledger = self.parts.ledger(saved, log_end=self.brokers.log_end(partition))
+        ledger = self.parts.ledger(saved, log_end=self.brokers.log_end(partition), clock=self.clock)
+        self.waits |= {place: due_s for place, due_s in self.brokers.promised.items() if place[0] == partition}
         if ledger.crash_count:
             message = partition, saved.start.first
             if self.brokers.ran[partition] - {message}:
@@ -117,11 +129,11 @@ class SimProcess:
         self.settler.stop(partitions)
         held = [each for each in self.held if self.is_held(each, partitions) and self.may_protect]
         guards = [self.protect(each) for each in held]
-        plan = self.settler.plan(with_jobs=False)
+        plan = self._plan(with_jobs=False)
         if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
             self.settler.succeed(plan)
             self.brokers.released |= set(partitions)
-        plan = self.settler.plan()
+        plan = self._plan()
         for _ in self._transact(plan) if plan is not None and plan.in_transaction else ():
             pass
         for guard in guards:
@@ -188,6 +200,9 @@ class SimProcess:
                 if self.brokers.origin((partition, entry.offset)) in self.brokers.final:
                     raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
                 self._check_order(partition, entry)
+                if self.brokers.now_s < self.brokers.promised.get((partition, entry.offset), 0):
+                    raise Violation(f"{partition}: {entry.offset} is delivered before its delay is over")
+            self.waits.pop((partition, entry.offset), None)
             self.held.append(Held(partition, ledger, entry, entry.delivery))
             self.is_dead = self.brokers.origin((partition, entry.offset)) in self.brokers.poison
             return True
@@ -229,12 +244,21 @@ class SimProcess:
             if accepted:
                 self.settler.add(Job(partition, ledger, entry, [""]))
         elif choice < 0.9:
-            accepted = ledger.wait(entry, delivery, self.now_s + 2)
+            accepted = ledger.wait(entry, delivery, self.now_s + DELAY_S)
+            if accepted:
+                self.waits[partition, entry.offset] = self.brokers.now_s + DELAY_S
+        elif choice < 0.95:
+            accepted = self.refuse(held)
         else:
             return True  # it says nothing: the lease ends
         if accepted and is_over:
             raise Violation(f"{partition}: a former receiver of {entry.offset} settles it")
         return True
+
+    def refuse(self, held: Held) -> bool:
+        """The receiver acknowledges the message, and is told that this does not count, because no commit was accepted
+        for long."""
+        return held.ledger.put_back(held.entry, held.delivery)
 
     def _answer_guarded(self, guard: Guard) -> bool:
         choice = self.rng.random()
@@ -246,7 +270,7 @@ class SimProcess:
         return True
 
     def pass_time(self) -> bool:
-        self.now_s += 1
+        self.brokers.now_s += 1
         for ledger in self.settler.ledgers.values():
             ledger.expire(self.now_s)
             ledger.measure()
@@ -264,7 +288,7 @@ class SimProcess:
                 if self.rng.random() < 0.05:
                     self.settler.repeat()
                 waiting = [job for job in self.settler.jobs if self.rng.random() < 0.1]
-                plan = self.settler.plan(in_transaction=in_transaction, with_jobs=with_jobs, waiting=waiting)
+                plan = self._plan(in_transaction=in_transaction, with_jobs=with_jobs, waiting=waiting)
                 if plan is None:
                     return False
                 self._check_recovery(plan)
@@ -289,6 +313,17 @@ class SimProcess:
             if wanted != found:
                 raise Violation(f"{partition}: the process has {wanted}, and after a load of {commit} it has {found}")
 
+    def _plan(self, **arguments: Any) -> Plan | None:
+        """The next commit. It promises until when its messages wait, if the process knows the brokers' time."""
+        plan = self.settler.plan(**arguments)
+        for partition, commit in plan.commits.items() if plan is not None else ():
+            assert plan is not None
+            entries = plan.ledgers[partition]._open.values()
+            places = [(partition, entry.offset) for entry in entries if entry.state == WAITING]
+            waits = {place[1]: self.waits[place] for place in places if place in self.waits}
+            self.brokers.promises[partition, commit] = waits if self.clock.is_known else {}
+        return plan
+
     def _commit(self, plan: Plan) -> Iterator[None]:
         yield
         self._land()
@@ -302,10 +337,13 @@ class SimProcess:
         self.settler.succeed(plan) if accepted else self.settler.fail(plan)
 
     def _transact(self, plan: Plan) -> Iterator[None]:
+        began_s = self.now_s
         self.brokers.begin(self.name)
         yield
         self.brokers.write(self.name, plan.jobs)
+        append_s = self.brokers.now_s
         yield
+        self.clock.note(append_s, began_s, self.now_s)
         accepted = self.brokers.send_offsets(self.name, self.generation_of(plan), plan.commits)
         if not accepted or self.rng.random() < 0.2:
             self.brokers.end(self.name, commit=False)
@@ -341,6 +379,6 @@ class SimProcess:
         return True
 
 
-def opened(ledger: Ledger) -> dict[int, tuple[int, int]]:
-    """Offset of each open message -> number of the next attempt, and how often its process ended."""
-    return {entry.offset: (entry.attempt, entry.crashes) for entry in ledger._open.values()}
+def opened(ledger: Ledger) -> dict[int, tuple[int, int, int]]:
+    """Offset of each open message -> number of the next attempt, how often its process ended, until when it waits."""
+    return {entry.offset: (entry.attempt, entry.crashes, entry.due_s) for entry in ledger._open.values()}

@@ -53,6 +53,39 @@ async def test_a_call_that_waits_does_not_stop_the_event_loop() -> None:
     assert guards.calls == ["cancel"]
 
 
+async def test_many_calls_that_wait_leave_the_threads_of_the_event_loop_to_the_program() -> None:
+    guards = SlowGuards()
+    state = opened(50, guards=guards)
+    messages = receive(state, 50, AsyncMessage)
+    set_guards = state.guard([JOBS])
+    while (plan := state.settler.plan()) is not None:
+        state.settler.succeed(plan)
+    state.settler.revoke([JOBS])
+    answers = [cast(AsyncMessage, message).ack() for message in messages]
+    assert len(set_guards) == 50
+    for _ in range(3):  # the calls begin
+        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await asyncio.to_thread(lambda: "not held up") == "not held up"
+    assert guards.calls == []
+    guards.may_answer.set()
+    await asyncio.gather(*answers)
+    assert guards.calls == 50 * ["cancel"]
+
+
+async def test_a_call_that_waits_and_is_cancelled_goes_on_in_its_thread() -> None:
+    guards = SlowGuards()
+    answer = a_guarded_message(guards).ack()
+    await asyncio.sleep(0)
+    cast("asyncio.Task[None]", answer).cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    guards.may_answer.set()
+    async with asyncio.timeout(30):
+        while guards.calls != ["cancel"]:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_call_that_does_not_count_raises_its_error_where_it_is_awaited() -> None:
     guards = SlowGuards(is_cancelled=False)
     answer = a_guarded_message(guards).ack()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from timers.errors import QueueError
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Ledger
 from timers.queue.loading import load
 from timers.queue.metadata import Saved, encode
@@ -31,8 +32,8 @@ class SimLog:
     def copies(self) -> dict[Partition, Commit]:
         return {JOBS: self.copy} if self.copy is not None else {}
 
-    def bounds(self, partition: Partition) -> tuple[int, int]:
-        return self.low, self.high
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (self.low, self.high))
 
     def log_tag(self, topic: str) -> str:
         return LOG
@@ -43,7 +44,7 @@ def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
 
 
 def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
-    ((_, ledger, _),) = load(log, [JOBS], accept_loss=accept_loss)
+    ((_, ledger, _),) = load(log, [JOBS], BrokersClock(), accept_loss=accept_loss)
     return ledger
 
 
@@ -98,11 +99,15 @@ def test_a_topic_that_was_created_again_begins_with_its_first_message(
 
 
 @pytest.mark.parametrize(("low", "high", "first"), [(6, 20, 6), (0, 4, 0)], ids=["deleted", "cut"])
-def test_messages_that_are_gone_end_the_queue_unless_that_is_accepted(low: int, high: int, first: int) -> None:
+def test_messages_that_are_gone_end_the_queue_unless_that_is_accepted(
+    low: int, high: int, first: int, caplog: pytest.LogCaptureFixture
+) -> None:
     log = SimLog(commit(), low=low, high=high)
     with pytest.raises(QueueError, match="messages from 5 on are not done"):
         loaded(log)
+    assert caplog.text == ""
     assert delivered(loaded(log, accept_loss=True), log)[0] == first
+    assert f"the messages from 5 on are not done, and the log has {low} to {high}" in caplog.text
 
 
 def test_messages_that_are_gone_and_were_done_are_no_loss() -> None:
@@ -112,4 +117,4 @@ def test_messages_that_are_gone_and_were_done_are_no_loss() -> None:
 
 def test_metadata_of_a_newer_version_ends_the_queue() -> None:
     with pytest.raises(QueueError, match="upgrade"):
-        loaded(SimLog(Commit(5, "q2.unknown")))
+        loaded(SimLog(Commit(5, "q3.unknown")))

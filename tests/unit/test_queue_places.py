@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
 
 from timers.kafka.leaders import COUNT_S, FRESH_S, SILENT_S, AnsweringLeaders
+from timers.kafka.write_access import KNOWN_S, WriteAccess
 from timers.queue import records
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
@@ -44,14 +46,52 @@ class SimLeaders:
         self.asked.append(topics)
 
 
+class SimAccess:
+    """Topics that may not be written to."""
+
+    def __init__(self, *denied: str) -> None:
+        self.denied = frozenset(denied)
+        self.asked: list[AbstractSet[str]] = []
+
+    def ask(self, topics: AbstractSet[str]) -> None:
+        self.asked.append(topics)
+
+
 def topic_of(record: Any) -> str:
     if isinstance(record, records.Output):
         return record.topic
     return {records.Later: REQUESTS, records.Letter: LETTERS, records.Guarding: "ids"}[type(record)]
 
 
-def places(leaders: SimLeaders) -> Places:
-    return Places(cast(AnsweringLeaders, leaders), topic_of, LEDGER, {REQUESTS, LETTERS})
+def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:
+    asked = cast(WriteAccess, access or SimAccess())
+    return Places(cast(AnsweringLeaders, leaders), asked, topic_of, LEDGER, {REQUESTS, LETTERS})
+
+
+ALL_ANSWER = {LEDGER: [True], REQUESTS: [True], LETTERS: [True], RESULTS: [True], "ids": [True]}
+
+
+def test_outputs_and_guards_that_may_not_be_written_are_refused_before_a_transaction_begins() -> None:
+    chosen = places(SimLeaders(**ALL_ANSWER), SimAccess(RESULTS, "ids"))
+    refused = [job(output(b"key")), job(output(None, "other"), output(None)), job(GUARDING)]
+    others = [job(LATER), job(LETTER), job(output(None, "other"))]
+    chosen.ask_leaders([*refused, *others])
+    assert chosen.denied([*refused, *others]) == refused
+    assert not chosen.are_complete
+    assert [chosen.has_place(each) for each in others] == [True] * 3
+
+
+def test_a_retry_that_may_not_be_written_waits_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    access = SimAccess(REQUESTS)
+    chosen = places(SimLeaders(**ALL_ANSWER), access)
+    for _ in range(2):
+        chosen.ask_leaders([job(LATER)])
+    assert chosen.denied([job(LATER)]) == []
+    assert not chosen.has_place(job(LATER)) and chosen.has_place(job(LETTER))
+    assert caplog.text.count("lacks the ACL Write on topic 'requests'") == 1
+    access.denied = frozenset({LEDGER})
+    with pytest.raises(KafkaException, match="lacks the ACL Write on topic 'ledger'"):
+        chosen.ask_leaders([job(LETTER)])
 
 
 def test_timers_and_dead_letters_go_to_partitions_whose_leaders_answer() -> None:
@@ -114,11 +154,17 @@ def test_jobs_that_wait_are_not_in_the_plan() -> None:
 
 
 class SimAdmin:
-    """A cluster of which the test says how many partitions topics have, and which do not answer."""
+    """A cluster of which the test says how many partitions topics have, and which do not answer.
+
+    Attributes:
+        silent: partitions whose leaders do not answer.
+        lost: partitions for which the client does not even say that.
+    """
 
     def __init__(self, **counts: int) -> None:
         self.counts = counts
         self.silent: set[tuple[str, int]] = set()
+        self.lost: set[tuple[str, int]] = set()
         self.asked: list[set[tuple[str, int]]] = []
         self.is_away = False
 
@@ -137,6 +183,8 @@ class SimAdmin:
         futures: dict[Any, Future[Any]] = {place: Future() for place in asked}
         for place, future in futures.items():
             is_silent = (place.topic, place.partition) in self.silent
+            if (place.topic, place.partition) in self.lost:
+                continue
             if is_silent and place.partition:
                 future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
             else:
@@ -177,3 +225,66 @@ def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch
     assert leaders.answer == {"a": [False, True]}
     with pytest.raises(KafkaException):
         leaders.ask({"b"})
+
+
+class SimAcls:
+    """A cluster that says what a client may do with topics: operations, or an error of its answer, or nothing."""
+
+    def __init__(self, **allowed: Any) -> None:
+        self.allowed = allowed
+        self.asked: list[list[str]] = []
+
+    def describe_topics(self, topics: Any, *, include_authorized_operations: bool, request_timeout: float) -> Any:
+        assert include_authorized_operations
+        self.asked.append(sorted(topics.topic_names))
+        futures: dict[str, Future[Any]] = {topic: Future() for topic in topics.topic_names}
+        for topic, future in futures.items():
+            allowed = self.allowed[topic]
+            if allowed == "lost":
+                continue
+            if isinstance(allowed, int):
+                future.set_exception(KafkaException(KafkaError(allowed)))
+            else:
+                future.set_result(SimpleNamespace(authorized_operations=allowed))
+        return futures
+
+
+def test_topics_that_may_not_be_written_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("timers.kafka.write_access.monotonic", lambda: now_s)
+    read, write = AclOperation.READ, AclOperation.WRITE
+    acls = SimAcls(
+        mine=[read, write],
+        old=None,
+        read=[read],
+        hidden=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        missing=KafkaError.UNKNOWN_TOPIC_OR_PART,
+        silent=KafkaError._TIMED_OUT,
+        without_answer="lost",
+    )
+    access = WriteAccess(cast(Any, acls), 0.0)
+    access.ask(set(acls.allowed))
+    assert access.denied == {"read", "hidden"}
+    acls.allowed["read"] = [read, write]
+    access.ask({"mine", "old", "read", "hidden"})
+    assert (access.denied, acls.asked[1]) == ({"hidden"}, ["hidden", "read"])
+    access.ask({"mine", "read"})
+    assert (access.denied, len(acls.asked)) == (set(), 2)
+    acls.allowed["mine"] = [read]
+    now_s += KNOWN_S
+    access.ask({"mine"})
+    assert access.denied == {"mine"}
+    acls.allowed["read"] = [read]
+    access.forget()
+    access.ask({"read"})
+    assert access.denied == {"read"}
+
+
+def test_a_client_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timers.kafka.leaders.ANSWER_S", 0.0)
+    monkeypatch.setattr("timers.kafka.leaders._GRACE_S", 0.0)
+    admin = SimAdmin(a=2)
+    admin.lost = {("a", 1)}
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders.ask({"a"})
+    assert leaders.answer == {"a": [True, False]}

@@ -76,11 +76,16 @@ def handled(child: Child, value: str, **more: Any) -> list[Any]:
         ("retry 7", [("retry", 7.0, "as asked")]),
         ("settle-and-fail", ["ack"]),
         ("settle-twice", ["ack"]),
+        ("settle-and-output results", ["ack"]),
         (
             "output results",
             [("output", "results", b"output results", {"key": b"\xfe", "headers": [("a", b"1")]}), "ack"],
         ),
         ("extend 60", [("extend", 60.0), "ack"]),
+        (
+            "extend nan",
+            [("retry", None, "InvalidTimerError('lease_s=nan is not a number of seconds from 0 to 1000000000')")],
+        ),
     ],
 )
 def test_what_a_handler_calls_happens_in_the_parent(child: Child, value: str, calls: list[Any]) -> None:
@@ -91,6 +96,15 @@ def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:
     assert handled(child, "extend 60", lost=True) == [
         ("retry", None, 'LeaseLostError("message jobs/0/extend 60 is no longer this receiver\'s")')
     ]
+
+
+def test_a_thread_that_extends_the_lease_after_the_end_of_the_handler_does_not_meet_the_next_message(
+    child: Child,
+) -> None:
+    for _ in range(5):
+        extended = handled(child, "beat")
+        assert set(extended[:-1]) == {("extend", 60)} and extended[-1] == "ack"
+        assert handled(child, "nothing") == ["ack"]
 
 
 @pytest.mark.parametrize(("value", "ending"), [("kill", "was ended by SIGKILL"), ("exit 7", "ended with exit code 7")])

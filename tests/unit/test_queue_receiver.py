@@ -8,30 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, Opened
+from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, ErrorRecord, Opened, failure
 from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError, QueueError
+from timers.queue import Message
 from timers.queue.guards import Guard
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import decode
-from timers.queue.settling import Partition, Plan
+from timers.queue.settling import Partition
 from timers.queue.starts import NOTHING
-from timers.queue.transactions import Outcome
-
-
-@pytest.fixture
-def copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each commit writes copies and checks the logs. Use it before a queue: its first commit sets the next time."""
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
 
 
 @pytest.fixture
 def queue() -> Iterator[Opened]:
     opened = Opened()
     yield opened
-    opened.state.close()
-    opened.receiver.join()
+    opened.close()
 
 
 @pytest.fixture
@@ -39,12 +33,7 @@ def impatient() -> Iterator[Opened]:
     """A queue with a short lease."""
     opened = Opened(lease_s=1.0)
     yield opened
-    opened.state.close()
-    opened.receiver.join()
-
-
-def failure(code: int = KafkaError._TIMED_OUT) -> KafkaException:
-    return KafkaException(KafkaError(code))
+    opened.close()
 
 
 def test_requests_of_a_rebalance_that_fail_are_repeated(queue: Opened, caplog: pytest.LogCaptureFixture) -> None:
@@ -54,6 +43,17 @@ def test_requests_of_a_rebalance_that_fail_are_repeated(queue: Opened, caplog: p
         message.ack()
     assert queue.transport.failures == []
     assert caplog.text.count("loads its partitions later") == 2
+
+
+def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -> None:
+    queue.transport.leaderless = {OTHER}
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    for message in queue.receive(MESSAGES):
+        message.ack()
+    assert queue.state.load_error == "no leader of jobs/1 answers"
+    queue.transport.leaderless = set()
+    assert {message.source.rpartition("/")[0] for message in queue.receive(MESSAGES)} == {"jobs/1"}
+    assert queue.state.load_error == ""
 
 
 def test_a_partition_that_is_lost_before_it_was_loaded_is_not_stopped(queue: Opened) -> None:
@@ -94,7 +94,9 @@ def test_a_lost_partition_is_not_committed(queue: Opened) -> None:
     assert queue.transport.commits[JOBS] == before
 
 
-def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(queue: Opened) -> None:
+def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(
+    queue: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     message, *_ = queue.receive(MESSAGES)
     before = dict(queue.transport.commits)
@@ -103,10 +105,17 @@ def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(qu
         queue.transport.is_expelled = True
         queue.stopped_s += 60
 
+    waits, wait = threading.Event(), queue.state.wait_until_confirmed
+
+    def note(partition: Partition, ledger: Ledger) -> bool:
+        waits.set()
+        return wait(partition, ledger)
+
+    monkeypatch.setattr(queue.state, "wait_until_confirmed", note)
     queue.call(stop)
     with ThreadPoolExecutor(1) as pool:
         ack = pool.submit(message.ack)
-        wait_until(lambda: message.is_settled, "the call")
+        assert waits.wait(30)
         queue.call(queue.transport.revoked, [JOBS], lost=True)
         with pytest.raises(LeaseLostError):
             ack.result(60)
@@ -117,124 +126,63 @@ def test_a_process_that_was_stopped_and_is_still_a_member_can_acknowledge(queue:
     queue.call(queue.transport.assigned, [JOBS])
     message, *_ = queue.receive(MESSAGES)
     queue.stopped_s += 60
-    message.ack()
-    assert queue.transport.commits[JOBS].offset == 1, "the call waited for the commit"
-
-
-def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) -> None:
-    queue.call(queue.transport.assigned, [JOBS])
-    queue.receive(MESSAGES)
-    wait_until(lambda: queue.state.settler.plan() is None, "all is committed")
     plans = queue.transport.plans
-    queue.stopped_s += SESSION_S / 2
-    wait_until(lambda: queue.transport.plans > plans, "one more commit")
+    message.ack()
+    assert queue.transport.plans > plans, "the call waited for a commit"
+    wait_until(lambda: queue.transport.commits[JOBS].offset == 1, "the commit of the call")
 
 
-def test_a_commit_that_meets_a_rebalance_is_repeated_soon(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
-    monkeypatch.setattr("timers.queue.receiver._RETRY_S", 600.0)
-    refused: list[Plan] = []
-    execute = queue.transport.execute
-
-    def refuse_once(plan: Plan) -> Outcome:
-        if not refused:
-            refused.append(plan)
-            return Outcome.REFUSED
-        outcome: Outcome = execute(plan)
-        return outcome
-
-    queue.transport.execute = refuse_once
+@pytest.mark.parametrize(
+    ("accept_loss", "log", "error"),
+    [
+        (True, (MESSAGES + 20, MESSAGES + 30), None),
+        (True, (0, MESSAGES - 2), "the log was cut"),
+        (False, (MESSAGES + 20, MESSAGES + 30), "cannot be read at its position"),
+    ],
+)
+def test_messages_that_retention_deletes_before_they_are_received_are_said(
+    accept_loss: bool, log: tuple[int, int], error: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Opened(accept_loss=accept_loss)
     queue.call(queue.transport.assigned, [JOBS])
-    for message in queue.receive(MESSAGES):
+    message, *_ = queue.receive(MESSAGES)
+
+    queue.transport.log = log
+    queue.transport.errors = [ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]
+    if error is None:
+        wait_until(lambda: queue.transport.stopped == [{JOBS}], "the partition is read from its first message on")
         message.ack()
-    wait_until(lambda: queue.transport.commits[JOBS].offset == MESSAGES, "the commit")
-    assert refused
+        saying = f"jobs/0: retention deleted messages from {MESSAGES} to {MESSAGES + 19} before they were received"
+        assert saying in caplog.text
+    else:
+        with pytest.raises(QueueError, match=error):
+            wait_until(lambda: queue.deliveries.receive(1, 0.1), "the error")
+    queue.close()
 
 
-class SlowCommits:
-    """Commits that return when ``released`` is set. The first one, which allows the start of messages, returns at once.
-
-    Attributes:
-        events: ``begin`` and ``end`` of a commit, and ``stop`` of partitions, in order.
-    """
-
-    def __init__(self, queue: Opened) -> None:
-        self.events: list[str] = []
-        self.released = threading.Event()
-        self._execute, self._stop = queue.transport.execute, queue.transport.stop
-        queue.transport.execute, queue.transport.stop = self.execute, self.stop
-
-    def execute(self, plan: Plan) -> Outcome:
-        self.events.append("begin")
-        if "end" in self.events:
-            assert self.released.wait(60)
-        outcome: Outcome = self._execute(plan)
-        self.events.append("end")
-        return outcome
-
-    def stop(self, partitions: set[Partition]) -> None:
-        self.events.append("stop")
-        self._stop(partitions)
-
-
-@pytest.fixture
-def slow(queue: Opened) -> Iterator[SlowCommits]:
-    slow = SlowCommits(queue)
-    yield slow
-    slow.released.set()
-
-
-def test_the_queue_reads_on_while_a_commit_waits(queue: Opened, slow: SlowCommits) -> None:
+def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
+    queue = Opened(ordered=True)
+    wait_until(lambda: queue.receiver._next_copy > 0, "the first commit, which has no partitions")
     queue.call(queue.transport.assigned, [JOBS])
-    message, *_ = queue.receive(MESSAGES)
-    message.ack()
-    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
-    polls = queue.transport.polls
-    wait_until(lambda: queue.transport.polls > polls + 5, "polls")
-    assert queue.transport.commits[JOBS].offset == 0
-
-
-def test_a_partition_is_not_given_up_before_the_commit_under_way_has_ended(queue: Opened, slow: SlowCommits) -> None:
+    (message,) = queue.receive(1)
+    message.retry(after=3600)
+    queue.call(queue.transport.revoked, [JOBS], lost=False)
+    commit = queue.transport.commits[JOBS]
+    saved = decode(commit.metadata, LOG, commit.offset)
+    assert (saved.attempts, list(saved.waits)) == ({0: 2}, [0])
+    assert saved.waits[0] >= queue.transport.transactions.append_ms / 1000 + 3600 - SESSION_S
     queue.call(queue.transport.assigned, [JOBS])
-    message, *_ = queue.receive(MESSAGES)
-    message.ack()
-    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
-    queue.transport.calls.append(lambda: queue.transport.revoked([JOBS], lost=True))
-    wait_until(lambda: queue.transport.calls == [], "the callback")
-    slow.released.set()
-    wait_until(lambda: "stop" in slow.events, "the end of the callback")
-    assert slow.events == ["begin", "end", "begin", "end", "stop"]
+    wait_until(lambda: queue.state.counters().depth, "the partition is read again")
+    assert message.source not in {each.source for each in queue.deliveries.receive(MESSAGES, 0.3)}
+    queue.stopped_s += 3600 + SESSION_S
+    received: list[Message] = []
 
+    def is_back() -> bool:
+        received.extend(queue.deliveries.receive(MESSAGES, 0.1))
+        return (message.source, 2) in {(each.source, each.attempt) for each in received}
 
-def test_a_commit_that_does_not_return_is_a_reason_to_start_the_process_again(queue: Opened, slow: SlowCommits) -> None:
-    queue.call(queue.transport.assigned, [JOBS])
-    message, *_ = queue.receive(MESSAGES)
-    message.ack()
-    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
-    queue.stopped_s += 600
-    wait_until(queue.state.stuck, "it")
-    slow.released.set()
-    wait_until(lambda: queue.state.stuck() == [], "the next round")
-
-
-def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:
-    queue.transport.transactions.are_away = True
-    queue.transport.transactions.failures = [failure()]
-    queue.call(queue.transport.assigned, [JOBS])
-    retried, *others = queue.receive(MESSAGES)
-    retried.retry()
-    for message in others:
-        message.ack()
-    settled = queue.state.wait_for_commit()
-
-    def done() -> tuple[tuple[int, int], ...]:
-        commit = queue.transport.commits[JOBS]
-        return decode(commit.metadata, LOG, commit.offset).done
-
-    wait_until(lambda: done() == ((1, MESSAGES),), "the acknowledgements")
-    assert not settled.done(), "the retry is not committed"
-    queue.transport.transactions.are_away = False
-    assert settled.result(60) is None
-    assert queue.transport.commits[JOBS].offset == MESSAGES
+    wait_until(is_back, "the retry")
+    queue.close()
 
 
 def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened) -> None:
@@ -249,12 +197,21 @@ def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened
     assert queue.transport.commits[JOBS].offset == 0, "the new owner delivers it"
 
 
-def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
-    queue.transport.is_recreated = True
+def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
-    with pytest.raises(QueueError, match="created again"):
-        # Messages may be received before the topics are checked.
-        wait_until(lambda: queue.deliveries.receive(1, 0.1) is None, "the error")
+    done, *_ = queue.receive(MESSAGES)
+    done.ack()
+
+    def fail() -> None:
+        raise QueueError("retention deleted messages")
+
+    queue.transport.calls.append(fail)
+    queue.receiver.join()
+    commit = queue.transport.commits[JOBS]
+    saved = decode(commit.metadata, LOG, commit.offset)
+    assert (saved.offset, saved.start, saved.suspects_end) == (1, NOTHING, 0)
+    with pytest.raises(QueueError, match="retention deleted messages"):
+        queue.deliveries.receive(1, 0)
 
 
 def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
@@ -274,19 +231,6 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
     assert {message.attempt for message in again} == {2}
 
 
-@pytest.mark.usefixtures("copies_at_once")
-def test_an_ordered_queue_says_that_added_partitions_end_the_order(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    opened = Opened(ordered=True)
-    try:
-        opened.transport.added = 2
-        wait_until(lambda: "topic jobs has 2 more partitions" in caplog.text, "it")
-    finally:
-        opened.state.close()
-        opened.receiver.join()
-
-
 def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:
     queue.transport.high = MESSAGES + 3
     queue.call(queue.transport.assigned, [JOBS])
@@ -302,25 +246,3 @@ def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:
     wait_until(is_said, "it")
     queue.transport.high = MESSAGES
     wait_until(lambda: "could not be read" not in str(queue.state.unready()), "the end of the transaction")
-
-
-@pytest.mark.usefixtures("copies_at_once")
-def test_messages_that_retention_deletes_before_they_are_done_are_said(
-    queue: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue.transport.low = 3
-    queue.call(queue.transport.assigned, [JOBS])
-    queue.receive(MESSAGES)
-    wait_until(
-        lambda: "jobs/0: messages from 0 on are not done, and retention deleted all below 3" in caplog.text, "it"
-    )
-    assert queue.transport.deleted == {}
-
-
-@pytest.mark.usefixtures("copies_at_once")
-def test_done_messages_of_the_returns_topic_are_deleted(queue: Opened) -> None:
-    returns = ("queue.jobs-returns", 0)
-    queue.call(queue.transport.assigned, [returns])
-    for message in queue.receive(MESSAGES)[:3]:
-        message.ack()
-    wait_until(lambda: queue.transport.deleted == {returns: 3}, "the deletion")

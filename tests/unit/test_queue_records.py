@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from timers.errors import InvalidTimerError
 from timers.queue import records
 from timers.queue.records import Identity, Later
+from timers.queue.sending import Sender
 from timers.queue.settling import Commit
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter
@@ -100,15 +103,37 @@ def test_damaged_headers_on_the_returns_topic_are_a_first_attempt(text: bytes | 
     assert records.identity(Record("returns", headers), returned=True) == Identity("returns/0/5", 99, 1)
 
 
-@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 10**10, True])
-def test_a_wrong_delay_is_refused(after: float) -> None:
-    with pytest.raises(InvalidTimerError, match="seconds"):
-        records.later(Delivered(), "returns", after, "", MAX_BYTES)
-
-
 def test_a_message_larger_than_a_request_is_refused() -> None:
     with pytest.raises(InvalidTimerError, match="TIMERS_MAX_REQUEST_BYTES"):
         records.later(Delivered(value=b"x" * 2000), "returns", 1, "", 1000)
+
+
+UNSENDABLE: list[tuple[dict[str, Any], str]] = [
+    ({"headers": [("\ud800", b"x")]}, "header name"),  # librdkafka would end the process
+    ({"headers": {"a": "\ud800"}}, "header 'a' has characters"),
+    ({"headers": [(1, b"x")]}, "header name 1"),
+    ({"headers": [("a", 1)]}, "of type int"),
+    ({"headers": ["ab"]}, "is not a"),
+    ({"key": "\ud800"}, "UTF-8"),
+    ({"key": 7}, "of type int"),
+    ({"value": "\ud800"}, "UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error"), UNSENDABLE)
+def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: dict[str, Any], error: str) -> None:
+    sent = {"key": None, "value": b"v", "headers": ()} | changes
+    with pytest.raises(InvalidTimerError, match=error):
+        records.output(Delivered(), "results", **sent)
+    sender = Sender.__new__(Sender)
+    sender._topic, sender._publisher = "jobs", cast(Any, SimpleNamespace(open=lambda: None))
+    with pytest.raises(InvalidTimerError, match=error):
+        sender.send([(sent["key"], sent["value"], sent["headers"])])
+
+
+def test_an_output_keeps_its_headers() -> None:
+    made = records.output(Delivered(), "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))])
+    assert made == ("results", b"k", None, [("timer-a", b"1"), ("b", None), ("b", b"2")], "jobs/3/14")
 
 
 def test_delays_are_rounded_up_from_the_brokers_time() -> None:
@@ -156,3 +181,15 @@ def test_copies_of_commits_are_read_and_other_records_are_not() -> None:
         (b"\xff", b"\xff"),
     ]:
         assert records.decode_copy(key, value) is None
+
+
+@pytest.mark.parametrize(("key", "headers"), [(b"k" * 1000, []), (None, [("h" * 400, b"v" * 600), ("null", None)])])
+def test_the_size_of_a_record_counts_its_key_and_headers(key: bytes | None, headers: Headers) -> None:
+    class Sized(Record):
+        def key(self) -> bytes | None:
+            return key
+
+        def __len__(self) -> int:
+            return 7
+
+    assert 1007 <= records.size_of(Sized("jobs", headers)) <= 2007

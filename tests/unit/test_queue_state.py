@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.harness.queue_state import JOBS, OTHER, SESSION_S, Record, SimClock, SimGuards, add, guarded, opened, receive
 from tests.harness.waiting import wait_until
-from timers.errors import LeaseLostError
+from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
 from timers.queue.deliveries import Deliveries
+from timers.queue.guards import Guards
+from timers.queue.records import Letter
+from timers.queue.state import State
 
 
 def test_each_call_is_counted_once() -> None:
@@ -32,6 +40,13 @@ def test_each_call_is_counted_once() -> None:
     assert counters.handling_s == 3 * 0.5
     counters.dead["rejected"] = 7
     assert state.counters().dead == {"rejected": 1}, "a copy"
+
+
+def test_a_lease_ends_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State(opened().terms, SimGuards())
+    awake_s = time.monotonic()
+    monkeypatch.setattr(time, "clock_gettime", lambda _: awake_s + 3600)
+    assert state.is_unconfirmed, "the time-out of its session is over"
 
 
 def test_deliveries_that_a_rebalance_ends_are_counted() -> None:
@@ -57,6 +72,79 @@ def test_calls_that_wait_for_a_commit_end_with_the_queue() -> None:
     state.end()
     assert second.exception(0) is not None
     assert state.wait_for_commit().result(0) is None, "nothing is left to commit"
+
+
+def commit_all(state: State) -> None:
+    while (plan := state.settler.plan()) is not None:
+        state.settler.succeed(plan)
+
+
+def settled(state: State) -> BaseException | None:
+    """The error of a call that waits until all calls before it are committed."""
+    commit_all(state)
+    future = state.wait_for_commit()
+    state.committed(state.waiting())
+    return future.exception(0)
+
+
+def settle_one(state: State, call: str, *, has_output: bool = False) -> None:
+    (message,) = receive(state, 1)
+    if has_output:
+        message.output("results", b"")
+    getattr(message, call)(*(["bad"] if call == "reject" else []))
+
+
+@pytest.mark.parametrize(
+    ("call", "more", "has_output"),
+    [
+        ("ack", {}, False),
+        ("ack", {}, True),
+        ("retry", {}, False),
+        ("retry", {"ordered": True}, False),
+        ("reject", {}, False),
+    ],
+)
+def test_a_call_whose_partition_is_lost_before_its_commit_is_an_error_of_settle(
+    call: str, more: dict[str, Any], has_output: bool
+) -> None:
+    state = opened(**more)
+    settle_one(state, call, has_output=has_output)
+    assert settled(state) is None
+    state.settler.revoke([JOBS])
+    assert settled(state) is None, "all was committed"
+    state = opened(**more)
+    settle_one(state, call, has_output=has_output)
+    add(state, OTHER, 3)
+    waits = state.wait_for_commit()
+    state.settler.revoke([JOBS])
+    settle_one(state, "ack")
+    commit_all(state)
+    state.committed(state.waiting())
+    assert isinstance(waits.exception(0), QueueError)
+    assert settled(state) is None, "it is said once"
+
+
+@pytest.mark.parametrize("how", ["end", "leave"])
+def test_after_the_end_of_a_queue_its_lost_calls_are_an_error_of_settle(how: str) -> None:
+    state = opened()
+    settle_one(state, "ack")
+    if how == "end":
+        state.end()
+    else:
+        state.close()
+        state.wait_for_receiver(is_settled=False)
+        state._is_left = True  # as while it waits
+    assert isinstance(state.wait_for_commit().exception(0), QueueError)
+    assert state.wait_for_commit().exception(0) is None
+
+
+def test_what_no_receiver_called_is_no_error_of_settle() -> None:
+    state = opened()
+    receive(state, 2)
+    state.guard([JOBS])
+    state.settler.ledgers[JOBS].pass_holes(50)
+    state.settler.revoke([JOBS])
+    assert settled(state) is None
 
 
 @pytest.mark.parametrize("call", ["ack", "retry", "reject"])
@@ -89,6 +177,24 @@ def test_an_acknowledgement_after_the_guard_fired_does_not_count() -> None:
     with pytest.raises(LeaseLostError):
         message.ack()
     assert state.counters().acked == 0
+
+
+def test_a_dead_letter_of_a_guarded_message_that_is_not_written_leaves_the_guard() -> None:
+    guards = SimGuards(is_published=False)
+    state = opened(guards=guards)
+    message = guarded(state)
+    with pytest.raises(LeaseLostError):
+        message.reject("bad")
+    assert (guards.calls, state.counters().dead) == (["publish"], {})
+
+
+def test_brokers_that_do_not_take_a_dead_letter_are_no_error_of_the_handler(caplog: pytest.LogCaptureFixture) -> None:
+    def publish(*arguments: object) -> None:
+        raise PublishError("no broker")
+
+    guards = Guards(cast(Any, None), cast(Any, SimpleNamespace(publish=publish)), "ids", "letters", 0.0)
+    assert not guards.publish(Letter(True, b"", [], "jobs/0/1"), 1)
+    assert "the dead letter of jobs/0/1 was not written: no broker" in caplog.text
 
 
 def test_without_the_commit_of_the_guard_the_new_owner_has_the_message() -> None:
@@ -176,17 +282,41 @@ def test_a_process_that_was_stopped_settles_nothing_before_it_knows_that_it_is_a
     assert (counters.acked, counters.retried, counters.dead) == (0, 0, {})
 
 
+@pytest.mark.parametrize("has_output", [False, True])
+@pytest.mark.parametrize(("call", "arguments"), CALLS)
+def test_a_call_that_raises_an_error_does_not_count_later(
+    call: str, arguments: tuple[object, ...], has_output: bool
+) -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    (message,) = receive(state, 1)
+    if has_output:
+        message.output("results", b"")
+    clock.now_s += SESSION_S + 1
+    with pytest.raises(LeaseLostError):
+        getattr(message, call)(*arguments)
+    assert message.is_settled
+    with pytest.raises(LeaseLostError):
+        message.ack()
+    state.confirm(clock.now_s)
+    plan = state.settler.plan()
+    assert plan is None or (plan.jobs, plan.commits[JOBS].offset) == ([], 0)
+    (again,) = receive(state, 1)
+    assert (again.source, again.attempt) == (message.source, 1)
+
+
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(("call", "arguments"), CALLS)
 def test_the_next_commit_tells_whether_a_call_counts(call: str, arguments: tuple[object, ...], is_member: bool) -> None:
     clock = SimClock()
     state = opened(guards=SimGuards(timeout_s=60.0), clock=clock)
     (message,) = receive(state, 1)
+    lease_s = message._entry.until_s
     clock.now_s += SESSION_S + 1
     planned_before_s = clock.now_s - 1
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(getattr(message, call), *arguments)
-        wait_until(lambda: message.is_settled or call == "extend", "the call")
+        wait_until(lambda: message._entry.until_s > lease_s, "the call, which keeps the lease while it waits")
         state.confirm(planned_before_s)
         with state.lock:
             assert not called.done(), "that commit does not contain the call"
@@ -198,6 +328,40 @@ def test_the_next_commit_tells_whether_a_call_counts(call: str, arguments: tuple
         else:
             with pytest.raises(LeaseLostError):
                 called.result(60)
+
+
+WRONG_SECONDS: list[Any] = [-5, float("nan"), float("inf"), Decimal("nan"), 10**10, 10**400, True, "5", b"5"]
+
+
+@pytest.mark.parametrize("given", WRONG_SECONDS, ids="{!r:.12}".format)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_is_no_number_of_seconds_is_refused_and_changes_nothing(given: Any, ordered: bool) -> None:
+    state = opened(ordered=ordered)
+    (message,) = receive(state, 1)
+    for call in (message.retry, message.extend):
+        with pytest.raises(InvalidTimerError, match="is not a number of seconds"):
+            call(given)
+    assert (message.is_settled, message._entry.until_s) == (False, state.now_s() + state.terms.lease_s)
+    message.retry(timedelta(seconds=5) if ordered else Decimal(5))  # type: ignore[arg-type]
+    assert message.is_settled
+
+
+@pytest.mark.parametrize(("call", "arguments"), CALLS[:3])
+def test_after_a_message_is_settled_it_takes_no_output(call: str, arguments: tuple[object, ...]) -> None:
+    (message,) = receive(opened(), 1)
+    getattr(message, call)(*arguments)
+    with pytest.raises(LeaseLostError):
+        message.output("results", b"too late")
+
+
+def test_after_the_lease_a_message_takes_no_output() -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    (message,) = receive(state, 1)
+    clock.now_s += state.terms.lease_s
+    state.settler.ledgers[JOBS].expire(clock.now_s)
+    with pytest.raises(LeaseLostError):
+        message.output("results", b"too late")
 
 
 def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() -> None:

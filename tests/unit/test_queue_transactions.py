@@ -14,7 +14,9 @@ from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
 from timers.queue import records
 from timers.queue import transactions as module
-from timers.queue.settling import Commit, Plan
+from timers.queue.ledger import Entry, Ledger
+from timers.queue.metadata import Saved
+from timers.queue.settling import Commit, Job, Plan
 from timers.queue.transactions import Outcome, Transactions
 
 
@@ -153,29 +155,117 @@ def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
     assert made.calls.count("init_transactions") == 2
 
 
+def hidden(error: KafkaException) -> SystemError:
+    """What confluent-kafka raises if a delivery report follows a fatal error."""
+    system_error = SystemError("returned a result with an exception set")
+    system_error.__cause__ = error
+    return system_error
+
+
+FENCED = KafkaException(KafkaError(KafkaError._FENCED, "a newer producer", fatal=True))
+
+
+@pytest.mark.parametrize("error", [FENCED, hidden(FENCED)], ids=["raised", "hidden"])
+@pytest.mark.parametrize(
+    ("failing", "outcome"),
+    [(0, Outcome.REFUSED), (1, Outcome.REFUSED), (2, Outcome.UNKNOWN)],
+    ids=["begin", "offsets", "commit"],
+)
+def test_a_fenced_producer_is_replaced(error: Exception, failing: int, outcome: Outcome) -> None:
+    producer = SimProducer("", threading.Event())
+    calls: list[str] = []
+    call = producer._call
+
+    def fail(name: str) -> None:
+        calls.append(name)
+        if len(calls) > failing:
+            raise error
+        call(name)
+
+    producer._call = fail  # type: ignore[method-assign]
+    transactions = Opened(producer)
+    assert transactions.execute(PLAN) is outcome
+    assert not transactions.has_producer
+
+
 class RefusingProducer(SimProducer):
     """A producer whose brokers refuse the records for one topic."""
 
     def __init__(self, topic: str, code: int) -> None:
         super().__init__("", threading.Event())
         self._refusal = {topic: KafkaError(code)}
+        self.flush_failure: Exception | None = None
 
     def produce(self, topic: str, *_: Any, on_delivery: Callable[..., None], **__: Any) -> None:
         written = SimpleNamespace(timestamp=lambda: (TIMESTAMP_LOG_APPEND_TIME, 1))
         on_delivery(self._refusal.get(topic), written)
 
     def flush(self, timeout_s: float) -> int:
+        if self.flush_failure is not None:
+            raise self.flush_failure
         return 0
+
+
+def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
+    producer = RefusingProducer("ids", KafkaError.NO_ERROR)
+    producer.flush_failure = hidden(FENCED)
+    transactions = opened_with(producer)
+    assert transactions.execute(cast(Any, SimpleNamespace(commits={}, jobs=[], member=None))) is Outcome.REFUSED
+    assert producer.calls == ["begin_transaction", "abort_transaction"]
+
+
+def opened_with(producer: SimProducer) -> Transactions:
+    """Transactions that write records."""
+    kafka: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
+    transactions = Transactions(kafka, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+    transactions._producer = cast(Any, producer)
+    return transactions
+
+
+def refusing(topic: str, code: int) -> tuple[Transactions, RefusingProducer]:
+    """Transactions whose records for one topic are refused."""
+    producer = RefusingProducer(topic, code)
+    return opened_with(producer), producer
+
+
+def plan_of(*written: Any) -> tuple[Any, Job]:
+    """A plan with one job."""
+    job = Job(("jobs", 0), Ledger(Saved(0)), Entry(0, None, None, 1, 1), written)
+    return SimpleNamespace(commits={("jobs", 0): Commit(1, "")}, jobs=[job], member=None), job
 
 
 @pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC])
 def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(code: int) -> None:
-    producer = RefusingProducer("ids", code)
-    kafka: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
-    transactions = Transactions(kafka, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
-    transactions._producer = cast(Any, producer)
-    job: Any = SimpleNamespace(records=[records.Guarding("guard", 1000, b"", [], "jobs/0/1")])
-    plan: Any = SimpleNamespace(commits={("jobs", 0): Commit(1, "")}, jobs=[job], member=None)
+    transactions, producer = refusing("ids", code)
+    plan, job = plan_of(records.Guarding("guard", 1000, b"", [], "jobs/0/1"))
     assert transactions.execute(plan) is Outcome.REFUSED
     assert "abort_transaction" in producer.calls
     assert transactions.take_refused() == [job]
+
+
+def test_what_may_not_be_written_is_asked_for_before_a_transaction_and_again_after_a_failed_one() -> None:
+    transactions, _ = refusing("results", KafkaError._MSG_TIMED_OUT)
+    asked: list[str] = []
+    plan, job = plan_of(records.Output("results", None, b"", [], "jobs/0/1"))
+    places = SimpleNamespace(
+        ask_leaders=lambda jobs: asked.append("ask"),
+        denied=lambda jobs: jobs if len(asked) > 2 else [],
+        forget=lambda: asked.append("forget"),
+        partition=lambda record: -1,
+    )
+    transactions._places = cast(Any, places)
+    transactions.ask_leaders(plan.jobs)
+    assert transactions.execute(plan) is Outcome.REFUSED
+    assert transactions.take_refused() == [], "brokers do not say which topic they refuse"
+    transactions.ask_leaders(plan.jobs)
+    assert asked == ["ask", "forget", "ask"]
+    assert transactions.take_refused() == [job]
+
+
+def test_a_job_is_refused_once_though_several_of_its_records_are() -> None:
+    """The second time, its dead letter would be taken for a record that is refused, and lose the message's value."""
+    transactions, _ = refusing("results", KafkaError._UNKNOWN_TOPIC)
+    plan, job = plan_of(*(records.Output("results", None, value, [], "jobs/0/1") for value in (b"1", b"2")))
+    assert transactions.execute(plan) is Outcome.REFUSED
+    assert transactions.take_refused() == [job]
+    assert transactions.take_refused() == []

@@ -14,6 +14,7 @@ from timers.queue.inspection import QueueStats
 from timers.queue.message import Message, finish
 from timers.queue.queue import Queue
 from timers.queue.sending import Sendable
+from timers.queue.threads import call_in_thread
 
 _log = logging.getLogger("timers.queue")
 
@@ -49,10 +50,19 @@ class AsyncMessage(Message):
             if not (self.may_wait and _has_loop()):
                 call(*arguments)
                 return _Nothing()
-        task = asyncio.create_task(asyncio.to_thread(call, *arguments))
+        task = asyncio.create_task(_in_thread(call, *arguments))
         _calls.add(task)
         task.add_done_callback(_end_call)
         return task
+
+
+async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
+    """Make a call that may wait for the brokers, in a thread of its own.
+
+    The threads of the event loop are few: some calls that wait would hold up those of the program, and of
+    :meth:`AsyncQueue.receive`.
+    """
+    await asyncio.wrap_future(call_in_thread("queue-call", call, *arguments))
 
 
 _calls: set[asyncio.Task[None]] = set()
@@ -166,6 +176,6 @@ async def _handle(message: AsyncMessage, handler: Callable[[AsyncMessage], Await
         failure = error
     with contextlib.suppress(LeaseLostError):
         if message.may_wait:
-            await asyncio.to_thread(finish, message, failure)
+            await _in_thread(finish, message, failure)
         else:
             finish(message, failure)

@@ -8,7 +8,7 @@ from time import monotonic
 from confluent_kafka import KafkaException
 
 from timers.queue import records
-from timers.queue.settling import MAX_JOBS, Job, Plan
+from timers.queue.settling import Job, Plan
 from timers.queue.state import State
 from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport
@@ -46,6 +46,7 @@ class Committer:
                 return False
             may_transact = not only_plain and monotonic() >= self._next_transaction and self._ask_leaders(with_copy)
             with self._lock:
+                self._replace_refused()
                 planned_s = self._state.now_s()
                 waiting = self._postpone() if may_transact else set()
                 jobs = self._settler.job_count
@@ -65,7 +66,7 @@ class Committer:
     def _ask_leaders(self, with_copy: bool) -> bool:
         """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""
         with self._lock:
-            jobs = self._settler.jobs[:MAX_JOBS]
+            jobs = list(self._settler.jobs)
             copies = with_copy and bool(self._settler.ledgers)
         try:
             if jobs or copies:
@@ -90,28 +91,35 @@ class Committer:
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
     def _execute(self, plan: Plan) -> Outcome:
+        began_s = self._state.now_s()
         outcome = self._transport.execute(plan)
         with self._lock:
+            if plan.in_transaction and (append_ms := self._transport.transactions.append_ms):
+                self._state.brokers_clock.note(append_ms / 1000, began_s, self._state.now_s())
             if outcome is Outcome.COMMITTED:
                 self._settler.succeed(plan)
             elif outcome is Outcome.REFUSED:
                 self._settler.fail(plan)
             else:
                 self._settler.lose_answer(plan)
-            for job in self._transport.transactions.take_refused():
-                if isinstance(job.records[0], records.Guarding):
-                    self._settler.discard(job)
-                    continue
-                if isinstance(job.records[0], records.Letter) or job.letter is None:
-                    job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
-                else:
-                    self._state.totals.dead[REJECTED] += 1
-                    job.records = [job.letter(REJECTED, _TOO_LARGE)]
+            self._replace_refused()
         if outcome is not Outcome.COMMITTED and plan.in_transaction:
             self._pause()
         elif plan.in_transaction:
             self._pause_s, self._next_transaction = _PAUSE_S, 0.0
         return outcome
+
+    def _replace_refused(self) -> None:
+        """Give up records that the brokers refuse: a dead letter of their message takes their place. The caller holds
+        the lock."""
+        for job in self._transport.transactions.take_refused():
+            if isinstance(job.records[0], records.Guarding):
+                self._settler.discard(job)
+            elif isinstance(job.records[0], records.Letter) or job.letter is None:
+                job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
+            else:
+                self._state.totals.dead[REJECTED] += 1
+                job.records = [job.letter(REJECTED, _TOO_LARGE)]
 
     def _resolve(self) -> bool:
         plan = self._settler.unknown

@@ -36,8 +36,8 @@ class Client(Protocol):
         """Cancel a timer; False unless the verdict is that it was cancelled."""
         ...
 
-    def publish(self, letter: Letter, due_s: int) -> None:
-        """Write a dead letter."""
+    def publish(self, letter: Letter, due_s: int) -> bool:
+        """Write a dead letter; False if it may not have been written."""
         ...
 
 
@@ -82,12 +82,9 @@ class Guard:
         return self.leave(timeout_s) and self._client.cancel(self.id)
 
     def write_letter(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
-        """Write a dead letter, then cancel the timer. After a crash between these two steps
-        the message exists twice."""
-        if not self.leave(timeout_s):
-            return False
-        self._client.publish(letter, due_s)
-        return self._client.cancel(self.id)
+        """Write a dead letter, then cancel the timer; False if the message comes back, or may come back. After a crash
+        between these two steps the message exists twice."""
+        return self.leave(timeout_s) and self._client.publish(letter, due_s) and self._client.cancel(self.id)
 
 
 class Guards:
@@ -117,6 +114,11 @@ class Guards:
             _log.warning("it is not known whether the guard %s was cancelled: %s", id, error)
             return False
 
-    def publish(self, letter: Letter, due_s: int) -> None:
+    def publish(self, letter: Letter, due_s: int) -> bool:
         key = b"%d" % due_s if letter.has_key else None
-        self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers)
+        try:
+            self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers)
+        except TimersError as error:  # the timer returns the message
+            _log.warning("the dead letter of %s was not written: %s", letter.source, error)
+            return False
+        return True

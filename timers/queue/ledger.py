@@ -13,20 +13,26 @@ A bound message is done when a certain transaction commits, and open until then.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import chain, pairwise
 from typing import Any
 
-from timers.queue.metadata import MAX_BYTES, Saved, layout
+from timers.queue.brokers_clock import BrokersClock
+from timers.queue.metadata import MAX_BYTES, Saved
+from timers.queue.metadata_room import OFFSETS_A_CHARACTER, RESERVE_BYTES, read_limit
 from timers.queue.starts import NOTHING, Starts
 
 READY, HELD, BOUND, WAITING, OVER = range(5)
 
 _NEVER = float("inf")
 
-_RESERVE_BYTES = 512
-"""Part of the metadata that is kept free: for its first fields, and because the last batch may exceed the limit."""
+_ENOUGH = 2048
+"""If as many offsets may be read, the limit is not computed again."""
+
+_FEW = 512
+"""With so few open messages it costs little to compute the limit."""
 
 
 class Entry:
@@ -34,31 +40,37 @@ class Entry:
 
     Attributes:
         item: the message, which the ledger does not read.
+        size: its bytes.
         lane: messages of one lane are delivered one after the other; None: in no order.
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, so that a former receiver's calls are refused.
         until_s: end of the lease of a held message; when a waiting one becomes ready.
+        due_s: the same for a waiting one by the brokers' time, in epoch seconds; 0 if it is not known.
         is_suspect: a process ended while the message may have run in it (:mod:`timers.queue.starts`).
         crashes: how often a process ended while only this message ran in it.
         holder: the delivery, while a receiver holds the message.
     """
 
     __slots__ = (
-        *("attempt", "crashes", "delivery", "first_attempt", "holder", "is_suspect", "item", "lane", "offset", "state"),
-        "until_s",
+        *("attempt", "crashes", "delivery", "due_s", "first_attempt", "holder", "is_suspect", "item", "lane"),
+        *("offset", "size", "state", "until_s"),
     )
 
-    def __init__(self, offset: int, item: Any, lane: bytes | None, attempt: int, first_attempt: int) -> None:
+    def __init__(
+        self, offset: int, item: Any, lane: bytes | None, attempt: int, first_attempt: int, size: int = 0
+    ) -> None:
         self.is_suspect = False
         self.crashes = 0
         self.holder: Any = None
         self.offset = offset
         self.item = item
+        self.size = size
         self.lane = lane
         self.attempt = attempt
         self.first_attempt = first_attempt
         self.delivery = 0
         self.until_s = 0.0
+        self.due_s = 0
         self.state = READY
 
 
@@ -69,19 +81,30 @@ class Ledger:
         saved: what the last commit says.
         max_bytes: longest metadata that the brokers take.
         log_end: end of the partition's log now.
+        clock: the brokers' time. While it is not known, no message is delivered that waited when its partition moved.
 
     Attributes:
         starts: the ready messages.
         held_count: how many messages receivers hold.
+        changes: how many calls of receivers it has noted, without those that need a transaction.
+        open_bytes: size of all open messages, also of those that wait for earlier ones of their lane.
         crash_count: 1 if a message is known to have killed its process, else 0.
         position: all offsets below it were read.
         read_limit: messages at this offset and above it should not be read before :meth:`measure` raised it, because
             the metadata could become too long.
     """
 
-    def __init__(self, saved: Saved, max_bytes: int = MAX_BYTES, log_end: float = _NEVER) -> None:
+    def __init__(
+        self,
+        saved: Saved,
+        max_bytes: int = MAX_BYTES,
+        log_end: float = _NEVER,
+        clock: BrokersClock | None = None,
+    ) -> None:
         self.starts: Starts[Entry] = Starts(saved.start, saved.suspects_end, log_end)
         self.held_count = 0
+        self.changes = 0
+        self.open_bytes = 0
         self._suspect_count = 0
         self._crashes = dict(saved.crashes)
         self.crash_count = 0
@@ -93,7 +116,11 @@ class Ledger:
         self.read_limit = saved.offset
         self._done_ahead = deque(saved.done)
         self._attempts = dict(saved.attempts)
-        self._max_bytes = max_bytes
+        self._waits = dict(saved.waits)
+        self._clock = clock or BrokersClock()
+        self._undated: list[Entry] = []
+        self._room = max_bytes - RESERVE_BYTES
+        self._measured = saved.offset, 0
         self._open: dict[int, Entry] = {}
         self._lanes: dict[bytes, deque[Entry]] = {}
         self.pass_holes(saved.offset)
@@ -101,11 +128,12 @@ class Ledger:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1) -> bool:
+    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1, size: int = 0) -> bool:
         """Add the message at ``offset``; False if it is done, or was added before.
 
         Args:
             attempt: number of its first delivery from this record.
+            size: its bytes.
         """
         if offset < self.position:
             return False
@@ -116,8 +144,9 @@ class Ledger:
             self.pass_holes(offset + 1)
         else:
             self.position = offset + 1
-        entry = Entry(offset, item, lane, attempt, attempt)
-        if offset < self.starts.suspects_end or self._attempts or self._crashes:
+        entry = Entry(offset, item, lane, attempt, attempt, size)
+        self.open_bytes += size
+        if offset < self.starts.suspects_end or self._attempts or self._crashes or self._waits:
             self._restore(entry)
         self._open[offset] = entry
         if lane is not None:
@@ -127,15 +156,38 @@ class Ledger:
                 entry.state = WAITING
                 entry.until_s = _NEVER
                 return True
-        self.starts.add(entry)
+        self._get_ready(entry)
         return True
 
     def _restore(self, entry: Entry) -> None:
         """Set what the last commit of another process says about a message."""
         entry.attempt = max(entry.attempt, self._attempts.pop(entry.offset, 0))
         entry.crashes = self._crashes.pop(entry.offset, 0)
+        entry.due_s = self._waits.pop(entry.offset, 0)
         entry.is_suspect = entry.offset < self.starts.suspects_end
         self._suspect_count += entry.is_suspect
+
+    def _get_ready(self, entry: Entry) -> None:
+        """Let a message be delivered next in its lane, or wait if it waited in another process."""
+        if entry.due_s:
+            entry.state = WAITING
+            entry.until_s = _NEVER
+            self._undated.append(entry)
+        else:
+            entry.state = READY
+            self.starts.add(entry)
+
+    def _date(self) -> None:
+        """Once the brokers' time is known: note by it until when messages wait, and by the own clock until when those
+        wait that waited in another process."""
+        if not self._undated or not self._clock.is_known:
+            return
+        undated, self._undated = self._undated, []
+        for entry in undated:
+            if entry.state == WAITING and entry.due_s:
+                entry.until_s = self._clock.own(entry.due_s)
+            elif entry.state == WAITING:
+                entry.due_s = math.ceil(self._clock.latest(entry.until_s))
 
     def pass_holes(self, end: int) -> None:
         """Note that there is no message from the position to ``end`` that was not added."""
@@ -163,6 +215,7 @@ class Ledger:
             return False
         self._end_delivery(entry)
         self._remove(entry)
+        self.changes += 1
         return True
 
     def bind(self, entry: Entry, delivery: int) -> bool:
@@ -192,9 +245,11 @@ class Ledger:
         if entry.state != HELD or entry.delivery != delivery:
             return False
         self._end_delivery(entry)
+        self.changes += 1
         entry.state = WAITING
         entry.attempt += 1
         entry.until_s = until_s
+        self._undated.append(entry)
         return True
 
     def put_back(self, entry: Entry, delivery: int) -> bool:
@@ -210,6 +265,7 @@ class Ledger:
     def expire(self, now_s: float) -> list[Entry]:
         """Make the messages ready whose lease or waiting time is over, and return those whose lease was."""
         expired = []
+        self._date()
         for entry in self._open.values():
             if entry.until_s <= now_s and entry.state in (HELD, WAITING):
                 if entry.state == HELD:
@@ -217,6 +273,7 @@ class Ledger:
                     entry.attempt += 1
                     expired.append(entry)
                 entry.state = READY
+                entry.due_s = 0
                 self.starts.add(entry)
         return expired
 
@@ -230,13 +287,13 @@ class Ledger:
 
     def _remove(self, entry: Entry) -> None:
         entry.state = OVER
+        self.open_bytes -= entry.size
         del self._open[entry.offset]
         if entry.lane is not None:
             others = self._lanes[entry.lane]
             others.popleft()
             if others:
-                others[0].state = READY
-                self.starts.add(others[0])
+                self._get_ready(others[0])
             else:
                 del self._lanes[entry.lane]
 
@@ -246,6 +303,8 @@ class Ledger:
             entry.state = OVER
             entry.holder = None
         self._open = {}
+        self._undated = []
+        self.open_bytes = 0
         self.starts.clear()
         self.held_count = 0
         self._lanes = {}
@@ -254,54 +313,51 @@ class Ledger:
 
     def saved(self, finished: Iterable[Entry] = ()) -> Saved:
         """Return what to commit. ``finished``: bound messages of the transaction that commits it."""
+        self._date()
         without = {entry.offset for entry in finished}
-        opened = [offset for offset in self._open if offset not in without]
-        ahead = self._done_ahead
+        opened = [offset for offset in self._open if offset not in without] if without else list(self._open)
         first = opened[0] if opened else self.position
-        done, end = [], first
-        for offset in opened:
-            if offset > end:
-                done.append((end, offset))
-            end = offset + 1
-        if self.position > end:
-            done.append((end, self.position))
-        done += ahead
-        attempts = {
-            offset: entry.attempt
+        ends = pairwise(chain(opened, [self.position]) if opened else ())
+        done = [(before + 1, after) for before, after in ends if after - before > 1]
+        done += self._done_ahead
+        counted = [
+            (offset, entry)
             for offset, entry in self._open.items()
-            if entry.attempt > entry.first_attempt and offset not in without
-        }
+            if (entry.attempt > entry.first_attempt or entry.crashes) and offset not in without
+        ]
+        attempts = {offset: entry.attempt for offset, entry in counted if entry.attempt > entry.first_attempt}
         later = {offset: attempt for offset, attempt in self._attempts.items() if offset >= self.position}
-        crashes = {offset: self._open[offset].crashes for offset in opened if self._open[offset].crashes}
+        crashes = {offset: entry.crashes for offset, entry in counted if entry.crashes}
         crashes_later = {offset: count for offset, count in self._crashes.items() if offset >= self.position}
         suspects_end = self.starts.suspects_end
         if self.position >= suspects_end and not self._suspect_count:
             suspects_end = 0
-        return Saved(first, tuple(done), {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later})
+        waits = {offset: self._open[offset].due_s for offset in attempts if self._open[offset].due_s}
+        waits.update((offset, due_s) for offset, due_s in self._waits.items() if offset >= self.position)
+        return Saved(
+            first, tuple(done), {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later}, waits
+        )
 
     def measure(self) -> None:
-        """Set ``read_limit`` so that the metadata fits whatever subset of the read messages is done.
+        """Raise ``read_limit`` as far as the metadata fits whatever subset of the read messages is done.
 
-        The text is longest, up to a few characters, if every second message is done: so each open message is counted
-        with a run of its own and the gap after it.
+        Acknowledgements only make the metadata shorter, so a limit counts until it is reached. If no offset is further
+        away than bits have room for, the limit needs no look at the messages. Else it does, and it is computed again
+        when the messages that were read or done since are a quarter of those that are open.
         """
-        opened, ahead = list(self._open), self._done_ahead
-        # Pairs of offsets, open and then done: each open message with the gap after it, then what was done before a
-        # restart.
-        pairs = [(1, end - start) for start, end in pairwise([*opened, self.position])]
-        end = self.position
-        for first, next_end in ahead:
-            pairs.append((first - end, next_end - first))
-            end = next_end
-        worst = layout(pairs)[2]
-        room = self._max_bytes - _RESERVE_BYTES - worst
-        each = 2 if ahead else 1 / 6
-        if room > 0:
-            self.read_limit = self.position + int(room / each)
-        elif not opened:  # the last commit had no room to spare; reading some messages makes room
-            self.read_limit = self.position + 16
-        else:
-            self.read_limit = self.position
+        if not self._done_ahead:
+            first = next(iter(self._open), self.position)
+            self.read_limit = max(self.read_limit, first + OFFSETS_A_CHARACTER * self._room)
+        if self.read_limit - self.position >= _ENOUGH:
+            return
+        position, count = self._measured
+        read = self.position - position
+        done = count + read - len(self._open)
+        if len(self._open) <= _FEW or 4 * (read + done) >= len(self._open):
+            self._measured = self.position, len(self._open)
+            self.read_limit = max(
+                self.read_limit, read_limit(list(self._open), self.position, self._done_ahead, self._room)
+            )
 
     def holders(self) -> list[Any]:
         """Return the present deliveries."""
@@ -321,10 +377,6 @@ class Ledger:
         """The open message with the lowest offset; None if no message is open."""
         entry = next(iter(self._open.values()), None)
         return None if entry is None else entry.item
-
-    def ready_items(self) -> Iterator[Any]:
-        """Yield the messages that wait for a receiver."""
-        return (entry.item for entry in self.starts.ready())
 
     @property
     def ready_count(self) -> int:

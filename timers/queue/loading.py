@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from timers.errors import QueueError
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import DeletedLogError, ForeignMetadataError, NewerMetadataError, Saved, decode
 from timers.queue.settling import Commit, Partition
@@ -20,14 +21,14 @@ class Log(Protocol):
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]: ...
     def copies(self) -> dict[Partition, Commit]: ...
-    def bounds(self, partition: Partition) -> tuple[int, int]: ...
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]: ...
     def log_tag(self, topic: str) -> str: ...
 
 
 def load(
-    transport: Log, partitions: Iterable[Partition], *, accept_loss: bool
+    transport: Log, partitions: Iterable[Partition], clock: BrokersClock, *, accept_loss: bool
 ) -> list[tuple[Partition, Ledger, Commit | None]]:
-    """Return a ledger for each partition, and what is committed for it.
+    """Return a ledger for each partition whose leader answers, and what is committed for it.
 
     A partition without a committed offset begins where its newest copy says, or with its first message.
 
@@ -38,23 +39,25 @@ def load(
     committed = transport.committed(partitions)
     copies = transport.copies() if None in committed.values() else {}
     loaded = []
-    for partition, commit in committed.items():
+    bounds = transport.bounds(committed)
+    for partition, (low, high) in bounds.items():
+        commit = committed[partition]
         name = topics.partition_name(*partition)
         saved, lost = saved_by(name, commit, copies.get(partition), transport.log_tag(partition[0]))
         if lost:
             _log.error("%s: %s", name, lost)
-        low, high = transport.bounds(partition)
         if saved is None:
             saved = Saved(low)
         if not low <= saved.offset <= high:
+            gone = (
+                f"the messages from {saved.offset} on are not done, and the log has {low} to {high}: retention deleted "
+                "messages, or the topic was recreated"
+            )
             if not accept_loss:
-                raise QueueError(
-                    f"{name}: the messages from {saved.offset} on are not done, and the "
-                    f"log has {low} to {high}: retention deleted messages, or the topic was recreated. "
-                    "Queue(accept_loss=True) goes on without them"
-                )
+                raise QueueError(f"{name}: {gone}. Queue(accept_loss=True) goes on without them")
+            _log.error("%s: %s. The queue goes on with the messages from %d on", name, gone, low)
             saved = saved if saved.offset < low else Saved(low)
-        ledger = Ledger(saved, log_end=high)
+        ledger = Ledger(saved, log_end=high, clock=clock)
         ledger.pass_holes(low)
         loaded.append((partition, ledger, commit))
     return loaded

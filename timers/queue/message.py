@@ -128,15 +128,14 @@ class Message:
         """
         state, totals = self._state, self._state.totals
         with state.lock:  # the usual case, without calls that it does not need
-            if not self._outputs and self._ledger.ack(self._entry, self._delivery):
-                now_s = state.now_s()
-                if now_s - state.confirmed_s > self._terms.session_timeout_s:
-                    self._confirm()
+            now_s = state.now_s()
+            is_confirmed = now_s - state.confirmed_s <= self._terms.session_timeout_s
+            if is_confirmed and not self._outputs and self._ledger.ack(self._entry, self._delivery):
                 totals.acked += 1
                 totals.handling_s += now_s - self._received_s
                 return
         is_accepted = self._settle(
-            lambda: bool(self._outputs) and self._bind(*self._outputs),
+            lambda: self._bind(*self._outputs) if self._outputs else self._ledger.ack(self._entry, self._delivery),
             lambda guard, timeout_s: guard.cancel(timeout_s),
         )
         with state.lock:
@@ -156,10 +155,10 @@ class Message:
 
         Raises:
             InvalidTimerError: the topic is not legal, or a value is neither str nor bytes.
-            LeaseLostError: the partition has another owner.
+            LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
         with self._state.lock:
-            if self._guard is not None:
+            if self._guard is not None or self.is_settled:
                 raise self._lost()
             self._outputs = [*self._outputs, records.output(self, topic, key, value, headers)]
 
@@ -167,8 +166,8 @@ class Message:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
 
         The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the
-        message waits in this process instead, and the later messages of its key wait with it. If its partition moved
-        to another process meanwhile, the message is delivered there when the lease is over.
+        message waits in the process that has its partition, and the later messages of its key wait with it. If the
+        partition moved to another process before this call, the message is delivered there when the lease is over.
 
         Args:
             after: seconds; None takes the queue's backoff.
@@ -191,14 +190,15 @@ class Message:
             after = terms.backoff.delay_s(self.attempt, random.random())
         elif isinstance(after, timedelta):
             after = after.total_seconds()
+        after_s = records.seconds("after", after)
         later = None
         if not terms.ordered:
-            later = records.later(self, terms.returns_topic, after, error, terms.max_request_bytes)
+            later = records.later(self, terms.returns_topic, after_s, error, terms.max_request_bytes)
         is_accepted = self._settle(
             lambda: (
                 self._bind(later)
                 if later
-                else self._ledger.wait(self._entry, self._delivery, self._state.now_s() + after)
+                else self._ledger.wait(self._entry, self._delivery, self._state.now_s() + after_s)
             ),
             lambda guard, timeout_s: guard.leave(timeout_s),
         )
@@ -231,18 +231,21 @@ class Message:
         """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
         with self._state.lock:
             self._ledger.put_back(self._entry, self._delivery)
-            self._state.lock.notify()
+            self._state.lock.notify_all()  # one thread would not do: the queue's own may wait here, too
 
     def extend(self, lease_s: float) -> None:
         """Let the lease end ``lease_s`` seconds from now.
 
         Raises:
             LeaseLostError: as in :meth:`ack`.
+            InvalidTimerError: ``lease_s`` is no number of seconds.
         """
+        lease_s = records.seconds("lease_s", lease_s)
         with self._state.lock:
-            if not self._ledger.extend(self._entry, self._delivery, self._state.now_s() + lease_s):
+            if not self._confirm() or not self._ledger.extend(
+                self._entry, self._delivery, self._state.now_s() + lease_s
+            ):
                 raise self._lost()
-            self._confirm()
 
     def _give_up(self, code: str, reason: str) -> None:
         letter = self._letter(code, reason)
@@ -260,23 +263,32 @@ class Message:
             LeaseLostError: this delivery is over.
         """
         with self._state.lock:
-            is_accepted = settle()
-            if is_accepted:
-                self._confirm()
+            is_accepted = self._confirm() and settle()
         if not is_accepted and (self._guard is None or not settle_guarded(self._guard, self._state.guards.timeout_s)):
             raise self._lost()
         with self._state.lock:
             self._state.totals.handling_s += self._state.now_s() - self._received_s
         return True
 
-    def _confirm(self) -> None:
-        """Wait for a commit if other processes may own the partition. The caller holds the lock.
+    def _confirm(self) -> bool:
+        """Wait for a commit if other processes may own the partition. If the brokers accept none in time, this delivery
+        ends. The caller holds the lock.
 
-        Raises:
-            LeaseLostError: another process owns it, or no broker has answered in time.
+        Before that the ledger is not changed: what it says is done would be committed later, although the caller is
+        told that its call does not count. The lease lasts while the call waits.
+
+        Returns:
+            False if this delivery is over.
         """
-        if self._state.is_unconfirmed and not self._state.wait_until_confirmed(self._partition, self._ledger):
-            raise self._lost()
+        state, ledger, entry = self._state, self._ledger, self._entry
+        if not state.is_unconfirmed:
+            return True
+        if not ledger.extend(entry, self._delivery, max(entry.until_s, state.now_s() + state.guards.timeout_s)):
+            return False
+        if state.wait_until_confirmed(self._partition, ledger):
+            return True
+        ledger.put_back(entry, self._delivery)
+        return False
 
     def _bind(self, *written: Any) -> bool:
         if not self._ledger.bind(self._entry, self._delivery):

@@ -3,6 +3,7 @@
 The committed offset says that all messages below it are done. The metadata says which messages above it are done too::
 
     q1.<log>.<offset>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>
+    q2.<log>.<offset>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>.<waits>
 
 * ``log``: name of the log, so that the metadata of a deleted topic does not count for a new one of the same name.
 * ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such
@@ -13,6 +14,9 @@ The committed offset says that all messages below it are done. The metadata says
   committed offset, the size of their group, the end of the suspects. Empty if nothing runs and there are no suspects.
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
 * ``crashes``: for open messages that killed their process: distance to the previous one, how often.
+* ``waits``: the epoch second at which the first of the waiting messages is ready; for each of them the distance to the
+  previous one, and how many seconds later it is ready. Only an ordered queue has such messages, and if there are none,
+  the text is of version 1, which the first processes of a queue read too.
 
 Numbers have 5 bits in a character and a sixth bit if more characters follow, the lowest bits first. Bits are 6 in a
 character, the lowest first. All characters are ASCII, because brokers keep metadata as text.
@@ -23,6 +27,7 @@ The encoder chooses the part with bits so that the text is shortest: runs are sh
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,10 +36,15 @@ from timers.queue.starts import NOTHING, Start
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
 
-_VERSION = "q1"
+_VERSION, _VERSION_WITH_WAITS = "q1", "q2"
+_FIELDS = {_VERSION: 8, _VERSION_WITH_WAITS: 9}
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _BITS = 6
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_REVERSED = bytes.maketrans(_BASE64, bytes(ord(_DIGITS[int(f"{value:06b}"[::-1], 2)]) for value in range(1 << _BITS)))
+"""Digits of Base64, whose first bit is the highest, -> digits of this form, whose first bit is the lowest."""
+
 _MORE = 32
 _MAX_NUMBER_CHARACTERS = 13
 """Enough for 64 bits."""
@@ -62,6 +72,7 @@ class Saved(NamedTuple):
         start: messages that may be running.
         suspects_end: open messages below it are suspects.
         crashes: open offset -> how often its process ended while it ran alone.
+        waits: open offset -> when it is delivered again, in epoch seconds of the brokers' time.
     """
 
     offset: int
@@ -70,6 +81,7 @@ class Saved(NamedTuple):
     start: Start = NOTHING
     suspects_end: int = 0
     crashes: Mapping[int, int] = {}
+    waits: Mapping[int, int] = {}
 
     def is_open(self, offset: int) -> bool:
         """Whether the message at ``offset`` is not done."""
@@ -77,16 +89,21 @@ class Saved(NamedTuple):
 
 
 def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
-    """Return the metadata, without attempts and crashes if they do not fit; None if the rest does not fit either.
+    """Return the metadata, without waits or also without attempts and crashes if they do not fit; None if the rest does
+    not fit either.
 
     Inverse: :func:`decode`.
     """
     runs = _as_runs(saved)
-    first, last, _ = layout(runs)
+    first, last, *_ = layout((run_size(opened, done), opened + done) for opened, done in runs)
     before, after = _encode_runs(runs[:first]), _encode_runs(runs[last:])
     done = f"{_VERSION}.{log}.{saved.offset}.{before}.{_encode_bits(runs[first:last])}.{after}."
     done += _encode_starts(saved) + "."
     text = f"{done}{_encode_counts(saved.attempts, saved.offset)}.{_encode_counts(saved.crashes, saved.offset)}"
+    if saved.waits:
+        with_waits = f"{_VERSION_WITH_WAITS}{text.removeprefix(_VERSION)}.{_encode_waits(saved)}"
+        if len(with_waits) <= max_bytes:
+            return with_waits
     if len(text) <= max_bytes:
         return text
     return f"{done}." if len(done) < max_bytes else None
@@ -101,9 +118,10 @@ def decode(text: str, log: str, offset: int) -> Saved:
         ForeignMetadataError: the text is of another offset, or no queue wrote it.
     """
     version, *fields = text.split(".")
-    if version != _VERSION and version[:1] == "q" and version[1:].isdecimal():
-        raise NewerMetadataError(f"metadata of version {version[1:]}, and this is version {_VERSION[1:]}: upgrade")
-    if version != _VERSION or len(fields) != 8:
+    if version not in _FIELDS and version[:1] == "q" and version[1:].isdecimal():
+        newest = _VERSION_WITH_WAITS[1:]
+        raise NewerMetadataError(f"metadata of version {version[1:]}, and this is version {newest}: upgrade")
+    if len(fields) != _FIELDS.get(version):
         raise ForeignMetadataError("not written by a queue" if text else "empty")
     if fields[0] != log and fields[1] == str(offset):
         raise DeletedLogError(f"written for log {fields[0]}, and this is log {log}")
@@ -118,30 +136,46 @@ def decode(text: str, log: str, offset: int) -> Saved:
     first, size, group, suspects = starts
     start = Start(offset + first, offset + first + size, group) if size else NOTHING
     suspects_end = offset + suspects if suspects else 0
-    attempts, crashes = (_decode_counts(field, offset) for field in fields[6:])
-    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes)
+    attempts, crashes = (_decode_counts(_decode_numbers(field), offset) for field in fields[6:8])
+    waits = _decode_waits(fields[8], offset) if version == _VERSION_WITH_WAITS else {}
+    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes, waits)
 
 
-def layout(runs: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
-    """Return which runs are written as bits to make the text shortest, from the first to before the last, and how many
-    characters all runs then take at most."""
+class Layout(NamedTuple):
+    """How parts of the text are written.
+
+    Attributes:
+        first: the parts from here to before ``last`` are bits, so that the text is shortest.
+        characters: all parts then take so many at most.
+        characters_before_bits: as many as they take if further parts, which follow, are bits.
+    """
+
+    first: int
+    last: int
+    characters: int
+    characters_before_bits: int
+
+
+def layout(parts: Iterable[tuple[int, int]]) -> Layout:
+    """Return the shortest layout of parts, each given as the characters that it takes as runs, and its offsets."""
     size, width = 0, 0
     start, lowest = 0, 0
     first, last, largest = 0, 0, 0
-    for index, (opened, done) in enumerate(runs, 1):
-        size += number_size(opened) + number_size(done)
-        width += opened + done
+    saved = 0
+    for index, (characters, offsets) in enumerate(parts, 1):
+        size += characters
+        width += offsets
         saved = _BITS * size - width  # by bits instead of all runs so far, in sixths of a character
         if saved - lowest > largest:
             first, last, largest = start, index, saved - lowest
         if saved < lowest:
             start, lowest = index, saved
-    return first, last, size - largest // _BITS
+    return Layout(first, last, size - largest // _BITS, size - (saved - lowest) // _BITS)
 
 
-def number_size(number: int) -> int:
-    """Return how many characters a number takes."""
-    return max(1, -(-number.bit_length() // 5))
+def run_size(opened: int, done: int) -> int:
+    """Return how many characters two numbers above 0 take."""
+    return (opened.bit_length() + 4) // 5 + (done.bit_length() + 4) // 5
 
 
 def _as_runs(saved: Saved) -> list[tuple[int, int]]:
@@ -184,17 +218,10 @@ def _decode_numbers(text: str) -> list[int]:
 
 
 def _encode_bits(runs: Iterable[tuple[int, int]]) -> str:
-    bits, at = 0, 0
-    for opened, done in runs:
-        at += opened
-        bits |= ((1 << done) - 1) << at
-        at += done
-    raw = bits.to_bytes(-(-at // 24) * 3, "little")
-    text: list[str] = []
-    for index in range(0, len(raw), 3):
-        three = int.from_bytes(raw[index : index + 3], "little")
-        text += _DIGITS[three & 63], _DIGITS[three >> 6 & 63], _DIGITS[three >> 12 & 63], _DIGITS[three >> 18]
-    return "".join(text[: -(-at // _BITS)])
+    bits = "".join(["0" * opened + "1" * done for opened, done in runs])
+    three_bytes = -(-len(bits) // 24)
+    raw = int(bits.ljust(24 * three_bytes, "0") or "0", 2).to_bytes(3 * three_bytes, "big")
+    return b64encode(raw).translate(_REVERSED)[: -(-len(bits) // _BITS)].decode()
 
 
 def _decode_bits(text: str, at: int) -> list[tuple[int, int]]:
@@ -240,10 +267,20 @@ def _encode_counts(counts: Mapping[int, int], before: int) -> str:
     return _encode_numbers(numbers)
 
 
-def _decode_counts(text: str, offset: int) -> dict[int, int]:
-    numbers = _decode_numbers(text)
+def _encode_waits(saved: Saved) -> str:
+    first_s = min(saved.waits.values())
+    later = {offset: due_s - first_s for offset, due_s in saved.waits.items()}
+    return _encode_numbers([first_s]) + _encode_counts(later, saved.offset)
+
+
+def _decode_waits(text: str, offset: int) -> dict[int, int]:
+    first_s, *numbers = _decode_numbers(text) or [0]
+    return {waiting: first_s + later_s for waiting, later_s in _decode_counts(numbers, offset).items()}
+
+
+def _decode_counts(numbers: Sequence[int], offset: int) -> dict[int, int]:
     if len(numbers) % 2:
-        raise ForeignMetadataError("the attempts or crashes are not pairs of numbers")
+        raise ForeignMetadataError("the attempts, crashes or waits are not pairs of numbers")
     counts = {}
     for index in range(0, len(numbers), 2):
         offset += numbers[index]

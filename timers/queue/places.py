@@ -7,23 +7,29 @@ partition whose leader answers: readers of timers and of dead letters read whole
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from itertools import compress, count
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.kafka.leaders import AnsweringLeaders
+from timers.kafka.write_access import WriteAccess
 from timers.queue import records
 from timers.queue.settling import Job
 from timers.wire.key_partition import partition_of
+
+_log = logging.getLogger("timers.queue")
 
 
 class Places:
     """The partitions of a process's transactions.
 
     Args:
+        access: to which topics the process may not write.
         topic_of: returns the topic of a record.
         ledger_topic: topic of the copies, of which each transaction writes some.
         topics: others that the queue itself writes to.
@@ -32,22 +38,33 @@ class Places:
     def __init__(
         self,
         leaders: AnsweringLeaders,
+        access: WriteAccess,
         topic_of: Callable[[Any], str],
         ledger_topic: str,
         topics: set[str],
     ) -> None:
         self._leaders = leaders
+        self._access = access
         self._topic_of = topic_of
         self._ledger_topic = ledger_topic
         self._topics = topics | {ledger_topic}
+        self._said: AbstractSet[str] = frozenset()
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
-        """Ask the leaders of all topics that the jobs need. Blocks.
+        """Ask the leaders of all topics that the jobs need, and whether they may be written to. Blocks.
 
         Raises:
             KafkaException: no transaction can begin now.
         """
-        self._leaders.ask(self._topics.union(self._topic_of(record) for job in jobs for record in job.records))
+        topics = self._topics.union(self._topic_of(record) for job in jobs for record in job.records)
+        self._leaders.ask(topics)
+        self._access.ask(topics)
+        for topic in sorted(self._access.denied - self._said):
+            _log.warning("this process lacks the ACL Write on topic %r: retries and dead letters for it wait", topic)
+        self._said = self._access.denied
+        if self._ledger_topic in self._access.denied:
+            text = f"this process lacks the ACL Write on topic {self._ledger_topic!r}"
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text))
         if not all(self._leaders.answer.get(self._ledger_topic, [False])):
             text = f"the leader of topic {self._ledger_topic!r} does not answer"
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, text))
@@ -56,13 +73,29 @@ class Places:
     def are_complete(self) -> bool:
         """Whether all leaders answer, so that each record has a place."""
         answer = self._leaders.answer
-        return self._topics <= answer.keys() and all(map(all, answer.values()))
+        return not self._access.denied and self._topics <= answer.keys() and all(map(all, answer.values()))
+
+    def denied(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs with an output or a guard whose topic may not be written to."""
+        denied = self._access.denied
+        return [job for job in jobs if denied and any(self._is_refused(record) for record in job.records)]
+
+    def _is_refused(self, record: Any) -> bool:
+        """Whether the brokers refuse a record, and the queue can do without it."""
+        is_needed = not isinstance(record, records.Output | records.Guarding)
+        return not is_needed and self._topic_of(record) in self._access.denied
+
+    def forget(self) -> None:
+        """Ask again to which topics the process may write, because a transaction failed."""
+        self._access.forget()
 
     def has_place(self, job: Job) -> bool:
         """Whether each record of a job can be written now, as far as is known."""
         return all(self._has_place(record) for record in job.records)
 
     def _has_place(self, record: Any) -> bool:
+        if self._topic_of(record) in self._access.denied:
+            return False
         answering = self._leaders.answer.get(self._topic_of(record))
         if answering is None:  # the topic does not exist: an output to it is refused, and becomes a dead letter
             return isinstance(record, records.Output)

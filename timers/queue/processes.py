@@ -37,6 +37,7 @@ class RemoteMessage:
 
     Attributes:
         id: the same in all deliveries of the message; see :attr:`Message.id`.
+        is_over: the handler has returned, and the parent was told so.
     """
 
     key: bytes | None
@@ -48,6 +49,7 @@ class RemoteMessage:
     id: str
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     is_settled: bool = False
+    is_over: bool = False
 
     @classmethod
     def of(cls, message: Message) -> RemoteMessage:
@@ -76,19 +78,24 @@ class RemoteMessage:
         headers: HeadersLike = (),
     ) -> None:
         """As :meth:`Message.output`."""
+        self._check_open()
         made = records.output(self, topic, key, value, headers)
         self.calls.append(("output", (made.topic, made.value), {"key": made.key, "headers": made.headers}))
 
     def extend(self, lease_s: float) -> None:
-        """As :meth:`Message.extend`. It takes effect at once."""
-        if not _ask_parent(_EXTEND, lease_s):
+        """As :meth:`Message.extend`. It takes effect at once, also after the other calls, which wait for the end of the
+        handler."""
+        if not _ask_parent(self, _EXTEND, records.seconds("lease_s", lease_s)):
             raise LeaseLostError(f"message {self.source} is no longer this receiver's")
 
     def _settle(self, name: str, *arguments: Any) -> None:
-        if self.is_settled:
-            raise LeaseLostError(f"message {self.source} was settled before")
+        self._check_open()
         self.is_settled = True
         self.calls.append((name, arguments, {}))
+
+    def _check_open(self) -> None:
+        if self.is_settled or self.is_over:
+            raise LeaseLostError(f"message {self.source} was settled before")
 
 
 # ---- the child -------------------------------------------------------------------------------------------------------
@@ -97,11 +104,23 @@ _to_parent: Connection | None = None
 _asking = threading.Lock()
 
 
-def _ask_parent(*question: Any) -> Any:
+def _ask_parent(message: RemoteMessage, *question: Any) -> Any:
+    """Return the parent's answer; False after the handler of the message has returned."""
     assert _to_parent is not None
     with _asking:  # the handler may have threads
+        if message.is_over:
+            return False
         _to_parent.send(question)
         return _to_parent.recv()
+
+
+def _end(message: RemoteMessage, *reply: Any) -> None:
+    """Tell the parent what the handler did. No question of this message follows: its answer would be taken for the next
+    message, or the next message for its answer."""
+    assert _to_parent is not None
+    with _asking:
+        message.is_over = True
+        _to_parent.send(reply)
 
 
 def _serve(pipe: Connection, handler: Handler) -> None:
@@ -118,9 +137,9 @@ def _serve(pipe: Connection, handler: Handler) -> None:
             try:
                 handler(message)
             except Exception as error:
-                pipe.send((_FAILED, repr(error), traceback.format_exc(), message.calls, message.is_settled))
+                _end(message, _FAILED, repr(error), traceback.format_exc(), message.calls, message.is_settled)
             else:
-                pipe.send((_DONE, message.calls))
+                _end(message, _DONE, message.calls)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

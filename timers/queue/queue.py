@@ -143,6 +143,7 @@ class Queue:
 
         Raises:
             PublishError: the brokers did not take one of them.
+            InvalidTimerError: a key, a value or a header cannot be sent.
         """
         return self._sender.send(messages)
 
@@ -242,7 +243,8 @@ class Queue:
         """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.
 
         Raises:
-            QueueError: they are not committed within ``timeout_s``.
+            QueueError: they are not committed within ``timeout_s``, or the process lost a partition before those on
+                its messages were.
         """
         if not self._receiver.is_started:
             return

@@ -1,7 +1,8 @@
 """The thread of a queue: it reads, serves rebalances and begins commits.
 
 A commit runs in a thread of its own, because it may take long: brokers answer a member's requests in turn, so a commit
-that follows the request to join waits until all members have joined. No commit runs in a callback of a rebalance,
+that follows the request to join waits until all members have joined. Only the queue's thread uses the consumer, and
+sends the plain commits that this thread asks for. No commit runs in a callback of a rebalance,
 except those that it makes: a plain commit that the client sends after the callback would have the new generation.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any
 
@@ -22,6 +23,8 @@ from timers.queue import records
 from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
 from timers.queue.loading import load
+from timers.queue.log_checks import check_logs
+from timers.queue.pausing import Pausing
 from timers.queue.settling import Partition
 from timers.queue.state import State
 from timers.queue.threads import call_in_thread
@@ -33,10 +36,6 @@ SETTLE_S = 0.1
 
 _POLL_S = 0.02
 _BATCH = 500
-_MAX_READY = 4000
-_MAX_READY_BYTES = 64 * 1024 * 1024
-"""Messages and their bytes that may wait for receivers; above that, partitions are paused."""
-
 _CONTROL_BYTES = 8 * 1024 * 1024
 """After this many received bytes, or each 100 ms, it is checked whether partitions must be paused."""
 
@@ -55,6 +54,7 @@ _CONFIRMATIONS = 3
 _LONG_SKIP = 2000
 """More done messages than this are skipped by a seek; fewer are read and dropped."""
 
+_OPEN_AGAIN = "Open the queue again"
 _log = logging.getLogger("timers.queue")
 
 
@@ -67,8 +67,10 @@ class Receiver:
         self._transport = transport
         self._committer = Committer(transport, state)
         self._thread: threading.Thread | None = None
-        self._paused: set[Partition] = set()
+        self._pausing = Pausing(state, transport)
         self._not_loaded: set[Partition] = set()
+        self._overtaken: set[Partition] = set()
+        self._next_skip = 0.0
         self._next_load = 0.0
         self._load_pause_s = _RETRY_S
         self._fed_bytes = 0
@@ -96,22 +98,22 @@ class Receiver:
 
     def _run(self) -> None:
         try:
-            self._transport.open(self._assigned, self._revoked)
+            self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
             while not self._state.closing:
                 self._work()
                 if self._state.is_abandoned():
                     self._leave()
             self._drain()
         except TimersError as error:
-            self._state.fail(error)
+            self._fail(error)
         except KafkaException as error:
             failed = f"the queue {self._terms.name!r} cannot be read"
-            self._state.fail(self._transport.user_error(error, failed))
+            self._fail(self._transport.user_error(error, failed))
         except Exception as error:
             _log.exception("the queue %s failed", self._terms.name)
-            self._state.fail(QueueError(f"the queue {self._terms.name!r} failed: {error!r}"))
+            self._fail(QueueError(f"the queue {self._terms.name!r} failed: {error!r}"))
         finally:
-            self._wait_for_commit()
+            self._wait_for_commit(is_over=True)
             self._state.end()
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._transport.close()
@@ -120,14 +122,19 @@ class Receiver:
         if self._settling is None:
             self._state.round_began_s = self._state.now_s()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
-        self._feed(self._transport.poll(1, _POLL_S))
-        self._feed(self._transport.poll(_BATCH, 0))
+        if self._pausing.wait_for_room(self._may_settle, _POLL_S):
+            self._feed(self._transport.poll(_BATCH, 0) or self._transport.poll(1, _POLL_S))
+        else:
+            self._feed(self._transport.poll(1, 0))
         if self._not_loaded and monotonic() >= self._next_load:
             self._load()
+        if self._overtaken and monotonic() >= self._next_skip:
+            self._skip_deleted()
         if self._settling is not None and self._settling.done():
             self._end_settling()
         if monotonic() >= self._next_control or self._fed_bytes > _CONTROL_BYTES:
-            self._control_reading()
+            self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
+            self._pausing.control()
         if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
             self._begin_settling()
 
@@ -140,9 +147,20 @@ class Receiver:
         is_settled = self._settle_last()
         self._transport.close()
         self._not_loaded.clear()
-        self._paused.clear()
+        self._pausing = Pausing(self._state, self._transport)
         if self._state.wait_for_receiver(is_settled=is_settled):
-            self._transport.open(self._assigned, self._revoked)
+            self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
+
+    def _fail(self, failure: TimersError) -> None:
+        """Let all calls raise the error, and commit that nothing runs: no message is the cause of this end."""
+        self._state.fail(failure)
+        try:
+            self._poll_until_settled()
+            self._settling = None
+            if self._state.settler.ledgers:
+                self._settle_last()
+        except (KafkaException, RuntimeError, TimersError) as error:
+            _log.warning("the queue %s ended, and its last calls may not be committed: %s", self._terms.name, error)
 
     def _drain(self) -> None:
         give_up = monotonic() + _DRAIN_S
@@ -156,6 +174,10 @@ class Receiver:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
+    def _may_settle(self) -> bool:
+        """Whether a commit has ended, or ready messages wait for one."""
+        return self._wants_commit() if self._settling is None else self._settling.done()
+
     def _feed(self, polled: Iterable[Any]) -> None:
         """Add records to the ledgers."""
         skipped: dict[Partition, int] = {}
@@ -164,7 +186,9 @@ class Receiver:
             for record in polled:
                 partition = record.topic(), record.partition()
                 error, ledger = record.error(), ledgers.get(partition)
-                if error is not None:
+                if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET and self._terms.accept_loss:
+                    self._overtaken.add(partition)
+                elif error is not None:
                     self._note(error, record, ledger)
                 elif ledger is not None:
                     offset, lane, attempt = record.offset(), None, 1
@@ -172,13 +196,45 @@ class Receiver:
                         attempt = records.identity(record, returned=True).attempt
                     elif self._terms.ordered:
                         lane = record.key()
-                    ledger.read(offset, record, lane, attempt)
-                    self._fed_bytes += len(record)
+                    size = records.size_of(record)
+                    ledger.read(offset, record, lane, attempt, size)
+                    self._fed_bytes += size
                     if ledger.position > offset + _LONG_SKIP:
                         skipped[partition] = ledger.position
+                    if ledger.position > ledger.read_limit:
+                        self._next_control = 0.0
             self._state.lock.notify_all()
         for partition, position in skipped.items():
             self._transport.seek(partition, position)
+
+    def _skip_deleted(self) -> None:
+        """Go on with the first messages of logs whose retention has overtaken the reading, as far as their leaders
+        answer."""
+        self._next_skip = monotonic() + _MAX_LOAD_PAUSE_S
+        for partition, (low, high) in self._transport.bounds(self._overtaken).items():
+            self._skip_to(partition, low, high)
+            self._overtaken.discard(partition)
+
+    def _skip_to(self, partition: Partition, low: int, high: int) -> None:
+        """Read on from the first message of a log.
+
+        Raises:
+            QueueError: the log ends before the position, so that offsets of received messages come again.
+        """
+        with self._state.lock:
+            ledger = self._state.settler.ledgers.get(partition)
+            if ledger is None:
+                return
+            name, position = topics.partition_name(*partition), ledger.position
+            if position > high:
+                raise QueueError(f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}")
+            ledger.pass_holes(low)
+        if low > position:
+            span = position, low - 1
+            _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
+        self._transport.stop([partition])
+        self._transport.start({partition: max(low, position)})
+        self._pausing.forget([partition])
 
     def _note(self, error: KafkaError, record: Any, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -187,32 +243,12 @@ class Receiver:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise QueueError(
                 f"{record.topic()}/{record.partition()} cannot be read at its position "
-                f"({error.str()}): retention deleted messages, or the topic was recreated. Open the queue again"
+                f"({error.str()}): retention deleted messages, or the topic was recreated. {_OPEN_AGAIN}"
             )
         elif error.fatal():
             raise KafkaException(error)
         else:
             _log.warning("the queue %s: %s", self._terms.name, error.str())
-
-    def _control_reading(self) -> None:
-        """Pause partitions whose ledger has no room, or all if too many messages wait for receivers."""
-        with self._state.lock:
-            ledgers = self._state.settler.ledgers
-            now_s = self._state.now_s()
-            share = 0.0
-            self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
-            for ledger in ledgers.values():
-                self._state.totals.leases_lost += len(ledger.expire(now_s))
-                ledger.measure()
-                ready_bytes = sum(map(len, ledger.ready_items()))
-                share += ledger.ready_count / _MAX_READY + ready_bytes / _MAX_READY_BYTES
-            full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
-            wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
-            self._state.lock.notify_all()
-        self._state.note_ends({each: self._transport.end(each) for each in ledgers}, wanted)
-        self._transport.pause(wanted - self._paused)
-        self._transport.resume((self._paused - wanted) & ledgers.keys())
-        self._paused = wanted
 
     # ---- settling ------------------------------------------------------------------------------------------------
 
@@ -225,11 +261,18 @@ class Receiver:
         if self._state.now_s() - self._state.confirmed_s > self._terms.session_timeout_s / _CONFIRMATIONS:
             self._state.settler.repeat()
         self._state.round_began_s = self._state.now_s()  # a commit that does not return counts as a long round
-        self._settles_with_copy = with_copy or monotonic() >= self._next_copy
+        self._settles_with_copy = with_copy or self._needs_time or monotonic() >= self._next_copy
         if self._settles_with_copy:
             self._next_copy = monotonic() + _COPY_S
         name = f"queue-{self._terms.name}-commit"
         self._settling = call_in_thread(name, self._commit, self._settles_with_copy)
+        self._settling.add_done_callback(lambda _: self._state.wake())
+
+    @property
+    def _needs_time(self) -> bool:
+        """Whether delays may begin or go on, and the brokers' time is not known, which a transaction tells."""
+        state = self._state
+        return self._terms.ordered and not state.brokers_clock.is_known and bool(state.settler.ledgers)
 
     def _commit(self, with_copy: bool) -> bool:
         waiting = self._state.waiting()
@@ -238,9 +281,14 @@ class Receiver:
             self._state.committed(waiting)
         return done
 
-    def _wait_for_commit(self) -> None:
+    def _poll_until_settled(self) -> None:
+        while self._settling is not None and not self._settling.done():
+            self._feed(self._transport.poll(1, _POLL_S))
+
+    def _wait_for_commit(self, *, is_over: bool = False) -> None:
+        """Wait for the commit under way, in a callback of a rebalance, or at the end: then without more commits."""
         if self._settling is not None:
-            wait([self._settling])
+            self._transport.wait_for(self._settling, is_over=is_over)
 
     def _end_settling(self) -> bool:
         """Note how the commit under way ended; False if not all was committed."""
@@ -256,46 +304,20 @@ class Receiver:
         if self._settles_with_copy:
             if not done:
                 self._next_copy = 0.0
-            elif not self._state.closing:
-                self._check_logs()
+            elif not self._state.closing and self._state.failure is None:
+                check_logs(self._transport, self._state)
         return done
 
     def _settle_last(self, *, with_copy: bool = False) -> bool:
         """Commit what was settled, and that nothing runs."""
+        self._poll_until_settled()
         if self._settling is not None:
             self._end_settling()
         with self._state.lock:
             self._state.settler.stop(list(self._state.settler.ledgers))
         self._begin_settling(with_copy=with_copy)
+        self._poll_until_settled()
         return self._end_settling()
-
-    def _check_logs(self) -> None:
-        """Say which messages the brokers deleted before they were done, and delete those that are done on the topic of
-        returns, which has no retention.
-
-        Raises:
-            QueueError: a topic was deleted and created again.
-        """
-        added = self._transport.check_topics()
-        if added and self._terms.ordered:
-            _log.error(
-                "topic %s has %d more partitions, so keys have moved: messages that are sent from now on may overtake "
-                "earlier ones of their key until these are done",
-                *(self._terms.topic, added),
-            )
-        with self._state.lock:
-            commits, copied = self._state.settler.commits, self._state.settler.copied
-            held = {each for each, ledger in self._state.settler.ledgers.items() if ledger.open_count}
-        for partition, commit in commits.items():
-            low = self._transport.first_offset(partition) if partition in held else 0
-            if low > commit.offset:
-                _log.error(
-                    "%s: messages from %d on are not done, and retention deleted all below %d. They are lost if this "
-                    "process ends before they are done",
-                    *(topics.partition_name(*partition), commit.offset, low),
-                )
-        returned = {each: commit.offset for each, commit in copied.items() if each[0] == self._terms.returns_topic}
-        self._transport.delete_below(returned)
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
@@ -310,21 +332,33 @@ class Receiver:
             self._state.joined, self._state.settled_s = True, self._state.now_s()
 
     def _load(self) -> None:
+        """Load the new partitions, except those whose leaders do not answer."""
         try:
-            loaded = load(self._transport, self._not_loaded, accept_loss=self._terms.accept_loss)
+            loaded = load(
+                self._transport,
+                self._not_loaded,
+                self._state.brokers_clock,
+                accept_loss=self._terms.accept_loss,
+            )
         except KafkaException as error:
-            _log.warning("the queue %s loads its partitions later: %s", self._terms.name, error.args[0])
-            self._state.load_error = error.args[0].str()
-            self._next_load = monotonic() + self._load_pause_s
-            self._load_pause_s = min(2 * self._load_pause_s, _MAX_LOAD_PAUSE_S)
+            self._load_later(error.args[0].str())
             return
         with self._state.lock:
             self._state.totals.crashes += sum(ledger.crash_count for _, ledger, _ in loaded)
             for partition, ledger, commit in loaded:
                 self._state.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
         self._transport.start({partition: ledger.position for partition, ledger, _ in loaded})
-        self._not_loaded.clear()
+        self._not_loaded -= {partition for partition, _, _ in loaded}
         self._state.load_error = ""
+        if self._not_loaded:
+            names = ", ".join(topics.partition_name(*each) for each in sorted(self._not_loaded))
+            self._load_later(f"no leader of {names} answers")
+
+    def _load_later(self, reason: str) -> None:
+        _log.warning("the queue %s loads its partitions later: %s", self._terms.name, reason)
+        self._state.load_error = reason
+        self._next_load = monotonic() + self._load_pause_s
+        self._load_pause_s = min(2 * self._load_pause_s, _MAX_LOAD_PAUSE_S)
 
     def _revoked(self, partitions: list[Partition], *, lost: bool) -> None:
         self._wait_for_commit()
@@ -335,7 +369,7 @@ class Receiver:
         with self._state.lock:
             self._state.totals.leases_lost += self._state.settler.revoke(partitions)
             self._state.settler.join(self._transport.member())
-        self._paused -= set(partitions)
+        self._pausing.forget(partitions)
         self._transport.stop(set(partitions) - self._not_loaded)
         self._not_loaded -= set(partitions)
 

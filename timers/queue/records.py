@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
-from timers.client.request import Encoder, HeadersLike, SentHeaders, TimerRequest
+from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_headers
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.kafka.records import headers_of
@@ -36,6 +38,11 @@ _MAX_ERROR_CHARACTERS = 1000
 _MAX_ATTEMPT_DIGITS = 6
 _SENT_MS = re.compile(rb"-1|[0-9]{1,18}")
 _AT_ONCE_S = 10**9
+_MAX_SECONDS = 10**9
+
+_RECORD_BYTES = 500
+_HEADER_BYTES = 200
+"""Memory of a message and of a header without their contents, about."""
 
 
 class Identity(NamedTuple):
@@ -135,14 +142,27 @@ def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | No
     return None if not value and any(name == NO_VALUE for name, _ in headers) else value
 
 
+def seconds(name: str, given: object) -> float:
+    """Return a number of seconds that a caller gave.
+
+    Raises:
+        InvalidTimerError: it is no number, negative, or far too large.
+    """
+    try:
+        checked = float(given) if isinstance(given, Real | Decimal) and not isinstance(given, bool) else math.nan
+    except (ArithmeticError, ValueError):
+        checked = math.nan
+    if not 0 <= checked <= _MAX_SECONDS:
+        raise InvalidTimerError(f"{name}={given!r} is not a number of seconds from 0 to {_MAX_SECONDS}")
+    return checked
+
+
 def later(message: Delivered, returns_topic: str, after_s: float, error: str, max_request_bytes: int) -> Later:
     """Return the timer of a message's next delivery.
 
     Raises:
-        InvalidTimerError: the message is too large for a request, or the delay is out of range.
+        InvalidTimerError: the message is too large for a request.
     """
-    if isinstance(after_s, bool) or not 0 <= after_s <= 10**9:
-        raise InvalidTimerError(f"after={after_s!r} is not a number of seconds from 0 to {10**9}")
     more = [(ATTEMPT, b"%d" % message.attempt)]
     if error:
         more.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
@@ -210,24 +230,25 @@ def output(message: Delivered, topic: str, key: Any, value: Any, headers: Header
     """Return a record to be written when ``message`` is done.
 
     Raises:
-        InvalidTimerError: the topic is not legal, or key, value or headers are of another type than str and bytes.
+        InvalidTimerError: the topic is not legal, or key, value or headers cannot be sent.
     """
     if not isinstance(topic, str) or not topics.is_legal(topic):
         raise InvalidTimerError(f"output topic {topic!r} is not {topics.LEGAL_FORM}")
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
     sent = [None if each is None else as_bytes(each) for each in (key, value)]
-    listed: SentHeaders = [(name, None if data is None else as_bytes(data)) for name, data in pairs]
-    return Output(topic, sent[0], sent[1], listed, message.source)
+    return Output(topic, sent[0], sent[1], sent_headers(headers), message.source)
 
 
 def as_bytes(data: object) -> bytes:
     """Return bytes as they are, and text in UTF-8.
 
     Raises:
-        InvalidTimerError: it is neither.
+        InvalidTimerError: it is neither, or text that UTF-8 cannot carry.
     """
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError:
+            raise InvalidTimerError(f"{data!r:.80} has characters that UTF-8 cannot carry: give bytes") from None
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidTimerError(f"{data!r:.80} is of type {type(data).__name__}: give bytes or str, or None for null")
     return bytes(data)
@@ -236,3 +257,12 @@ def as_bytes(data: object) -> bytes:
 def due_key(append_ms: int, after_ms: int) -> bytes:
     """Return the record key of a request that is due ``after_ms`` after an append time, rounded up to whole seconds."""
     return b"%d" % -(-(append_ms + after_ms) // 1000)
+
+
+def size_of(record: Any) -> int:
+    """Return the bytes of a record that is kept: key, value and headers, and what Python adds to each of them."""
+    key, headers = record.key(), headers_of(record)
+    size: int = _RECORD_BYTES + len(record) + (len(key) if key else 0)
+    if headers:
+        size += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
+    return size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from time import sleep
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from timers.client.config import Connection
 from timers.client.publish import Publisher, set_result
-from timers.client.request import BytesLike, HeadersLike, SentHeaders
+from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers
 from timers.queue.records import as_bytes
 from timers.wire.headers import Header
 
@@ -34,6 +34,7 @@ class Sender:
 
         Raises:
             PublishError: the brokers did not take one of them.
+            InvalidTimerError: a key, a value or a header cannot be sent; those before it may be sent.
         """
         self._publisher.open()
         futures = [self._submit_message(*message) for message in messages]
@@ -49,9 +50,8 @@ class Sender:
         self._submit(topic, key, value, [*headers]).result()
 
     def _submit_message(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
-        listed: SentHeaders = [(name, None if data is None else as_bytes(data)) for name, data in pairs]
-        return self._submit(self._topic, None if key is None else as_bytes(key), as_bytes(value), listed)
+        sent = sent_headers(headers)
+        return self._submit(self._topic, None if key is None else as_bytes(key), as_bytes(value), sent)
 
     def _submit(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> Future[str]:
         future: Future[str] = Future()

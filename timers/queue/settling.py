@@ -67,6 +67,7 @@ class Plan:
         member: the group metadata to commit with.
         ledgers: the ledgers whose state it commits.
         starts: the messages that may be started when it is committed.
+        changes: how many calls of receivers its ledgers had noted.
     """
 
     in_transaction: bool
@@ -75,6 +76,7 @@ class Plan:
     commits: dict[Partition, Commit]
     jobs: list[Job]
     starts: dict[Partition, Start]
+    changes: dict[Partition, int]
 
 
 class _Owned:
@@ -86,6 +88,7 @@ class _Owned:
         self.committed = committed
         self.copied: Commit | None = None
         self.is_full = False
+        self.settled = 0
 
 
 class Settler:
@@ -94,11 +97,13 @@ class Settler:
     Attributes:
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
         ledgers: the ledger of each partition.
+        has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.unknown: Plan | None = None
         self.ledgers: dict[Partition, Ledger] = {}
+        self.has_dropped = False
         self._max_bytes = max_bytes
         self._owned: dict[Partition, _Owned] = {}
         self._member: Any = None
@@ -121,8 +126,12 @@ class Settler:
             if owned is not None:
                 del self.ledgers[partition]
                 held += owned.ledger.held_count
+                self.has_dropped |= owned.ledger.changes != owned.settled
                 owned.ledger.drop()
-        self._jobs = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
+        kept = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
+        if len(kept) < len(self._jobs):  # a guard has no letter, and is no call of a receiver
+            self.has_dropped |= any(job.letter for job in self._jobs if not self.owns(job.partition, job.ledger))
+        self._jobs = kept
         return held
 
     def join(self, member: Any) -> None:
@@ -219,9 +228,12 @@ class Settler:
                 or self._repeats
             ):
                 commits[partition] = commit
+            else:
+                owned.settled = owned.ledger.changes
         jobs = [job for job in jobs if job.partition not in full]
         in_transaction = bool(jobs) or (in_transaction and not self._plain_unanswered)
-        plan = Plan(in_transaction, self._member, dict(self.ledgers), commits, jobs, starts)
+        changes = {partition: self.ledgers[partition].changes for partition in commits}
+        plan = Plan(in_transaction, self._member, dict(self.ledgers), commits, jobs, starts, changes)
         if commits:
             self._repeats = False
             return plan
@@ -238,6 +250,7 @@ class Settler:
         for partition, commit in plan.commits.items():
             if self.owns(partition, plan.ledgers[partition]):
                 self._owned[partition].committed = commit
+                self._owned[partition].settled = plan.changes[partition]
                 if plan.in_transaction:
                     self._owned[partition].copied = commit
         for job in plan.jobs:

@@ -20,7 +20,7 @@ commits than the one every 100 ms, and a slow one has few suspects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 MAX_CRASHES = 2
@@ -125,12 +125,6 @@ class Starts(Generic[_E]):
         self.stop()
         self._ready.clear()
         self._suspects.clear()
-
-    def ready(self) -> Iterator[_E]:
-        """Yield the messages that wait for a receiver."""
-        yield from self._group
-        yield from self._suspects
-        yield from self._ready
 
     @property
     def ready_count(self) -> int:

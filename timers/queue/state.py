@@ -11,7 +11,9 @@ from time import monotonic
 from typing import TypeVar
 
 from timers.client import Backoff
+from timers.clock import Clock
 from timers.errors import QueueError, TimersError
+from timers.queue.brokers_clock import BrokersClock
 from timers.queue.counters import Counters
 from timers.queue.guards import Guard, Guards
 from timers.queue.ledger import Ledger
@@ -19,6 +21,7 @@ from timers.queue.settling import Partition, Settler
 from timers.wire import topics
 
 _T = TypeVar("_T")
+_CLOCK = Clock()
 
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
@@ -50,6 +53,7 @@ class State:
 
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
+        brokers_clock: the brokers' time, as of the last transaction.
         failure: why the queue ended.
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
@@ -60,16 +64,18 @@ class State:
             the process owned its partitions then.
 
     Args:
-        now_s: the clock of leases and of the times above, in seconds.
+        now_s: the clock of leases and of the times above, in seconds; by default one that counts the sleep of the
+            machine, because the brokers do not sleep.
     """
 
-    def __init__(self, terms: Terms, guards: Guards, now_s: Callable[[], float] = monotonic) -> None:
+    def __init__(self, terms: Terms, guards: Guards, now_s: Callable[[], float] = _CLOCK.boot_s) -> None:
         self.terms = terms
         self.now_s = now_s
         self.guards = guards
         self.lock = threading.Condition()  # reentrant
         self.settler = Settler()
         self.totals = Counters()
+        self.brokers_clock = BrokersClock()
         self.closing = False
         self.failure: TimersError | None = None
         self.ends: Mapping[Partition, int] = {}
@@ -78,6 +84,7 @@ class State:
         self.round_began_s = self.settled_s = self.confirmed_s = now_s()
         self._is_over = False
         self._receivers = 0
+        self._reader_waits = False
         self._is_left = False
         self._asked_s = now_s()
         self._waiting: list[Future[None]] = []
@@ -100,6 +107,8 @@ class State:
                     if self.failure is not None:
                         raise self.failure
                     taken = take()
+                    if taken and self._reader_waits:
+                        self.lock.notify_all()
                     remaining_s = deadline - monotonic()
                     if taken or remaining_s <= 0 or self.closing:
                         return taken
@@ -109,6 +118,22 @@ class State:
             finally:
                 self._receivers -= 1
                 self._asked_s = self.now_s()
+
+    @property
+    def ready_count(self) -> int:
+        """How many messages wait for receivers."""
+        return sum(ledger.ready_count for ledger in self.settler.ledgers.values())
+
+    def wait_for_takes(self, is_over: Callable[[], bool], wait_s: float) -> None:
+        """Wait until ``is_over``, which is asked whenever receivers took messages. The caller holds the lock."""
+        self._reader_waits = True
+        self.lock.wait_for(is_over, wait_s)
+        self._reader_waits = False
+
+    def wake(self) -> None:
+        """Let waiting threads look at the state."""
+        with self.lock:
+            self.lock.notify_all()
 
     def is_abandoned(self) -> bool:
         """Whether messages wait, all leases are over, and no receiver has asked for messages for as long."""
@@ -127,9 +152,8 @@ class State:
         with self.lock:
             self._is_left = True
             self.settler.revoke(list(self.settler.ledgers))
-            for future in self._waiting:
-                future.set_result(None) if is_settled else future.set_exception(self._not_settled())
-            self._waiting = []
+            waiting, self._waiting = self._waiting, []
+            self._answer(waiting, is_settled=is_settled)
             self.lock.wait_for(lambda: self._receivers or self.closing)
             self._is_left = False
             return not self.closing
@@ -218,12 +242,14 @@ class State:
             self.lock.notify_all()
 
     def wait_until_confirmed(self, partition: Partition, ledger: Ledger) -> bool:
-        """Return whether the brokers accept a commit of what was settled until now. The caller holds the lock."""
+        """Return whether the brokers accept a commit that is planned from now on. The caller holds the lock."""
         called_s = self.now_s()
-        self.lock.wait_for(
-            lambda: self.confirmed_s >= called_s or not self.settler.owns(partition, ledger), self.guards.timeout_s
-        )
-        return self.confirmed_s >= called_s
+
+        def is_confirmed() -> bool:
+            return self.confirmed_s >= called_s and not self.is_unconfirmed
+
+        self.lock.wait_for(lambda: is_confirmed() or not self.settler.owns(partition, ledger), self.guards.timeout_s)
+        return is_confirmed()
 
     # ---- calls that wait for a commit ----------------------------------------------------------------------------
 
@@ -238,7 +264,7 @@ class State:
             if self.failure is not None:
                 raise self.failure
             if self._is_over or self._is_left:
-                future.set_result(None)
+                self._answer([future])
             else:
                 self._waiting.append(future)
         return future
@@ -252,8 +278,15 @@ class State:
         """Set the results of futures whose commit is done."""
         with self.lock:
             self._waiting = [each for each in self._waiting if each not in waiting]
+            self._answer(waiting)
+
+    def _answer(self, waiting: list[Future[None]], *, is_settled: bool = True) -> None:
+        """Set the results of futures: an error if calls before them were not committed. The caller holds the lock."""
+        error = None if is_settled and not self.settler.has_dropped else self._not_settled()
+        if waiting:
+            self.settler.has_dropped = False
         for future in waiting:
-            future.set_result(None)
+            future.set_result(None) if error is None else future.set_exception(error)
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
@@ -288,7 +321,10 @@ class State:
             self._end_waiting(self._not_settled())
 
     def _not_settled(self) -> QueueError:
-        return QueueError(f"the queue {self.terms.name!r} left its group before it was settled")
+        return QueueError(
+            f"the queue {self.terms.name!r} lost partitions before all earlier calls on their messages were committed: "
+            "these messages are delivered again"
+        )
 
     def _end_waiting(self, error: TimersError) -> None:
         for future in self._waiting:

@@ -14,6 +14,7 @@ _T = TypeVar("_T")
 def call_in_thread(name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
     """Call a function in a new thread, which does not keep the process alive. The future is its result."""
     future: Future[_T] = Future()
+    future.set_running_or_notify_cancel()  # a call cannot be cancelled
 
     def run() -> None:
         try:

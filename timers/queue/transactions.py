@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from enum import Enum
 from functools import partial
@@ -17,6 +18,7 @@ from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
+from timers.kafka.write_access import WriteAccess
 from timers.queue import records
 from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan
@@ -52,6 +54,9 @@ class _Opening(NamedTuple):
 class Transactions:
     """The transactional producer of one process. One thread at a time uses it.
 
+    Attributes:
+        append_ms: the brokers' time of a record of the last transaction, in epoch milliseconds; 0 if it wrote none.
+
     Args:
         member: part of the transactional id: unique among the processes of the group, and stable over restarts.
         ledger_topic: where copies of the commits go.
@@ -68,8 +73,9 @@ class Transactions:
         self._ledger_topic = ledger_topic
         self._producer: Producer | None = None
         self._opening: _Opening | None = None
-        self._refused: list[Job] = []
+        self._refused: dict[Job, None] = {}
         self._places: Places | None = None
+        self.append_ms = 0
 
     def open(self) -> None:
         """Begin to connect. librdkafka needs about half a second for it. Without this call the first transaction would
@@ -82,17 +88,21 @@ class Transactions:
             wait([self._opening.call.outcome], _CLOSE_S)
         self._opening = self._producer = self._places = None
 
-    def ask_leaders(self, jobs: Iterable[Job]) -> None:
-        """Learn for :meth:`without_place` which leaders answer. Blocks.
+    def ask_leaders(self, jobs: Collection[Job]) -> None:
+        """Learn for :meth:`without_place` which leaders answer, and for :meth:`take_refused` which outputs and guards
+        this process may not write. Blocks.
 
         Raises:
             KafkaException: no transaction can begin now.
         """
         if self._places is None:
-            leaders = AnsweringLeaders(admin_client(self._settings, self._reports, ANSWER_S), self._reports)
+            admin = admin_client(self._settings, self._reports, ANSWER_S)
+            leaders = AnsweringLeaders(admin, self._reports)
             topics = {self._kafka.request_topic, self._settings.dead_letter_topic, self._settings.id_topic} - {""}
-            self._places = Places(leaders, self._topic_of, self._ledger_topic, topics)
+            access = WriteAccess(admin, ANSWER_S)
+            self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics)
         self._places.ask_leaders(jobs)
+        self._refused |= dict.fromkeys(self._places.denied(jobs))
 
     def without_place(self, jobs: Iterable[Job]) -> set[Job]:
         """Return the jobs with a record whose leader does not answer."""
@@ -110,15 +120,18 @@ class Transactions:
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan in a transaction."""
+        self.append_ms = 0
         try:
             producer = self._producer or self._new_producer()
-            producer.begin_transaction()
+            with _fatal_errors():
+                producer.begin_transaction()
         except KafkaException as error:
             _log.warning("a transaction of %s cannot begin: %s", self._group, error.args[0])
             self._producer = None
             return Outcome.REFUSED
         try:
-            self._write(producer, plan)
+            with _fatal_errors():
+                self._write(producer, plan)
             _bounded(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member)
         except Overrun as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error)
@@ -150,14 +163,17 @@ class Transactions:
         return Outcome.UNKNOWN
 
     def _abort(self, producer: Producer) -> None:
+        if self._places is not None:
+            self._places.forget()
         try:
             _bounded(producer.abort_transaction)
         except (KafkaException, Overrun):
             self._producer = None  # the next producer's init_transactions aborts it
 
     def take_refused(self) -> list[Job]:
-        """Return the jobs with records that the brokers refuse, once."""
-        refused, self._refused = self._refused, []
+        """Return the jobs with records that the brokers refuse: each of them once, also if several of its records are
+        refused."""
+        refused, self._refused = list(self._refused), {}
         return refused
 
     def end_unknown(self) -> None:
@@ -212,6 +228,7 @@ class Transactions:
         kind, now_ms = written.timestamp
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             raise QueueError(f"topic {self._ledger_topic!r} needs message.timestamp.type=LogAppendTime")
+        self.append_ms = now_ms
         for job in plan.jobs:
             self._write_job(producer, job, now_ms, written)
         written.wait(producer)
@@ -245,7 +262,7 @@ class Transactions:
 class _Deliveries:
     """Delivery reports of one transaction."""
 
-    def __init__(self, refused: list[Job]) -> None:
+    def __init__(self, refused: dict[Job, None]) -> None:
         self.timestamp = (0, 0)
         self._refused = refused
         self._error: KafkaError | None = None
@@ -257,7 +274,7 @@ class _Deliveries:
             self.timestamp = message.timestamp()
             return
         if job is not None and error.code() in refusals:
-            self._refused.append(job)
+            self._refused[job] = None
         self._error = error
 
     def wait(self, producer: Producer) -> None:
@@ -298,7 +315,8 @@ class _Call:
             KafkaException: it failed.
         """
         try:
-            self.outcome.result(_TIMEOUT_S + _OVERRUN_S)
+            with _fatal_errors():
+                self.outcome.result(_TIMEOUT_S + _OVERRUN_S)
         except TimeoutError:
             limit_s = _TIMEOUT_S + _OVERRUN_S
             raise Overrun(f"{self._method.__name__} did not return within {limit_s:g} s") from None
@@ -307,6 +325,21 @@ class _Call:
 def _bounded(method: Callable[..., None], *arguments: Any) -> None:
     """Call a method, and return when it has returned. Errors are those of :meth:`_Call.wait`."""
     _Call(method, *arguments).wait()
+
+
+@contextlib.contextmanager
+def _fatal_errors() -> Iterator[None]:
+    """Let a fatal error of librdkafka, such as that of a fenced producer, be a KafkaException.
+
+    confluent-kafka raises it in any call that serves callbacks. If it serves a delivery report after it, Python hides
+    the error behind a SystemError.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def login(settings: Settings) -> dict[str, Any]:

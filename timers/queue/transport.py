@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import closing
 from functools import partial
 from time import monotonic, sleep
@@ -16,14 +17,24 @@ from timers.client.config import Connection
 from timers.config.settings import Settings
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes, reader
+from timers.kafka.own_topics import SMALL_SEGMENTS
 from timers.kafka.topic_admin import configs, create_if_missing
 from timers.queue import records
+from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds
+from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit, Partition, Plan
-from timers.queue.transactions import Outcome, Transactions, login, offsets
+from timers.queue.threads import call_in_thread
+from timers.queue.transactions import Outcome, Transactions, login
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0
+_CLOSE_S = 10.0
+"""librdkafka 2.16 does not return from ``close`` while a commit waits for brokers that are away."""
+
+_DOWN_S = 1.5
+"""After this time without a broker that takes a connection, a queue is not opened."""
+
 _COMMITTED_TIMEOUT_S = 3.0
 """Short, because this process commits nothing while it waits for the transactions of others."""
 
@@ -33,12 +44,14 @@ default is 3 s."""
 
 _TAG_CHARACTERS = 8
 _RETURNS_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_MAX_BYTES = "max.message.bytes"
 _log = logging.getLogger("timers.queue")
 
 
 class Transport:
     """The clients of one process for one queue. After :meth:`open` only the thread of the queue uses it, and for
-    :meth:`execute` and :meth:`committed` the thread of a commit.
+    :meth:`execute` and :meth:`committed` the thread of a commit. No thread but that of the queue uses the consumer:
+    :mod:`timers.queue.plain_commits` says why. :meth:`committed` has a client of its own, which joins no group.
 
     Attributes:
         transactions: for commits with records.
@@ -58,49 +71,66 @@ class Transport:
         self._reports = connection.ErrorReports(kafka.settings)
         self._admin: Any = None
         self._described: dict[str, Any] = {}
+        self._firsts: Asked = {}
         self._consumer: Consumer | None = None
+        self._asking: Consumer
+        self._plain: PlainCommits
         self._logs: dict[str, str] = {}
         self._count = self._seen_count = self._returns_count = 0
         self.transactions = Transactions(kafka, self._reports, group, member, self.ledger_topic)
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
-    def open(self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None]) -> None:
+    def open(
+        self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None], is_over: Callable[[], bool]
+    ) -> None:
         """Create the internal topics and join the group.
 
         Args:
             assigned: called in :meth:`poll` with new partitions, which are not read before :meth:`start`.
             revoked: called in :meth:`poll` with lost ones, and ``lost=True`` if another member may own them already.
+            is_over: whether to wait for the brokers no longer.
 
         Raises:
             QueueError: the topic does not exist, or the brokers do not answer.
         """
         self._admin = admin = admin_client(self._settings, self._reports)
         try:
-            self._count = self._seen_count = count = connection.partitions_of(admin, self._reports, self.topic)
+            count = connection.partitions_of(
+                admin,
+                self._reports,
+                self.topic,
+                # A process that has been open before waits longer: its brokers may start again.
+                is_over=lambda waited_s: (
+                    is_over() or (not self._logs and self._reports.are_down and waited_s >= _DOWN_S)
+                ),
+            )
+            self._count = self._seen_count = count
             if not count:
                 raise QueueError(f"topic {self.topic!r} does not exist at {self._settings.brokers}: create it")
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
             self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
             if not self._returns_count:
-                create_if_missing(self._settings, self.returns_topic, partitions=count, config=_RETURNS_CONFIG)
+                config = {**_RETURNS_CONFIG, _MAX_BYTES: str(max_message_bytes(self._settings))}
+                create_if_missing(self._settings, self.returns_topic, partitions=count, config=config)
                 self._returns_count = count
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
-                create_if_missing(self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact")
+                create_if_missing(
+                    self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
+                )
             self._logs = self._topic_tags(admin)
             self._check_returns(admin)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
         self.transactions.open()
+        plain: PlainCommits
+        self._asking = Consumer(self._group_config, logger=LIBRDKAFKA_LOG)
         self._consumer = Consumer(
             {
-                **login(self._settings),
-                "group.id": self.group,
-                "client.id": f"{self.group}-{self._member}",
-                "enable.auto.commit": False,
+                **self._group_config,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",  # committed() then waits for undecided transactions, too
+                "on_commit": lambda error, committed: plain.answer(error, committed),
                 "auto.offset.reset": "error",
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": int(self._session_timeout_s * 1000),
@@ -108,16 +138,22 @@ class Transport:
                 "fetch.wait.max.ms": 100,
                 "fetch.queue.backoff.ms": 20,
                 "queued.max.messages.kbytes": 16_384,
-                "error_cb": self._reports,
             },
             logger=LIBRDKAFKA_LOG,
         )
+        self._plain = plain = PlainCommits(self._consumer, self.group)
         self._consumer.subscribe(
             [self.topic],
             on_assign=partial(self._on_assign, assigned),
-            on_revoke=lambda _, partitions: revoked(self._with_returns(partitions), lost=False),
-            on_lost=lambda _, partitions: revoked(self._with_returns(partitions), lost=True),
+            on_revoke=partial(self._on_revoke, partial(revoked, lost=False)),
+            on_lost=partial(self._on_revoke, partial(revoked, lost=True)),
         )
+
+    def _on_revoke(
+        self, revoked: Callable[[list[Partition]], None], consumer: Consumer, partitions: list[TopicPartition]
+    ) -> None:
+        if consumer is self._consumer:  # else it was given up
+            revoked(self._with_returns(partitions))
 
     def _on_assign(
         self, assigned: Callable[[list[Partition]], None], _: Consumer, partitions: list[TopicPartition]
@@ -153,7 +189,7 @@ class Transport:
         return described
 
     def _check_returns(self, admin: Any) -> None:
-        """Log an error if the brokers may delete returned messages that were not received."""
+        """Log an error if the brokers may delete returned messages that were not received, or refuse large ones."""
         found = configs(admin, [self.returns_topic], skip_denied=True).get(self.returns_topic, {})
         wrong = {name: value for name, value in found.items() if _RETURNS_CONFIG.get(name, value) != value}
         if wrong:
@@ -162,6 +198,24 @@ class Transport:
                 "kafka-configs.sh --alter",
                 *(self.returns_topic, wrong, _RETURNS_CONFIG),
             )
+        needed = max_message_bytes(self._settings)
+        if int(found.get(_MAX_BYTES, needed)) < needed:
+            _log.warning(
+                "topic %s has %s=%s: retried messages that are larger become dead letters. Set it to %d with "
+                "kafka-configs.sh --alter",
+                *(self.returns_topic, _MAX_BYTES, found[_MAX_BYTES], needed),
+            )
+
+    @property
+    def _group_config(self) -> dict[str, Any]:
+        return {
+            **login(self._settings),
+            "group.id": self.group,
+            "client.id": f"{self.group}-{self._member}",
+            "error_cb": self._reports,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",  # committed() then waits for undecided transactions, too
+        }
 
     @property
     def consumer(self) -> Consumer:
@@ -177,17 +231,24 @@ class Transport:
         return self._logs[topic]
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group. Callbacks of rebalances run in this call, in another thread."""
         if self._consumer is not None:
-            self._consumer.close()
+            self._plain.lose_answers()
+            closing = call_in_thread("queue-close", _close, self._consumer, self._asking, self._plain)
+            wait([closing], _CLOSE_S)
+            if closing.done():
+                closing.result()
+            else:
+                _log.warning("a consumer of %s is given up: no broker took its leave", self.group)
         self._consumer = self._admin = None
-        self._described = {}
+        self._described, self._firsts = {}, {}
         self.transactions.close()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def poll(self, limit: int, wait_s: float) -> list[Any]:
         """Return up to ``limit`` records and ends of partitions. Callbacks of rebalances run in this call."""
+        self._plain.send()
         records: list[Any] = self.consumer.consume(limit, wait_s)
         return records
 
@@ -220,23 +281,24 @@ class Transport:
         """
         asked = [TopicPartition(*each) for each in partitions]
         found = {}
-        for each in self.consumer.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ():
+        for each in self._asking.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ():
             if each.error is not None:
                 raise KafkaException(each.error)
             none = each.offset < 0
             found[each.topic, each.partition] = None if none else Commit(each.offset, each.metadata or "")
         return found
 
-    def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return the first offset of a partition's log, and its end."""
-        low, high = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_TIMEOUT_S)
-        return low, high
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Return the first offset and the end of logs; those whose leaders do not answer soon are left out."""
+        return bounds(self._admin, list(partitions))
 
-    def first_offset(self, partition: Partition) -> int:
-        """Return the first offset of the log; 0 if the brokers do not answer."""
-        with contextlib.suppress(KafkaException):
-            return self.bounds(partition)[0]
-        return 0
+    def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Ask for the first offsets of logs, without waiting, and return the answers to the call before.
+
+        One request for each partition would block the thread of the queue as long as their leaders are away.
+        """
+        asked, self._firsts = self._firsts, ask_first_offsets(self._admin, partitions)
+        return answers(asked)
 
     def check_topics(self) -> int:
         """Ask for the topics, without waiting, and look at the answers to the call before; return how many partitions
@@ -275,19 +337,15 @@ class Transport:
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan. Blocks for milliseconds, and for seconds if the brokers do not answer."""
-        return self.transactions.execute(plan) if plan.in_transaction else self._commit(plan)
+        return self.transactions.execute(plan) if plan.in_transaction else self._plain.commit(plan.commits)
 
-    def _commit(self, plan: Plan) -> Outcome:
-        try:
-            results = self.consumer.commit(offsets=offsets(plan.commits), asynchronous=False)
-        except KafkaException as error:
-            _log.warning("a commit of %s failed: %s", self.group, error.args[0])
-            answered = error.args[0].code() in _REFUSALS
-            return Outcome.REFUSED if answered else Outcome.UNKNOWN
-        errors = [each.error for each in results or () if each.error is not None]
-        for each in errors[:1]:
-            _log.warning("a commit of %s was refused: %s", self.group, each)
-        return Outcome.REFUSED if errors else Outcome.COMMITTED
+    def wait_for(self, call: Future[Any], *, is_over: bool) -> None:
+        """Wait for a call in another thread that executes plans. A callback of :meth:`poll` may wait so.
+
+        Args:
+            is_over: refuse plain commits that it asks for.
+        """
+        self._plain.wait_for(call, is_over=is_over)
 
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
@@ -320,16 +378,8 @@ def tag_of(described: Any) -> str:
     return str(described.topic_id)[:_TAG_CHARACTERS]
 
 
-_REFUSALS = frozenset(
-    {
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.OFFSET_METADATA_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
-"""Answers with which the brokers refuse a commit. After any other error it may have been committed."""
+def _close(consumer: Consumer, asking: Consumer, plain: PlainCommits) -> None:
+    """Close the clients of one opening. It may end after the next opening has begun, so it knows only its own."""
+    plain.move()
+    consumer.close()
+    asking.close()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.program import run_rounds
+from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.queues.round import Outcome, Round
 from tests.harness.console import Console
-from tests.harness.process import ROOT
 from timers.broker import EmbeddedBroker
 
 
@@ -37,9 +35,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the rounds and return the exit code."""
     options = _arguments(argv)
-    directory = ROOT / ".timers" / "chaos" / time.strftime("queues-%Y%m%d-%H%M%S")
-    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
-    return run_rounds(partial(_rounds, options, directory, broker), directory, broker, keep=options.keep)
+    return run_rounds("queues", partial(_rounds, options), one_broker, keep=options.keep)
 
 
 def _rounds(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:

@@ -19,6 +19,9 @@ from typing import BinaryIO
 from tests.chaos.queues.messages import RETRY_AFTER_S, SLOW_S, fails, has_output, has_row, is_rejected, is_slow
 from timers.queue import LeaseLostError, Message, Queue, SqlInbox
 
+OPENED, WORKING, DRAINED = "opened", "working", "drained"
+"""What a consumer prints: it handles signals, it has had messages, and it ends as it should."""
+
 BATCH = 200
 DATABASE = "rows.db"
 _BUSY_S = 300.0
@@ -47,12 +50,16 @@ class Consumer:
         self._connection = open_database(directory)
         self._inbox = SqlInbox(self._connection)
         self._retries = time.time_ns()
+        self._is_working = False
 
     def handle_some(self) -> None:
         since_ms = time.time_ns() // 1_000_000
         messages = self._queue.receive(BATCH, wait_s=0.5)
         if not messages:
             return
+        if not self._is_working:
+            self._is_working = True
+            print(WORKING, flush=True)
         numbered = [(int(message.value or b""), message) for message in messages]
         self._log.write(
             b"D %d %b\n" % (since_ms, b" ".join(b"%d.%d" % (number, each.attempt) for number, each in numbered))
@@ -91,10 +98,10 @@ def main(topic: str, results: str, name: str, directory: Path, arguments: str) -
         Queue(topic, member=name, **json.loads(arguments)) as queue,
     ):
         consumer = Consumer(queue, name, results, directory, log)
-        print("opened", flush=True)
+        print(OPENED, flush=True)
         while not stopping:
             consumer.handle_some()
-    print("drained", flush=True)
+    print(DRAINED, flush=True)
 
 
 if __name__ == "__main__":

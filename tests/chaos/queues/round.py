@@ -14,7 +14,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.chaos.queues.consumer import open_database
+from tests.chaos.queues.consumer import OPENED, WORKING, open_database
 from tests.chaos.queues.judge import Events, Return, Verdict, judge
 from tests.chaos.queues.messages import LEASE_S, value_of
 from tests.harness.cluster import client_settings
@@ -42,20 +42,38 @@ DRAIN_S = 90.0
 STILL_S = 120.0
 """A round fails if no message gets done for this many seconds."""
 
+NO_BROKER = "no broker answers at"
+"""Part of the sentence with which a consumer ends if no broker answers when it opens the queue."""
+
 
 @dataclass
 class Member:
     """A consumer of the round.
 
     Attributes:
-        is_wanted: it should run; if it ends, that is a failure.
         back_s: when to start it or to let it go on, by the monotonic clock; None if it is not down.
+        is_stopped: it was stopped by SIGSTOP.
     """
 
     process: Process
-    is_wanted: bool = True
     back_s: float | None = None
     is_stopped: bool = False
+
+    def failure(self, broker_back_at: float) -> str:
+        """Return why the end of the process is a failure; nothing if a fault of the round explains it.
+
+        Args:
+            broker_back_at: epoch time at which the broker answered again after its last kill.
+        """
+        process, code = self.process, self.process.exit_code()
+        if self.back_s is not None and code in (0, -signal.SIGKILL):
+            return ""
+        said = process.log.splitlines()
+        if code == -signal.SIGTERM and OPENED not in said:
+            return ""  # it was drained before it could handle signals
+        if NO_BROKER in process.tail() and WORKING not in said and process.started_at < broker_back_at:
+            return ""  # it was started while the broker was down
+        return f"{process.name} ended with {code}: {process.tail()}"
 
 
 @dataclass
@@ -121,6 +139,7 @@ class Round:
     members: list[Member] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
+    _broker_back_at: float = 0.0
 
     def run(self) -> Outcome:
         """Run the round, and end all its processes."""
@@ -148,7 +167,7 @@ class Round:
             connection.execute("CREATE TABLE queue_inbox (message VARCHAR(700) PRIMARY KEY)")
         for _ in range(self.consumers):
             self._add()
-        self.members[0].process.wait_for("^opened$", 2 * DEADLINE_S)
+        self.members[0].process.wait_for(f"^{OPENED}$", 2 * DEADLINE_S)
         wait_until(lambda: returns_topic in system.cluster.topics(), "the topic of returns")
         returns = Returns(system.address, returns_topic)
         sending = threading.Thread(target=self._send)
@@ -191,24 +210,25 @@ class Round:
         """Bring back what is down, and note who ended without a fault."""
         for member in self.members:
             process, now_s = member.process, time.monotonic()
-            if member.back_s is not None and now_s > member.back_s:
-                if member.is_stopped:
-                    process.send(signal.SIGCONT)
-                elif process.running:  # it drains
-                    if now_s > member.back_s + DRAIN_S:
-                        self.failures.append(f"{process.name} does not drain: {process.tail()}")
-                        process.clean_up()
-                    continue
-                else:
-                    if member.is_wanted and process.exit_code() not in (0, -signal.SIGKILL):
-                        self.failures.append(f"{process.name} ended with {process.exit_code()}: {process.tail()}")
-                    process.clean_up()
-                    process.start()
-                member.back_s, member.is_stopped, member.is_wanted = None, False, True
-            if member.back_s is None and not process.running:
-                self.failures.append(f"{process.name} ended with {process.exit_code()}: {process.tail()}")
+            if member.back_s is not None and now_s < member.back_s:
+                continue
+            if not process.running:
+                self._note_end(member)
                 process.clean_up()
                 process.start()
+            elif member.is_stopped:
+                process.send(signal.SIGCONT)
+            elif member.back_s is not None:  # it drains
+                if now_s > member.back_s + DRAIN_S:
+                    self.failures.append(f"{process.name} does not drain: {process.tail()}")
+                    process.clean_up()
+                continue
+            member.back_s, member.is_stopped = None, False
+
+    def _note_end(self, member: Member) -> None:
+        if failure := member.failure(self._broker_back_at):
+            self.console.line(f"    {failure}")
+            self.failures.append(failure)
 
     # ---- faults -------------------------------------------------------------------------------------------------
 
@@ -234,7 +254,7 @@ class Round:
         weights = [4, 3, 3, 2 * (len(self.members) < MAX_CONSUMERS), 1]
         (kind,) = self._rng.choices(list(kinds), weights)
         victim = self._rng.choice(self.members)
-        if victim.back_s is not None:
+        if victim.back_s is not None or not victim.process.running:
             return
         self.console.line(f"    {kind} {victim.process.name if kind in ('kill', 'pause', 'drain') else ''}")
         self.faults[kind] = self.faults.get(kind, 0) + 1
@@ -256,6 +276,7 @@ class Round:
         self.broker.kill()
         time.sleep(self._rng.uniform(*BROKER_DOWN_S))
         self.broker.start()
+        self._broker_back_at = time.time()
 
     # ---- the end ------------------------------------------------------------------------------------------------
 
@@ -278,11 +299,27 @@ class Round:
                     if stats.delayed == 0 and left == [0, 0] and all(each.back_s is None for each in self.members):
                         break
                 time.sleep(1)
+        self._drain_all()
+        return self._depth(inspection)
+
+    def _drain_all(self) -> None:
         for member in self.members:
-            member.process.send(signal.SIGTERM)
+            member.back_s = time.monotonic()
+            if member.process.running:
+                member.process.send(signal.SIGCONT)
+                member.process.send(signal.SIGTERM)
         for member in self.members:
-            with suppress(AssertionError):
+            try:
                 member.process.exit_code(DRAIN_S)
-                continue
-            self.failures.append(f"{member.process.name} does not drain: {member.process.tail()}")
-        return inspection.stats(self._topic, self._topic).depth
+            except AssertionError as error:
+                self.failures.append(f"{member.process.name} does not drain: {error}")
+            else:
+                self._note_end(member)
+
+    def _depth(self, inspection: Inspection) -> int:
+        """Return how many messages are not done. A busy broker may not answer in time, or not for all partitions."""
+        deadline, depth = time.monotonic() + DEADLINE_S, self.messages
+        while depth and time.monotonic() < deadline:
+            with suppress(TimersError):
+                depth = inspection.stats(self._topic, self._topic, with_delayed=False).depth
+        return depth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
 from timers.counted import counted
+from timers.errors import LeaseLostError
 from timers.wire.printable import json_value, one_line
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 _SAY_AFTER_S = 2.0
 _SHOWN_BYTES = 200
+_EXTEND_AFTER_S = 10.0
+"""The leases of messages that are only shown are extended as often, so that no lease ends and uses up an attempt."""
+
+_LEASE_S = 30.0
 
 
 @click.command()
@@ -30,6 +36,7 @@ _SHOWN_BYTES = 200
 @click.option("--ack", is_flag=True, help="Acknowledge them: they are done.")
 @click.option("--reject", metavar="REASON", help="Make them dead letters.")
 @click.option("--retry", metavar="DURATION", help="Deliver them again after this time, as the next attempt.")
+@click.option("--ordered", is_flag=True, help="The queue is ordered: give this if its other processes have it.")
 @output_option()
 def receive(
     name: str,
@@ -39,9 +46,10 @@ def receive(
     ack: bool,
     reject: str | None,
     retry: str | None,
+    ordered: bool,
     output: Output,
 ) -> None:
-    """Show messages of the queue NAME. Without --ack, --reject or --retry they stay on the queue.
+    """Show messages of the queue NAME. Without --ack, --reject or --retry they stay on it, in the same attempt.
 
     The command joins the queue as one more process: if others run, it gets only the messages of some partitions, and
     the others deliver their open messages again. To look at a topic without that, use `timers watch`. V has at most 200
@@ -57,11 +65,17 @@ def receive(
     after_s = None if retry is None else parse_duration(retry)
     settings = load_settings()
 
-    from timers.queue import Queue  # not at the top: `--help` needs no librdkafka
+    from timers.client.retry import MAX_ATTEMPT_DIGITS  # not at the top: `--help` needs no librdkafka
+    from timers.queue import Backoff, Queue
 
-    with Queue(topic or name, name=name, brokers=settings.brokers) as queue:
+    # The command does not know how many attempts the queue's other processes allow, so it gives up no message.
+    backoff = Backoff(attempts=10**MAX_ATTEMPT_DIGITS - 1)
+    with Queue(
+        topic or name, name=name, brokers=settings.brokers, ordered=ordered, backoff=backoff, lease_s=_LEASE_S
+    ) as queue:
         shown = 0
-        began = last = time.monotonic()
+        kept: list[Message] = []
+        began = last = extended = time.monotonic()
         said = False
         while shown < count and time.monotonic() - last < wait_s:
             for message in queue.receive(count - shown):
@@ -74,12 +88,25 @@ def receive(
                     message.reject(reject)
                 elif after_s is not None:
                     message.retry(after_s, error="timers queue receive --retry")
+                else:
+                    kept.append(message)
+            if time.monotonic() - extended > _EXTEND_AFTER_S:
+                extended = time.monotonic()
+                _extend(kept)
             if not shown and not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
                 click.echo(f"waiting for messages of {name!r} ...", err=True)
+        for message in kept:
+            message.put_back()
         queue.settle()
     what = "acknowledged" if ack else "rejected" if reject is not None else "to be retried" if retry else "shown"
     click.echo(f"{counted(shown, 'message')} {what}", err=True)
+
+
+def _extend(messages: list[Message]) -> None:
+    for message in messages:
+        with contextlib.suppress(LeaseLostError):  # the other processes have it, because its partition moved
+            message.extend(_LEASE_S)
 
 
 def _fields(message: Message) -> dict[str, Any]:

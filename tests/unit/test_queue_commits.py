@@ -1,0 +1,149 @@
+"""Commits of a queue while its thread reads on: they wait, are refused, and are repeated. No brokers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.queue_thread import JOBS, LOG, MESSAGES, SESSION_S, Opened, failure
+from tests.harness.waiting import wait_until
+from timers.queue.metadata import decode
+from timers.queue.settling import Partition, Plan
+from timers.queue.transactions import Outcome
+
+
+@pytest.fixture
+def queue() -> Iterator[Opened]:
+    opened = Opened()
+    yield opened
+    opened.close()
+
+
+def test_an_output_that_may_not_be_written_does_not_hold_up_others(queue: Opened) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    denied, rejected, *_ = queue.receive(MESSAGES)
+    denied.output("denied", b"")
+    denied.ack()
+    rejected.reject("bad")
+    waits = queue.state.wait_for_commit()
+    assert waits.result(30) is None
+    assert queue.transport.commits[JOBS].offset == 2
+    assert queue.state.totals.dead == {"rejected": 2}
+
+
+def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    queue.receive(MESSAGES)
+    wait_until(lambda: queue.state.settler.plan() is None, "all is committed")
+    plans = queue.transport.plans
+    queue.stopped_s += SESSION_S / 2
+    wait_until(lambda: queue.transport.plans > plans, "one more commit")
+
+
+def test_a_commit_that_meets_a_rebalance_is_repeated_soon(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
+    monkeypatch.setattr("timers.queue.receiver._RETRY_S", 600.0)
+    refused: list[Plan] = []
+    execute = queue.transport.execute
+
+    def refuse_once(plan: Plan) -> Outcome:
+        if not refused:
+            refused.append(plan)
+            return Outcome.REFUSED
+        outcome: Outcome = execute(plan)
+        return outcome
+
+    queue.transport.execute = refuse_once
+    queue.call(queue.transport.assigned, [JOBS])
+    for message in queue.receive(MESSAGES):
+        message.ack()
+    wait_until(lambda: queue.transport.commits[JOBS].offset == MESSAGES, "the commit")
+    assert refused
+
+
+class SlowCommits:
+    """Commits that return when ``released`` is set. The first one, which allows the start of messages, returns at once.
+
+    Attributes:
+        events: ``begin`` and ``end`` of a commit, and ``stop`` of partitions, in order.
+    """
+
+    def __init__(self, queue: Opened) -> None:
+        self.events: list[str] = []
+        self.released = threading.Event()
+        self._execute, self._stop = queue.transport.execute, queue.transport.stop
+        queue.transport.execute, queue.transport.stop = self.execute, self.stop
+
+    def execute(self, plan: Plan) -> Outcome:
+        self.events.append("begin")
+        if "end" in self.events:
+            assert self.released.wait(60)
+        outcome: Outcome = self._execute(plan)
+        self.events.append("end")
+        return outcome
+
+    def stop(self, partitions: set[Partition]) -> None:
+        self.events.append("stop")
+        self._stop(partitions)
+
+
+@pytest.fixture
+def slow(queue: Opened) -> Iterator[SlowCommits]:
+    slow = SlowCommits(queue)
+    yield slow
+    slow.released.set()
+
+
+def test_the_queue_reads_on_while_a_commit_waits(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    polls = queue.transport.polls
+    wait_until(lambda: queue.transport.polls > polls + 5, "polls")
+    assert queue.transport.commits[JOBS].offset == 0
+
+
+def test_a_partition_is_not_given_up_before_the_commit_under_way_has_ended(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    queue.transport.calls.append(lambda: queue.transport.revoked([JOBS], lost=True))
+    wait_until(lambda: queue.transport.calls == [], "the callback")
+    slow.released.set()
+    wait_until(lambda: "stop" in slow.events, "the end of the callback")
+    assert slow.events == ["begin", "end", "begin", "end", "stop"]
+
+
+def test_a_commit_that_does_not_return_is_a_reason_to_start_the_process_again(queue: Opened, slow: SlowCommits) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    message.ack()
+    wait_until(lambda: slow.events.count("begin") == 2, "the commit")
+    queue.stopped_s += 600
+    wait_until(queue.state.stuck, "it")
+    slow.released.set()
+    wait_until(lambda: queue.state.stuck() == [], "the next round")
+
+
+def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:
+    queue.transport.transactions.are_away = True
+    queue.transport.transactions.failures = [failure()]
+    queue.call(queue.transport.assigned, [JOBS])
+    retried, *others = queue.receive(MESSAGES)
+    retried.retry()
+    for message in others:
+        message.ack()
+    settled = queue.state.wait_for_commit()
+
+    def done() -> tuple[tuple[int, int], ...]:
+        commit = queue.transport.commits[JOBS]
+        return decode(commit.metadata, LOG, commit.offset).done
+
+    wait_until(lambda: done() == ((1, MESSAGES),), "the acknowledgements")
+    assert not settled.done(), "the retry is not committed"
+    queue.transport.transactions.are_away = False
+    assert settled.result(60) is None
+    assert queue.transport.commits[JOBS].offset == MESSAGES

@@ -1,0 +1,65 @@
+"""The internal topics that a queue creates, and what it says about those that exist. No brokers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.queue import transport as module
+from timers.queue.transport import Transport
+
+SETTINGS = Settings(brokers="b:1", max_request_bytes=2_000_000)
+RETURNS, LEDGER = "queue.jobs-returns", "queue.jobs-ledger"
+
+
+def ignore(*_: Any, **__: Any) -> None:
+    """A callback of rebalances."""
+
+
+class Opened:
+    """A transport that was opened on brokers which have the given topics.
+
+    Attributes:
+        created: topic -> arguments of its creation.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *existing: str, **returns_config: str) -> None:
+        self.created: dict[str, dict[str, Any]] = {}
+
+        def create(settings: Settings, topic: str, **arguments: Any) -> None:
+            self.created[topic] = arguments
+
+        def partitions_of(admin: Any, reports: Any, topic: str, **_: Any) -> int:
+            return 3 if topic in ("jobs", *existing) else 0
+
+        monkeypatch.setattr(module, "admin_client", lambda *_: None)
+        monkeypatch.setattr(module, "create_if_missing", create)
+        monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
+        monkeypatch.setattr(module, "configs", lambda *_, **__: {RETURNS: returns_config})
+        monkeypatch.setattr(module, "Consumer", lambda *_, **__: SimpleNamespace(subscribe=lambda *_, **__: None))
+        transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
+        monkeypatch.setattr(transport, "_topic_tags", lambda admin: {})
+        monkeypatch.setattr(transport.transactions, "open", lambda: None)
+        transport._check_returns(None) if existing else transport.open(ignore, ignore, lambda: False)
+
+
+def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compacted_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    created = Opened(monkeypatch).created
+    assert (created[RETURNS]["partitions"], created[LEDGER]["partitions"]) == (3, 1)
+    assert int(created[RETURNS]["config"]["max.message.bytes"]) > SETTINGS.max_request_bytes
+    assert created[RETURNS]["config"]["retention.ms"] == "-1"
+    assert created[LEDGER]["cleanup_policy"] == "compact"
+    assert created[LEDGER]["config"] == {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"}
+
+
+@pytest.mark.parametrize(("size", "said"), [("1048588", True), ("3000000", False), (None, False)])
+def test_a_topic_of_returns_that_refuses_large_retries_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, size: str | None, said: bool
+) -> None:
+    Opened(monkeypatch, RETURNS, **({"max.message.bytes": size} if size else {}))
+    assert ("retried messages that are larger become dead letters" in caplog.text) == said

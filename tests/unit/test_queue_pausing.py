@@ -1,0 +1,68 @@
+"""When the thread of a queue pauses partitions. No brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.queue_thread import JOBS, MESSAGES, OTHER, Opened
+from tests.harness.waiting import wait_until
+
+
+@pytest.fixture
+def queue() -> Iterator[Opened]:
+    opened = Opened()
+    yield opened
+    opened.close()
+
+
+def test_partitions_are_not_paused_while_receivers_take_messages(
+    monkeypatch: pytest.MonkeyPatch, queue: Opened
+) -> None:
+    monkeypatch.setattr("timers.queue.pausing.MAX_READY", 1000)
+    monkeypatch.setattr("timers.queue.pausing.MAX_PAUSED", 2000)
+    monkeypatch.setattr("timers.queue.receiver._BATCH", 100)
+    queue.transport.messages = 20_000
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    received = 0
+    while received < 40_000:
+        messages = queue.deliveries.receive(500, 60)
+        assert messages, "no message came"
+        received += len(messages)
+        for message in messages:
+            message.ack()
+    assert queue.transport.pauses == 0
+
+
+def test_partitions_are_paused_while_receivers_take_nothing(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
+    monkeypatch.setattr("timers.queue.pausing.MAX_READY", 10)
+    monkeypatch.setattr("timers.queue.pausing.MAX_PAUSED", 20)
+    monkeypatch.setattr("timers.queue.receiver._BATCH", 3)
+    queue.transport.messages = 300
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    wait_until(lambda: queue.transport.paused == {JOBS, OTHER}, "the pause")
+    assert queue.state.counters().ready < 40
+    assert len(queue.receive(600)) == 600
+    assert queue.transport.paused == set()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_partition_whose_messages_are_too_large_together_is_paused_until_they_are_done(
+    monkeypatch: pytest.MonkeyPatch, *, ordered: bool
+) -> None:
+    """In an ordered queue they wait for the first one of their key, and no receiver can take them."""
+    monkeypatch.setattr("timers.queue.pausing.MAX_OPEN_BYTES", 1_000_000)
+    queue = Opened(ordered=ordered)
+    try:
+        queue.transport.sizes[OTHER] = 200_000
+        queue.call(queue.transport.assigned, [JOBS, OTHER])
+        wait_until(lambda: queue.transport.paused == {OTHER}, "the pause")
+        done = 0
+        while done < 2 * MESSAGES:
+            for message in queue.receive(1):
+                message.ack()
+                done += 1
+        wait_until(lambda: queue.transport.paused == set(), "the end of the pause")
+    finally:
+        queue.close()

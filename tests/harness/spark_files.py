@@ -51,6 +51,7 @@ class FilePartitions:
     """Implements :class:`timers.spark.engine.machines.Partitions`. Each opening reads the progress again."""
 
     directory: Path
+    had_others: bool = False
 
     def adopt(self, circuits: list[OpenCircuit]) -> None:
         assert not circuits

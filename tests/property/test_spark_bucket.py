@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
-from tests.harness.spark_files import FilePartitions
+from tests.harness.spark_files import FilePartitions, transactions
 from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.levels import FIRST
 from timers.core.limits import Limits
+from timers.core.reading import ReadSettings
 from timers.core.timer import Rejected, RowsByDue, Tick
-from timers.errors import CheckpointMismatch
+from timers.errors import CheckpointMismatch, HistoryMismatch
 from timers.spark.engine import timer_batches, waiting
-from timers.spark.engine.bucket import FORMAT, Bucket, BucketState
+from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
 from timers.spark.engine.timer_batches import Arrivals, Group
 from timers.spark.engine.waiting import ChunkKey, Filled, Waiting
 from timers.spark.engine.wheel import Slot, slot_of
@@ -25,6 +27,7 @@ from timers.wire.checks import MAX_DUE_S
 
 NOW_S = 1_800_000_000
 ALL = 2**62
+LIMITS = Limits(1000, 10**6, 10**6)
 
 dues = st.one_of(
     st.integers(0, MAX_DUE_S),
@@ -128,6 +131,37 @@ def test_timers_of_a_long_slot_move_before_it_begins() -> None:
     assert [each.due_s for each in found] == [begin_s, begin_s + 1]
 
 
+def other_attempt(stored: bytes, number: int) -> bytes:
+    """A timer batch that another attempt of the micro-batch has stored under the same key."""
+    others = [
+        timer_batches.pack([group(NOW_S + 4000, 2)]),
+        timer_batches.pack([]),
+        timer_batches.pack([group(NOW_S + 4000, 1), group(NOW_S + 4000, 1)]),
+        stored[:-1],
+        b"\xc0",
+    ]
+    return others[number]
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("moves_ahead", [False, True])
+def test_timers_that_another_attempt_has_stored_are_noticed(number: int, moves_ahead: bool) -> None:
+    chunks, slots = ChunksInMemory(), dict[Slot, Filled]()
+    for size in (1, 3):
+        held = Waiting(slots, chunks)
+        held.add([group(NOW_S + 4000, size)], NOW_S)
+        held.store()
+    (slot,) = slots
+    key = ChunkKey(slot, 0)
+    chunks.timer_batches[key] = other_attempt(chunks.timer_batches[key], number)
+    held = Waiting(slots, chunks)
+    with pytest.raises(CheckpointMismatch, match="has other timers in slot"):
+        if moves_ahead:
+            held.move_ahead(slot.first_s - 1)
+        else:
+            held.take_due(NOW_S + 4000, ALL)
+
+
 def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "CHUNK_BYTES", 100)
     monkeypatch.setattr(waiting, "NEW_BYTES", 300)
@@ -145,9 +179,10 @@ def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_arrivals_are_read_as_they_were_packed() -> None:
     rows: RowsByDue = {100: [(7, "t", "k", b"v" * 600, [("a", None)], None), (9, "t", b"\xff", b"", None, None)]}
     rejected = [Rejected(8, "key-missing", "no key", None, b"x", (("a", None), ("b", b"\xff")))]
-    arrivals = Arrivals(3, 7, timer_batches.groups(3, rows), rejected)
+    settings = ReadSettings(1000, 3, False)
+    arrivals = Arrivals(3, 7, 10, settings, timer_batches.groups(3, rows), rejected)
     again = Arrivals.unpack(arrivals.pack())
-    assert (again.partition, again.first_offset, again.rejected) == (3, 7, rejected)
+    assert again[:4] == (3, 7, 10, settings) and again.rejected == rejected
     ((due_s, partition, first, timers, size, _),) = again.groups
     assert (due_s, partition, first, timers, size > 0) == (100, 3, 7, 2, True)
     assert list(again.groups[0].rows) == [
@@ -161,17 +196,62 @@ def test_timers_that_are_alike_take_little_room() -> None:
     assert len(Group.of(100, 0, rows).data) < 100 * 100 / 4
 
 
+def test_arrivals_that_wait_are_accepted_although_the_log_has_lost_them(tmp_path: Path) -> None:
+    class ShorterLog(FilePartitions):
+        def start_of(self, partition: int) -> int:
+            return 6
+
+    rows: RowsByDue = {NOW_S + 5: [(3, "t", "a", b"", None, None), (7, "t", "b", b"", None, None)]}
+    read = ReadSettings(LIMITS.max_request_bytes, FIRST, rejects_overdue=False)
+    arrivals = Arrivals(0, 3, 8, read, timer_batches.groups(0, rows), [])
+    state, chunks = BucketState(), ChunksInMemory()
+    for arrived, tick in (([arrivals], None), ([], Tick(NOW_S * 1000)), ([], Tick((NOW_S + 5) * 1000))):
+        bucket = Bucket("requests", state, chunks, ShorterLog(tmp_path), LIMITS)
+        bucket.process(arrived, {0: 8}, tick)
+        state = BucketState.decode(state.encode())
+    done = transactions(tmp_path / "0.jsonl")
+    assert [name for fired, _ in done for _, name, _ in fired] == ["a", "b"]
+
+
+def test_requests_are_accepted_only_with_the_settings_that_the_progress_has(tmp_path: Path) -> None:
+    """Others have accepted them with these, or will read them again with these."""
+    now, later = Tick(NOW_S * 1000), Limits(1000, 10**6, 10**5)
+    rows: RowsByDue = {NOW_S + 5: [(0, "t", "a", b"", None, None)]}
+    read = ReadSettings(LIMITS.max_request_bytes, FIRST, rejects_overdue=False)
+    arrivals = Arrivals(0, 0, 1, read, timer_batches.groups(0, rows), [])
+    with pytest.raises(HistoryMismatch, match="new requests of requests/0 were decoded with other settings"):
+        Bucket("requests", BucketState(), ChunksInMemory(), FilePartitions(tmp_path), later).process(
+            [arrivals], {0: 1}, now
+        )
+    state, chunks = BucketState(), ChunksInMemory()
+    Bucket("requests", state, chunks, FilePartitions(tmp_path), LIMITS).process([arrivals], {0: 1}, None)
+    with pytest.raises(
+        CheckpointMismatch, match="the checkpoint has requests of requests/0 decoded with other settings"
+    ):
+        Bucket("requests", state, chunks, FilePartitions(tmp_path), later).process([], {0: 1}, now)
+
+
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------
 
 LEAP_S = 300
 YEAR_S = 365 * 86_400
 
 
-def counted(state: BucketState, ahead_s: int, *, boot_id: str = "a", boot_s: float = 0, wall_s: float = 0) -> bool:
+def counted(
+    state: BucketState,
+    ahead_s: int,
+    *,
+    boot_id: str = "a",
+    boot_s: float = 0,
+    wall_s: float = 0,
+    fired_s: int | None = NOW_S - YEAR_S,
+) -> bool:
     """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
     guard, clocks = ClockGuard(LEAP_S), Clocks(boot_s, NOW_S + wall_s)
-    bucket = Bucket("requests", state, ChunksInMemory(), FilePartitions(Path()), Limits(1, 1, 1))
-    return bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id) is not None
+    bucket = Bucket("requests", state, ChunksInMemory(), FilePartitions(Path()), LIMITS)
+    tick = bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id, fired_s)
+    state.tick = tick or state.tick
+    return tick is not None
 
 
 def test_a_tick_a_year_ahead_is_held_until_the_machines_clock_agrees() -> None:
@@ -188,10 +268,37 @@ def test_the_anchor_is_used_on_its_own_machine_only() -> None:
     state = BucketState()
     assert counted(state, 0)
     state = BucketState.decode(state.encode())
-    state.tick = Tick(NOW_S * 1000)
     assert counted(state, 2 * LEAP_S, boot_s=2 * LEAP_S, wall_s=-YEAR_S), "the time has passed"
     assert not counted(state, 2 * LEAP_S, boot_id="b", boot_s=2 * LEAP_S, wall_s=-YEAR_S), "another machine"
-    assert counted(state, LEAP_S, boot_id="b", boot_s=9, wall_s=-YEAR_S), "it follows the newest tick"
+    assert counted(state, LEAP_S, boot_id="b", boot_s=9, wall_s=-YEAR_S), "it follows the last one that was agreed with"
+
+
+def test_leaps_on_several_machines_do_not_add_up() -> None:
+    """Each is small enough to count on a machine without an anchor."""
+    state = BucketState()
+    assert counted(state, 0, boot_id="0")
+    ahead_s = [
+        number * (LEAP_S - 1)
+        for number in range(1, 20)
+        if counted(state, number * (LEAP_S - 1), boot_id=str(number % 10), boot_s=number, wall_s=number)
+    ]
+    assert max(ahead_s) < 3 * LEAP_S
+    assert counted(state, 30, boot_id="99", boot_s=30, wall_s=30), "a right clock still counts"
+
+
+def test_the_first_tick_of_a_new_app_may_differ_from_the_clock_of_the_machine() -> None:
+    assert counted(BucketState(), 0, wall_s=7200, fired_s=None)
+    assert not counted(BucketState(), 0, wall_s=2 * 86_400, fired_s=None)
+    assert counted(BucketState(), 0, wall_s=7200, fired_s=NOW_S - LEAP_S), "after a lost checkpoint"
+    assert not counted(BucketState(), 0, wall_s=7200, fired_s=NOW_S - LEAP_S - 1)
+
+
+def test_anchors_of_machines_that_are_gone_are_forgotten() -> None:
+    state = BucketState()
+    for number in range(2 * ANCHORS):
+        assert counted(state, number, boot_id=str(number), boot_s=number, wall_s=number)
+    state = BucketState.decode(state.encode())
+    assert set(state.anchors) == {str(number) for number in range(ANCHORS, 2 * ANCHORS)}
 
 
 def test_a_state_of_another_format_is_refused() -> None:

@@ -106,7 +106,7 @@ class ForgetsCopiesAtTheNextSweep(Horizon):
 
     def sweep(self) -> None:
         if not self._indexed:
-            page = self._store.entries_after(b"", 1000)
+            page = self._store.entries_after(b"", 1000).entries
             self._store.write({}, self._store.applied, {key: None for key, _ in page})
 
 

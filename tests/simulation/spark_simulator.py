@@ -11,35 +11,33 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
+from tests.simulation.spark_senders import Senders
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.ports import Lost
-from timers.core.progress import Progress
-from timers.errors import Fenced
-from timers.request_formats import NATIVE
-from timers.spark.engine import timer_batches
+from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch
+from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer
 from timers.spark.engine.timer_batches import Arrivals
-from timers.spark.engine.waiting import ChunkKey
 from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.faults import Crashed, Faults
 from timers.testing.outbox import TOPIC_ID, SimOutbox, SimRoutes
-from timers.wire import future, topics
 from timers.wire import headers as h
+from timers.wire import topics
 
-PARTITIONS = 3
 NOW_S = 1_000_000
-TARGETS = ("orders", "mails", "failing", "missing", "narrow")
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
 
 
@@ -74,6 +72,8 @@ class SimPartitions:
     def adopt(self, circuits: list[OpenCircuit]) -> None:
         """The circuits are those of the routes, which all share."""
 
+    had_others = False
+
     def failing(self) -> Failing:
         return Failing([], [])
 
@@ -90,6 +90,7 @@ class SimPartitions:
         return {partition: self._open(partition, before) for partition, before in known.items()}
 
     def reopen(self, partition: int, error: Lost) -> Opened:
+        self._engine.own_between(partition)
         return self._open(partition, None)
 
     def producer(self, partition: int) -> Producer:
@@ -105,45 +106,6 @@ class SimPartitions:
         if before is not None and (follows or self.trusts_any_opening):
             return Opened(before.progress, TOPIC_ID, outbox, outbox.counters)
         return Opened(engine.read_progress(partition), TOPIC_ID, outbox, outbox.counters)
-
-
-@dataclass
-class Chunks:
-    """The timer batches of a bucket."""
-
-    held: dict[ChunkKey, bytes] = field(default_factory=dict)
-
-    def take(self, key: ChunkKey) -> bytes:
-        return self.held.pop(key)
-
-    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
-        assert key not in self.held
-        self.held[key] = timer_batch
-
-
-Stored = tuple[bytes | None, dict[ChunkKey, bytes]]
-"""The encoded state of a bucket, and its timer batches."""
-
-
-@dataclass
-class Checkpoint:
-    """What a query keeps: the committed states, the end of what was read, and the planned micro-batch."""
-
-    buckets: int
-    states: list[Stored]
-    ends: dict[int, int]
-    ticks_read: int
-    planned: tuple[dict[int, int], int] | None = None
-    done: dict[int, Stored] = field(default_factory=dict)
-    """States of the buckets whose tasks have ended in the planned micro-batch."""
-
-    @classmethod
-    def new(cls, buckets: int, ticks_read: int) -> Checkpoint:
-        return cls(buckets, [(None, {})] * buckets, dict.fromkeys(range(PARTITIONS), 0), ticks_read)
-
-    def copy(self) -> Checkpoint:
-        states = [(state, dict(held)) for state, held in self.states]
-        return Checkpoint(self.buckets, states, dict(self.ends), self.ticks_read, self.planned)
 
 
 class SimSpark:
@@ -162,12 +124,15 @@ class SimSpark:
         self.log.missing.add("missing")
         self.log.max_message_bytes["narrow"] = 300
         self.routes = SimRoutes(self.log)
+        self._senders = Senders(self.log, self.settings, self.random)
         self._partitions = partitions
         self._run = run
         request, retry = self.settings.request_topic, self.settings.retry_topic
         self._requests = [(request, number) for number in range(PARTITIONS)]
         retries = [(retry, number) for number in range(PARTITIONS)]
         self._level = levels.CONDITIONS if seed % 2 else levels.FIRST
+        self._limits = LIMITS
+        self._accept: Accepting | None = None
         self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries], self._level)
         self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
         self.worker.first_level = self._level
@@ -194,15 +159,17 @@ class SimSpark:
         """Take random steps, then fire all that is due, and check."""
         actions: list[tuple[Callable[[], None], int]] = [
             (self._micro_batch, 40),
-            (self._request, 30),
+            (self._senders.request, 30),
             (self._pass_time, 20),
             (self._retry, 15),
             (self._arm, 6),
             (self._change_target, 3),
-            (self._aborted, 3),
+            (self._senders.aborted, 3),
             (self._lose_checkpoint, 1),
             (self._restore_checkpoint, 1),
             (self._hand_over, 2),
+            (self._change_limit, 4),
+            (self._start_again, 2),
             (self._step_back, 1),
         ]
         for _ in range(steps):
@@ -245,27 +212,6 @@ class SimSpark:
         if seconds in (0, 5) or self.random.random() < 0.9:
             self.log.append(self.settings.oscillator_topic, b"", b"1", partition=0)
 
-    def _request(self) -> None:
-        now_s = self.log.clock.now_s
-        for _ in range(self.random.choice([1, 1, 3, 12])):
-            due = now_s + self.random.choice([-5, 0, 1, 1, 2, 3, 10, 60, 100, 200])
-            key = b"not a number" if self.random.random() < 0.05 else b"%d" % due
-            value = bytes(self.random.choice([3, 3, 3, 400, 2_500]))
-            request = future.encode(self.random.choice(TARGETS), self.random.choice("abc"), value)
-            partition = self.random.randrange(PARTITIONS)
-            headers = [("h", b"1"), *([(h.TIMER_IF, b"absent")] if due % 20 == 0 else [])]
-            self.log.append(self.settings.request_topic, key, request, headers, partition=partition)
-
-    def _aborted(self) -> None:
-        """A sender aborts a transaction: its offsets stay unused."""
-        epoch = self.log.new_epoch("sender")
-        transaction = self.log.begin("sender", epoch)
-        for _ in range(self.random.choice([1, 3])):
-            value = future.encode("orders", "k", b"aborted")
-            partition = self.random.randrange(PARTITIONS)
-            self.log.append(self.settings.request_topic, b"1", value, (), partition, transaction)
-        self.log.finish(transaction, commit=False)
-
     def _arm(self) -> None:
         self.worker.faults.arm(self.random.choice(f.ALL))
 
@@ -301,9 +247,54 @@ class SimSpark:
         self.happened["takeovers"] += 1
         for machine in self._requests:
             if self._workers_run:
-                self.worker.assign([machine])
+                self._assign(machine)
             else:
                 self.worker.revoke(machine)
+
+    def _assign(self, machine: tuple[str, int]) -> None:
+        """Let workers own a partition. They may have another limit than the engine."""
+        self.worker.limits = self._some_limits()
+        self.worker.assign([machine])
+        self.worker.limits = LIMITS  # of the machines of the retry topic
+
+    def _some_limits(self) -> Limits:
+        return replace(LIMITS, max_request_bytes=self.random.choice([LIMITS.max_request_bytes, 300]))
+
+    def _change_limit(self) -> None:
+        """The engine starts again with another limit."""
+        self._limits = self._some_limits()
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """The engine starts again, and plans the micro-batch again that has not ended."""
+        self.checkpoint.planned = None
+        self.checkpoint.done.clear()
+        self._plan()
+
+    def _plan(self) -> None:
+        """Read the progress, as the engine does before it starts its query."""
+        limit = self._limits.max_request_bytes
+        known = {number: self.read_progress(number) for number in range(PARTITIONS) if self.random.random() < 0.9}
+        history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in known.items()}
+        new = Progress.first(self._level).with_setting(MAX_REQUEST_BYTES, limit)
+        self._accept = Accepting(range(self.checkpoint.buckets), limit, history, new)
+
+    def own_between(self, partition: int) -> None:
+        """Maybe let a worker own a partition until Spark opens it again after a lost transaction."""
+        if self.random.random() < 0.5:
+            return
+        self.happened["owners between"] += 1
+        machine = self.settings.request_topic, partition
+        self._pass_time()
+        self._assign(machine)
+        self.worker.poll_ticks()
+        for _ in range(self.random.choice([1, 3, 8])):
+            if machine in self.worker.runners:
+                fetched = self.worker.poll_requests(machine, self.random.choice([1, 3, 50]))
+                if fetched is not None:
+                    self.worker.runners[machine].loop.add_fetch(fetched)
+                self.worker.step(machine)
+        self.worker.revoke(machine)
 
     # ---- Spark ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +341,7 @@ class SimSpark:
         chunks = Chunks(dict(held))
         state = BucketState() if encoded is None else BucketState.decode(encoded)
         partitions = self._partitions(self, faults)
-        bucket = Bucket(self.settings.request_topic, state, chunks, partitions, LIMITS, number * 17, self._run)
+        bucket = Bucket(self.settings.request_topic, state, chunks, partitions, self._limits, number * 17, self._run)
         mine = {partition: end for partition, end in ends.items() if partition % query.buckets == number}
         arrivals = [each for partition in mine for each in self._arrivals(partition, query.ends[partition], ends)]
         self.random.shuffle(arrivals)
@@ -361,11 +352,22 @@ class SimSpark:
                 query.done[number] = encoded, held  # Spark does not call the function of a key without rows
                 return True
             clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000)
-            tick = bucket.counted(ticks_ms, ClockGuard(self.settings.max_clock_leap_s), clocks, "machine")
+            guard = ClockGuard(self.settings.max_clock_leap_s)
+            tick = bucket.counted(ticks_ms, guard, clocks, self.random.choice(["one machine", "another"]), None)
             bucket.process(arrivals, mine, tick)
             faults.point("before the state is committed")
         except (Crashed, Fenced):
             self.happened["failed tasks"] += 1
+            return False
+        except HistoryMismatch:
+            self.happened["old histories"] += 1
+            self._plan()
+            return False
+        except CheckpointMismatch as error:
+            if "decoded with other settings" not in str(error):
+                raise
+            self.happened["old arrivals"] += 1
+            self._lose_checkpoint()
             return False
         finally:
             self._check()
@@ -375,12 +377,13 @@ class SimSpark:
 
     def _arrivals(self, partition: int, start: int, ends: Mapping[int, int]) -> list[Arrivals]:
         """What the first step of the engine makes of a range of requests."""
-        found = []
+        if self._accept is None:
+            self._plan()
+        assert self._accept is not None
+        found: list[Arrivals] = []
         records = self.log.fetch(self.settings.request_topic, partition, start, ends[partition] - start).records
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(records), size):
-            part = records[first : first + size]
-            decoded = NATIVE.decoder(self._level, False)(part, LIMITS.max_request_bytes)
-            groups = timer_batches.groups(partition, decoded.rows)
-            found.append(Arrivals.unpack(Arrivals(partition, part[0].offset, groups, decoded.rejected).pack()))
+            read = self._accept.read(partition, records[first : first + size])
+            found += [Arrivals.unpack(each.pack()) for each in read]
         return found

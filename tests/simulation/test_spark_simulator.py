@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from tests.simulation.spark_simulator import SimPartitions, SimSpark
+from timers.core.progress import Progress
 from timers.spark.engine.machines import Known, PartitionRun
 from timers.spark.engine.timer_batches import Arrivals, Group
 
@@ -33,12 +34,20 @@ def test_later_random_runs(first: int) -> None:
 
 def test_the_runs_do_what_they_are_for() -> None:
     """Requests fire, are rejected and retried; tasks fail; clocks go back; workers run."""
-    runs = [SimSpark(seed) for seed in range(6)]
+    runs = [SimSpark(seed) for seed in range(8)]
     for run in runs:
         run.go()
     for name in ("fired", "rejected", "retried", "dead-lettered"):
         assert sum(run.checkers.counts[name] for run in runs) > 50, name
-    for name in ("failed tasks", "takeovers", "lost checkpoints", "steps back", "held"):
+    for name in (
+        "failed tasks",
+        "takeovers",
+        "lost checkpoints",
+        "steps back",
+        "held",
+        "owners between",
+        "old histories",
+    ):
         assert sum(run.happened[name] for run in runs), name
 
 
@@ -70,6 +79,20 @@ class IgnoresTheClock(PartitionRun):
         return True
 
 
+class AloneForEver(PartitionRun):
+    """Goes on in the same micro-batch after others have owned the partition."""
+
+    def _check_owner(self, found: Progress, own: tuple[Progress | None, ...]) -> None:
+        pass
+
+
+class TrustsTheDecoder(PartitionRun):
+    """Accepts requests as they were decoded, although others have decided about them by other settings."""
+
+    def was_decoded_alike(self, arrivals: Sequence[Arrivals]) -> bool:
+        return True
+
+
 class ForgetsRejected(PartitionRun):
     """Accepts requests that cannot be read without a dead letter."""
 
@@ -92,6 +115,8 @@ class SkipsAhead(PartitionRun):
         (SimPartitions, NeverLate),
         (SimPartitions, WithoutCommit),
         (SimPartitions, IgnoresTheClock),
+        (SimPartitions, AloneForEver),
+        (SimPartitions, TrustsTheDecoder),
         (SimPartitions, ForgetsRejected),
         (SimPartitions, SkipsAhead),
     ],

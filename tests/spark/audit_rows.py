@@ -81,7 +81,8 @@ def became(
     requests = spark.createDataFrame(asked, REQUEST)
     ids = verdicts is not None
     if ids:
-        of = versions.with_ids(requests, spark.createDataFrame(verdicts or [], VERDICTS))
+        told, dead = spark.createDataFrame(verdicts or [], VERDICTS), spark.createDataFrame(letters or [], LETTERS)
+        of = versions.with_ids(requests, told, dead)
     else:
         of = versions.without_ids(requests)
     return outcomes_of(spark, of, firings, letters=letters, moved=moved, ids=ids)
@@ -95,6 +96,7 @@ def outcomes_of(
     letters: list[tuple[str, int, str]] | None = None,
     moved: list[tuple[str, int, int]] | None = None,
     waiting: DataFrame | None = None,
+    moment: Moment = MOMENT,
     ids: bool,
 ) -> DataFrame:
     """The outcomes of versions."""
@@ -103,7 +105,7 @@ def outcomes_of(
     if ids:
         seen = slots.with_requests(seen, of, dead)
     put_off = spark.createDataFrame(moved or [], MOVED)
-    return outcomes.outcomes(of, dead, put_off, seen, MOMENT, waiting).cache()
+    return outcomes.outcomes(of, dead, put_off, seen, moment, waiting).cache()
 
 
 def said(found: DataFrame) -> dict[int, tuple[str, list[str]]]:

@@ -37,6 +37,8 @@ class AuditedSystem(System):
             "TIMERS_SCHEDULE_TOPICS": f"schedule-{run}",
             "TIMERS_COLD_TOPIC": f"cold-{run}",
             "TIMERS_HOT_HORIZON_S": "86400",
+            # Lowered since the requests were accepted.
+            "TIMERS_MAX_REQUEST_BYTES": "1024",
         }
         super().__init__(address, directory, **names)
         self._open: list[Producer] = []
@@ -98,6 +100,7 @@ class World:
         writer = self.writer
         for asked in (
             self.ask(),
+            self.ask(value=bytes(2000)),
             self.ask(key="", value=b"", headers=[("trace", None), ("trace", b"x")]),
             writer.ask_by_id(self.target, f"good-{uuid.uuid4().hex}", self.due_s, self.asked_ms),
             writer.wait(self.target, self.due_s, 600),

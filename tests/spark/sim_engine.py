@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
@@ -90,13 +91,16 @@ def as_frame(spark: SparkSession, records: Sequence[SimRecord]) -> DataFrame:
 
 
 class FilePort:
-    """Writes copies to a file, since tasks run in other processes; may die when it has."""
+    """Writes copies to a file, since tasks run in other processes; may die when it has, and may refuse some."""
 
-    def __init__(self, path: Path, *, dies: bool) -> None:
+    def __init__(self, path: Path, *, dies: bool, refuses: str) -> None:
         self._path = path
         self._dies = dies
+        self._refuses = refuses.encode()
 
     def write(self, copies: Sequence[Copy]) -> None:
+        if any(dict(copy.headers)[h.TIMER_PROMOTED] == self._refuses for copy in copies):
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         with self._path.open("a") as file:
             for topic, partition, key, value, headers in copies:
                 texts = [(name, _hex(data)) for name, data in headers]
@@ -115,6 +119,7 @@ class SimLogs(Logs):
         dies: the promoter, once it has written.
         blind: it does not find what it has written before it died.
         gone: topics that do not exist any more.
+        refuses: source of a request whose copy is refused.
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
@@ -126,6 +131,7 @@ class SimLogs(Logs):
         self.dies = False
         self.blind = False
         self.gone: set[str] = set()
+        self.refuses = ""
 
     def ends(self) -> Offsets:
         kept = [topic for topic in cold_sources(self._engine.settings) if topic not in self.gone]
@@ -144,8 +150,8 @@ class SimLogs(Logs):
         return self._session.createDataFrame([(each,) for each in found if not self.blind], "source string")
 
     def port(self) -> Callable[[], Port]:
-        path, dies = self._path, self.dies
-        return lambda: FilePort(path, dies=dies)
+        path, dies, refuses = self._path, self.dies, self.refuses
+        return lambda: FilePort(path, dies=dies, refuses=refuses)
 
     def deliver(self) -> int:
         """Let the engine have what was written."""

@@ -85,6 +85,7 @@ def plant(system: System, target: str) -> Planted:
     foreseen = Request(target, past, "foreseen", partition=0, source=place)
     engine.fire(foreseen)
     engine.flush()
+    time.sleep(0.01)  # the times of two records of one millisecond do not tell which was first
     system.send(foreseen)
     assert foreseen.source == place
     planted = Planted(never, twice, by_tick, by_broker, altered, foreseen)
@@ -136,7 +137,8 @@ def test_each_planted_fault_is_found(spark: SparkSession, system: System, tmp_pa
     assert said["statuses"]["fired"] == 45 and said["statuses"]["lost"] == 1 and said["requests"] == 47
     (stored,) = said["storage"]
     assert stored["topic"] == system.request_topic and stored["records"] == 47
-    assert 0 < stored["disk"] < 2 * stored["formula"], "as brokers say"
+    # On a busy machine each record is a batch of its own, whose 61 bytes the formula does not count.
+    assert 0 < stored["disk"] < 3 * stored["formula"], "as brokers say"
     assert not re.search("WARN|INFO|Ivy|:: ", done.stderr), "Spark's words belong into its log"
     html = (tmp_path / "out" / "report.html").read_text()
     assert all(request.source in html for request in planted)

@@ -56,10 +56,13 @@ def with_ids(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
         *(request(26, id="n"), request(27, id="n", **ONLY_IF), request(28, DUE + 6, id="n", **ONLY_IF)),
         *(request(29, id="o"), request(30, DUE + 7, id="o", **ONLY_IF)),
         *(request(31, id="p"), request(32, DUE + 8, id="p", conditional=True, accepted_ms=AFTER)),
+        # q, r: what its partition rejected on arrival, and the audit can decode, ends no version
+        *(request(33, id="q"), request(34, DUE + 9, id="q", accepted_ms=BEFORE)),
+        *(request(35, id="r"), request(36, id="r", accepted_ms=BEFORE, conditional=True, **CANCEL)),
         # m: one that cannot be read does not end its story
         *(request(24, id="m"), request(25, id=None, kind="rejected", due_s=None, target=None, code="due-missing")),
     ]
-    firings = [fired("a", due_s=DUE + 5), *map(fired, ["c", "d", "f", "i", *"jk", "l", "m"])]
+    firings = [fired("a", due_s=DUE + 5), *map(fired, ["c", "d", "f", "i", *"jk", "l", "m", "q"])]
     firings += [fired("n", AFTER, due_s=DUE + 6), fired("o"), fired("p", AFTER, due_s=DUE + 8)]
     firings += [fired(id, AFTER + number) for number, id in enumerate("jkk")]
     verdicts = [
@@ -68,7 +71,8 @@ def with_ids(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
         *((f"timer-request/0/{offset}", "already-fired") for offset in (19, 21, 23)),
         *(("timer-request/0/27", "exists"), ("timer-request/0/28", "replaced"), ("timer-request/0/32", "set")),
     ]
-    letters = [("timer-request/0/25", 1, "due-missing")]
+    letters = [("timer-request/0/25", 1, "due-missing"), ("timer-request/0/34", 1, "value-too-large")]
+    letters += [("timer-request/0/36", 1, "condition-invalid")]
     return said(became(spark, asked, firings, verdicts=verdicts, letters=letters))
 
 
@@ -91,6 +95,8 @@ def with_ids(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
         ((26, 27, 28), [("replaced", []), ("refused", []), ("fired", [])]),
         ((29, 30), [("fired", []), ("undecided", [])]),
         ((31, 32), [("lost", ["lost"]), ("fired", [])]),
+        ((33, 34), [("fired", []), ("dead-lettered", [])]),
+        ((35, 36), [("lost", ["lost"]), ("dead-lettered", [])]),
     ],
 )
 def test_a_story_of_an_id(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from tests.spark.audit_rows import (
@@ -22,8 +24,9 @@ from tests.spark.audit_rows import (
     said,
 )
 from timers.spark import columns
-from timers.spark.audit import evidence, figures, report, versions
+from timers.spark.audit import evidence, figures, gaps, report, versions
 from timers.spark.audit.findings import Findings
+from timers.spark.audit.scope import inside
 from timers.spark.requests import REQUEST
 from timers.wire import headers as h
 
@@ -115,6 +118,39 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
     }
 
 
+def test_the_clocks_of_two_brokers_may_differ(spark: SparkSession) -> None:
+    """One broker appends the tick, another one the callback: only the time of the tick is exact."""
+    asked = versions.without_ids(spark.createDataFrame([request(offset) for offset in range(3)], REQUEST))
+    firings = [
+        fired("timer-request/0/0", DUE * 1000 + 10, late_ms=-40),
+        fired("timer-request/0/1", DUE * 1000 + 10, late_ms=-2011),
+        fired("timer-request/0/2", DUE * 1000 - 1),
+    ]
+    moment = replace(MOMENT, clocks_ms=2000)
+    found = said(outcomes_of(spark, asked, firings, moment=moment, ids=False))
+    assert found == {0: ("fired", []), 1: ("fired", ["early"]), 2: ("fired", ["early"])}
+
+
+def test_ranges_of_many_partitions_are_one_expression(spark: SparkSession) -> None:
+    ranges = {"a": {p: range(p, 2 * p) for p in range(0, 4000, 2)}, "b": {0: range(10**18)}, "c": {}}
+    places = [("a", "4", 4), ("a", "4", 7), ("b", "0", 10**17), ("a", "3998", 4000)]
+    outside = [("a", "4", 3), ("a", "4", 8), ("a", "5", 5), ("a", "04", 5), ("a", "x", 5), ("b", "1", 0), ("c", "0", 0)]
+    outside += [("a", "-1", 5), ("a", "4000", 4001), ("a", "99999999999", 5), ("d", "0", 0)]
+    rows = spark.createDataFrame([*places, *outside], "topic string, partition string, offset long")
+    topic, partition, offset = (F.col(name) for name in rows.columns)
+    found = rows.where(inside(ranges, topic, partition, offset)).collect()
+    assert sorted(map(tuple, found)) == sorted(places)
+    of_numbers = rows.where("topic = 'b'").withColumn("partition", F.col("partition").cast("int"))
+    assert of_numbers.where(inside(ranges, topic, partition, offset)).count() == 1
+    assert of_numbers.where(~inside({}, topic, partition, offset)).count() == 2
+
+
+def test_a_misspelt_pattern_matches_nothing(spark: SparkSession) -> None:
+    requests = spark.createDataFrame([(name,) for name in ("order-1", "orders", "abc", None)], "callback_topic string")
+    found = gaps.unused_patterns(["order-*", "ordres", "a.c"], requests)
+    assert [each.text.split("'")[1] for each in found] == ["ordres", "a.c"]
+
+
 def test_of_two_like_timers_the_one_that_never_fired_is_lost(spark: SparkSession) -> None:
     """An id was set twice for the same second and topic, and the callbacks name their versions."""
     asked = [request(0, id="a"), request(1, id="a", accepted_ms=AFTER)]
@@ -128,6 +164,10 @@ def test_offenders_come_with_the_records_that_show_them(spark: SparkSession) -> 
     found = became(spark, [request(0), request(1)], firings)
     offenders = figures.with_positions(figures.offenders(found), firings_of(spark, firings))
     rows = {row.fault: row for row in offenders.collect()}
+    many = firings_of(spark, [*firings, *(fired("timer-request/0/0", DUE * 1000 + 1000 + at) for at in range(30))])
+    positions = figures.with_positions(figures.offenders(found), many).where("fault = 'duplicate'").first()
+    assert positions is not None and len(positions.positions) == figures.MAX_POSITIONS
+    assert positions.positions[:3] == [f"orders/0/{DUE * 1000 + at}" for at in (20, 900, 1000)]
     assert set(rows) == {"lost", "duplicate"}
     assert rows["duplicate"].positions == [f"orders/0/{DUE * 1000 + 20}", f"orders/0/{DUE * 1000 + 900}"]
     assert (rows["lost"].timer_id, rows["lost"].positions) == ("timer-request/0/1", None)

@@ -172,6 +172,11 @@ def misspelt_callback_topic(world: World) -> dict[str, Any]:
     return {"callback_topics": (f"{world.target}s",)}
 
 
+def callback_topic_of_no_request(world: World) -> dict[str, Any]:
+    """It exists, but another one was meant."""
+    return {"callback_topics": (world.system.target(),)}
+
+
 def open_request(world: World) -> dict[str, Any]:
     world.system.hold_open(world.system.request_topic, 1)
     return {}
@@ -232,6 +237,7 @@ UNDECIDED: dict[Callable[[World], dict[str, Any]], str] = {
     misspelt_request_topic: "no-such-topic",
     misspelt_id_topic: "no-such-topic",
     misspelt_callback_topic: "no-such-topic",
+    callback_topic_of_no_request: "no-such-topic",
     open_request: "open-transaction",
     open_callback: "open-transaction",
     deleted_callback: "records-deleted",

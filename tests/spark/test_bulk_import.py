@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.records import Record
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
+from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
 from timers.wire.formats import RequestRecord, future_by_id
@@ -87,6 +91,28 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     by_id.close()
 
 
+def test_files_of_one_import_may_have_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """In Parquet. The header lines of CSV must be the same: Spark would read a topic as a key."""
+    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"})
+
+    def read(form: str) -> DataFrame:
+        return bulk_import._read(spark, Import(settings, (str(tmp_path / form),), form, "import", "", ""))
+
+    columns = {"due": ["1", "2"], "topic": ["orders", "orders"], "value": [b"a", b"b"]}
+    for directory in ("parquet", "csv"):
+        (tmp_path / directory).mkdir()
+    for number, names in enumerate((["due", "topic"], ["topic", "due", "value"])):
+        pq.write_table(pa.table({name: columns[name] for name in names}), tmp_path / "parquet" / f"{number}.parquet")
+    for number, header in enumerate(("due,topic,value", "topic,due,value")):
+        (tmp_path / "csv" / f"{number}.csv").write_text(f"{header}\nx,x,x\n")
+    assert sorted(row.value or b"" for row in read("parquet").collect()) == [b"", b"", b"a", b"b"]
+    with pytest.raises(Exception, match="CSV header does not conform"):
+        read("csv").collect()
+    (tmp_path / "csv" / "0.csv").unlink()
+    (row,) = read("csv").collect()
+    assert (row.topic, row.due, row.value, row[rows.BROKEN]) == ("x", "x", "x", None)
+
+
 def _are_the_rows(system: System, records: list[Record]) -> None:
     ids = [(record.key or b"") for record in records]
     assert len(set(ids)) == len(ROWS) and all(id.startswith(b"renewals-") for id in ids)
@@ -129,8 +155,21 @@ def test_a_broken_run_is_made_good(
         assert len(written(by_id)) == there
     monkeypatch.setattr(bulk_import, "_send", send)
     said: list[str] = []
-    assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+    # An import with another name and the same ledger comes first. It finds what the other one had sent.
+    other = lines.with_name("other.jsonl")
+    other.write_text(json.dumps(GOOD[0]))
+    assert bulk_import.run(spark, replace(this, name="other", paths=(str(other),)), said.append).sent == 1
     assert said[0] == "an interrupted run had sent 13 timers"
-    assert len({record.key for record in written(by_id)}) == len(written(by_id)) == 20
     assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+    assert len({record.key for record in written(by_id)}) == len(written(by_id)) == 21
+    assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+
+    # The topic has lost records since a run was interrupted.
+    topic, ledger = by_id.settings.id_topic, bulk_import.ImportLedger(spark, this.ledger)
+    ledger.begin("interrupted", {topic: {0: 0, 99: 5}, "nowhere": {0: 3}})
+    place = TopicPartition(topic, 0, 1)
+    by_id.admin.delete_records([place])[place].result(DEADLINE_S)
+    said.clear()
+    assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+    assert said[1] == "its topic has lost 1 record since; timers in these are sent again"
     by_id.close()

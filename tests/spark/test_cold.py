@@ -7,7 +7,8 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from pyspark.sql import SparkSession
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.cold_rows import NOW_S, fill
@@ -38,7 +39,7 @@ def tables(spark: SparkSession, tmp_path: Path) -> ColdTables:
 def take_in(spark: SparkSession, tables: ColdTables, engine: SimEngine, start: int = 0) -> int:
     """What `hold` does with one micro-batch."""
     new = engine.on("timer-cold")[start:]
-    cold.append(cold.hold(as_frame(spark, new), TOPICS, F.lit(engine.log.clock.now_ms)), tables.held, HELD)
+    cold.append(cold.hold(as_frame(spark, new), F.lit(engine.log.clock.now_ms)), tables.held, HELD)
     return start + len(new)
 
 
@@ -64,7 +65,8 @@ SAID: list[list[Header]] = [
     [],
     [GOOD[1], GOOD[0], *GOOD[2:]],
     changed(h.TIMER_SOURCE, b"timer-request/3"),
-    changed(h.TIMER_SOURCE, b"somebody-else/3/17"),
+    changed(h.TIMER_SOURCE, b"no-setting-names-it/3/17"),
+    changed(h.TIMER_SOURCE, b"timer-request/99999999999/17"),
     changed(h.TIMER_SOURCE, None),
     changed(h.TIMER_DUE, b"soon"),
     changed(h.TIMER_DUE, None),
@@ -81,14 +83,14 @@ def test_cold_requests_are_read_as_the_engine_writes_them(spark: SparkSession) -
         *(("timer-cold", 0, at, 0, 1, b"k", b"v%d" % at, headers) for at, headers in enumerate(SAID)),
         ("timer-cold", 0, 99, 0, 1, None, None, None),
     ]
-    frame = cold.hold(spark.createDataFrame(rows, RECORD), TOPICS, F.lit(7).cast("long"))
+    frame = cold.hold(spark.createDataFrame(rows, RECORD), F.lit(7).cast("long"))
     assert [field.name for field in frame.schema] == HELD.names
     assert [field.dataType for field in frame.schema] == [field.dataType for field in HELD]
     found = {row.value and bytes(row.value): row for row in frame.collect()}
     assert len(found) == len(rows), "nothing is left out, good or bad"
     for at, headers in enumerate(SAID):
         row, told = found[b"v%d" % at], wire.decode_cold(headers)
-        readable = told is not None and told.source == "timer-request/3/17"
+        readable = told is not None and told.source.endswith("/3/17")
         assert (row.due_day is not None, row.source is not None) == (readable, readable), headers
         if readable and told is not None:
             assert (row.due_s, row.source, row.append_ms, row.seal) == (
@@ -97,7 +99,7 @@ def test_cold_requests_are_read_as_the_engine_writes_them(spark: SparkSession) -
                 told.append_ms,
                 told.seal,
             )
-            assert (row.topic, row.partition, row.due_day) == ("timer-request", 3, date(2023, 11, 16))
+            assert (row.topic, row.partition, row.due_day) == (told.source[:-5], 3, date(2023, 11, 16))
             assert [(name, data and bytes(data)) for name, data in row.headers] == told.headers
 
 
@@ -211,6 +213,23 @@ def test_requests_of_a_topic_that_is_gone_do_not_stop_the_others(
     assert promote_chunk(spark, Promote(tables), logs, NOW_S + 121).promoted == 1, "the topic is back"
 
 
+def test_a_copy_that_is_refused_does_not_stop_the_others(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    fill(spark, tables, 7, days=1)
+    logs = SimLogs(spark, SimEngine(NOW_S, 60), tmp_path / "copies")
+    logs.refuses = f"{TOPICS[0]}/0/2"
+    said: list[str] = []
+    job = Promote(tables, rate_per_s=1_000_000, chunk=4)
+    assert promote.run(spark, job, logs, lambda: NOW_S + DAY_S, said.append) == 6
+    assert any("1 timer not written back" in line and f"{logs.refuses}: " in line for line in said)
+    left = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).collect()
+    assert [row.source for row in left] == [logs.refuses]
+    logs.refuses = ""
+    assert promote_chunk(spark, job, logs, NOW_S + DAY_S).promoted == 1
+
+
 # ---- cost and care --------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +254,7 @@ def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTabl
 
 
 @pytest.mark.long
-def test_days_that_are_over_are_forgotten_and_files_become_few(
+def test_what_is_over_is_forgotten_and_files_become_few(
     spark: SparkSession, tables: ColdTables, tmp_path: Path
 ) -> None:
     engine = SimEngine(NOW_S, 60)
@@ -249,13 +268,41 @@ def test_days_that_are_over_are_forgotten_and_files_become_few(
         rounds.append(promote_chunk(spark, job, logs, later_s))
     # Each source is there twice, as if the stream had lost its checkpoint.
     assert [each.promoted for each in rounds] == [19]
-    assert promote.maintain(spark, tables, later_s).startswith("promote: 1 days deleted")
+    before = cold.day_of(F.lit(later_s - 2 * DAY_S).cast("long"))
+    old = spark.read.format("delta").load(tables.held).where(F.col("due_day") < before).count()
+    assert old > 0 and promote.maintain(spark, tables, later_s).startswith(f"promote: {old} old timers deleted")
     held = spark.read.format("delta").load(tables.held)
-    assert held.where(F.col("due_day") < cold.day_of(F.lit(later_s - 2 * DAY_S))).count() == 0
+    assert held.where(F.col("due_day") < before).count() == 0
     everything = held.select("source")
     assert len(everything.collect()) > 30
     assert cold.files_scanned(everything, tables.held) == held.select("due_day").distinct().count()
     assert promote_chunk(spark, job, logs, later_s).promoted == 0
+
+
+def test_only_what_was_promoted_is_deleted(
+    spark: SparkSession, tables: ColdTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one day: a request that has no place any more, and one that `hold` adds after the deletion has looked."""
+    fill(spark, tables, 3, days=1)
+    rows = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).withColumn("batch", F.lit("batch"))
+    gone, kept = F.col("source").endswith("/0"), F.col("source").endswith("/1")
+    late = spark.createDataFrame(spark.read.format("delta").load(tables.held).where(~gone & ~kept).collect(), HELD)
+    DeltaTable.forPath(spark, tables.held).delete(~gone & ~kept)
+    cold.append(rows.where(gone), tables.promoted, PROMOTED)
+    look = cold._sources
+
+    def look_and_hold(spark: SparkSession, path: str) -> DataFrame:
+        found = look(spark, path)
+        if path == tables.promoted:
+            found = spark.createDataFrame(found.collect(), found.schema)
+            cold.append(late, tables.held, HELD)
+        return found
+
+    monkeypatch.setattr(cold, "_sources", look_and_hold)
+    assert cold.delete_promoted(spark, tables, NOW_S + 3 * DAY_S) == 1
+    left = [row.source for row in cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).collect()]
+    assert sorted(left) == ["timer-request/0/1", "timer-request/0/2"]
+    assert spark.read.format("delta").load(tables.promoted).isEmpty()
 
 
 def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> None:

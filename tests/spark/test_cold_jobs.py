@@ -18,7 +18,7 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.kafka import connection
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.spark import cold
+from timers.spark import cold, promoter
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.scope import Scope
@@ -126,6 +126,37 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
     for future in system.admin.delete_records(gone).values():
         future.result(DEADLINE_S)
     assert audited() == ({"pending": 4, "cold": 9}, 13)
+
+
+def test_an_interrupted_batch_is_looked_for_in_what_is_left_of_the_log(
+    spark: SparkSession, system: System, tmp_path: Path
+) -> None:
+    """Retention took records while the promoter was down, and a topic has fewer partitions than it had."""
+    system.create_own_topics()
+    topic = system.request_topic
+    config = connection.librdkafka(system.settings)
+    port = KafkaPort(config, system.app_id)
+    for number in range(3):
+        port.write([Copy(topic, 0, b"k", b"v", [(h.TIMER_PROMOTED, b"%s/0/%d" % (topic.encode(), number))])])
+    place = TopicPartition(topic, 0, 2)  # each transaction has a marker
+    system.admin.delete_records([place])[place].result(DEADLINE_S)
+    logs = Logs(spark, system.settings, config)
+    found = logs.copies_since({topic: {0: 0, 99: 5}, "nowhere": {0: 7}}).collect()
+    assert sorted(row.source for row in found) == [f"{topic}/0/1", f"{topic}/0/2"]
+    assert logs.deleted == 2
+    assert logs.copies_since({"nowhere": {0: 7}}).collect() == []
+
+
+def test_the_brokers_refuse_only_the_copy_that_is_too_large(system: System) -> None:
+    small = system.target(1, max_message_bytes="2000")
+    port, refused = KafkaPort(connection.librdkafka(system.settings), system.app_id), dict[str, str]()
+    copies = [
+        Copy(small, 0, b"k", bytes(size), [(h.TIMER_PROMOTED, b"timer-request/0/%d" % number)])
+        for number, size in enumerate((10, 10, 5000, 10))
+    ]
+    assert sum(promoter._write(port, copies, refused)) == 3
+    assert list(refused) == ["timer-request/0/2"]
+    assert len(system.reader(small).take(3)) == 3
 
 
 def test_a_second_promoter_ends_the_first(system: System) -> None:

@@ -37,7 +37,7 @@ def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> No
         tables.promoted,
         cold.PROMOTED,
     )
-    cold.delete_promoted_days(spark, tables, now_s)
+    cold.delete_promoted(spark, tables, now_s)
     near = cold.unpromoted(spark, tables, now_s + 3600 - 1, F.lit(True))
     began = monotonic()
     found = near.toArrow()

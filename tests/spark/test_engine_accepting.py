@@ -9,13 +9,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from timers.core.levels import CONDITIONS, FIRST
 from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
+from timers.core.reading import ReadSettings
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.timer_batches import Arrivals
 from timers.store.layout import GROUP_ROWS
 from timers.wire import future
+from timers.wire import headers as h
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +38,7 @@ def accept(records: Sequence[dict[str, Any]], **progress: Progress) -> list[tupl
     schema = to_arrow_schema(RECORD)
     batch = pa.RecordBatch.from_pylist(list(records), schema=schema).select(accepting.COLUMNS)
     by_partition = {int(name[1:]): each for name, each in progress.items()}
-    (out,) = Accepting(BUCKETS, MAX_BYTES, by_partition)([batch])
+    (out,) = Accepting(BUCKETS, MAX_BYTES, by_partition, Progress.first(CONDITIONS))([batch])
     return [(row["bucket"], Arrivals.unpack(row["arrivals"])) for row in out.to_pylist()]
 
 
@@ -82,6 +85,18 @@ def test_the_limit_of_a_value_is_that_of_its_offset() -> None:
     history = (SettingChange(MAX_REQUEST_BYTES, 0, 10**6), SettingChange(MAX_REQUEST_BYTES, 10, MAX_BYTES))
     large = future.encode("t", "", bytes(MAX_BYTES))
     records = [record(offset, b"5", large) for offset in (8, 9, 10, 11)]
-    ((_, found),) = accept(records, p1=Progress(10, settings=history))
-    assert [row[0] for group in found.groups for row in group.rows] == [8, 9]
-    assert [each.offset for each in found.rejected] == [10, 11]
+    (_, before), (_, after) = accept(records, p1=Progress(10, settings=history))
+    assert [row[0] for group in before.groups for row in group.rows] == [8, 9]
+    assert [each.offset for each in after.rejected] == [10, 11]
+    assert [each[:4] for each in (before, after)] == [
+        (1, 8, 10, ReadSettings(10**6, FIRST, rejects_overdue=False)),
+        (1, 10, 12, ReadSettings(MAX_BYTES, FIRST, rejects_overdue=False)),
+    ]
+
+
+def test_requests_of_a_partition_that_was_added_later_are_read_as_those_of_a_new_one() -> None:
+    """A worker reads them again at the level that its progress has from the first record on."""
+    records = [record(0, b"5", VALUE, [(h.TIMER_IF, b"absent")], partition=partition) for partition in (1, 2)]
+    (_, known), (_, added) = accept(records, p1=Progress())
+    assert (len(known.groups), known.rejected) == (1, [])
+    assert (added.groups, [each.code for each in added.rejected]) == ([], ["condition-without-id"])

@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.spark_files import FilePartitions, transactions
 from timers.config.settings import Settings
+from timers.core.levels import FIRST
 from timers.core.limits import Limits
+from timers.core.reading import ReadSettings
 from timers.spark.engine import processor, query, timer_batches
 from timers.spark.engine.processor import Buckets, Told
 from timers.spark.engine.timer_batches import Arrivals
@@ -31,6 +33,9 @@ BUCKETS = 2
 PARTITIONS = 4
 ANY_LEAP_S = str(10 * 365 * DAY_S)
 """Time passes at once here: the clock of this machine agrees with all ticks."""
+LIMITS = Limits(1000, 10**6, 10**6)
+READ = ReadSettings(LIMITS.max_request_bytes, FIRST, rejects_overdue=False)
+"""The settings of all requests."""
 SCHEMA = processor.INPUT.replace("arrivals binary", "arrivals string")
 """As JSON has it: hexadecimal."""
 
@@ -56,7 +61,7 @@ class Engine:
         self.checkpoint = directory / "checkpoint"
         self.keys = query.bucket_keys(spark, BUCKETS)
         settings = Settings.load({"TIMERS_MAX_CLOCK_LEAP_S": ANY_LEAP_S})
-        self._buckets = Buckets(settings, Limits(1000, 10**6, 10**6), self.keys, partial(FilePartitions, self._fired))
+        self._buckets = Buckets(settings, LIMITS, self.keys, partial(FilePartitions, self._fired))
         self.pending: dict[int, int] = {}
 
     def batch(self, requests: Iterable[tuple[int, str]] = (), ticks: Iterable[tuple[int, int, float]] = ()) -> Engine:
@@ -70,7 +75,8 @@ class Engine:
         ends = dict(self._ends[-1]) if self._ends else dict.fromkeys(range(PARTITIONS), 0)
         for number, (due_s, name) in zip(itertools.cycle(range(PARTITIONS)), requests, strict=False):
             rows = {due_s: [(ends[number], "target", name, b"", None, None)]}
-            arrivals = Arrivals(number, ends[number], timer_batches.groups(number, rows), [])  # type: ignore[arg-type]
+            groups = timer_batches.groups(number, rows)  # type: ignore[arg-type]
+            arrivals = Arrivals(number, ends[number], ends[number] + 1, READ, groups, [])
             lines.append({"bucket": self.keys[number % BUCKETS], "arrivals": arrivals.pack().hex()})
             ends[number] += 1
         for bucket in self.keys:

@@ -164,7 +164,7 @@ def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
 
 def test_a_page_without_requests() -> None:
     empty = Findings(Moment(DUE * 1000, 5))
-    assert "there is no request in scope" in report.page(empty, SETTINGS) and empty.clean
+    assert "no request in scope, so nothing was judged" in report.page(empty, SETTINGS) and empty.clean
 
 
 @pytest.mark.parametrize(("first", "last", "span"), [(0, 0, 1), (0, 240, 1), (0, 241, 5), (0, 10**11, 365 * 86_400)])

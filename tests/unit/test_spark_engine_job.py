@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,12 +15,13 @@ from pyspark.errors import StreamingQueryException
 from timers.config.settings import Settings
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.reopening import ReopenBackoff
-from timers.errors import SparkError
-from timers.spark.engine import checkpoints, query
+from timers.errors import SparkError, TimersError
+from timers.spark.engine import query
 from timers.spark.engine import start as beginning
 from timers.spark.engine.processor import Told
 from timers.spark.engine.query import Plan
 from timers.spark.jobs import engine
+from timers.spark.jobs.engine import _Cause as Cause
 
 CLUSTER: Any = SimpleNamespace(partitions={}, topic_ids={})
 
@@ -59,31 +60,36 @@ def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.Mon
     assert query.stopped.is_set() and query.looks > 1
 
 
+DAMAGED = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x"
+TOO_LARGE = "OversizedAllocationException: Memory required for vector is (4000000000)"
 FAILED = "[STREAM_FAILED] Query [id = 7] terminated with exception: Job aborted"
 TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\n  File x\n    raise"
 
 
 @pytest.mark.parametrize(
-    ("message", "sentence", "needs_log"),
+    ("message", "sentence", "cause"),
     [
         (
             f"{FAILED}: {TRACEBACK}\ntimers.errors.Fenced: app-t-0 was taken over\n\n\tat a.b",
             "app-t-0 was taken over",
-            False,
+            Cause.OTHER,
         ),
-        (f"{FAILED}: {TRACEBACK}\ntimers.errors.CheckpointMismatch: it is old\n\tat a.b", "it is old", True),
-        (f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", True),
-        (f"{FAILED}: the executor was lost", f"{FAILED}: the executor was lost", False),
+        (f"{FAILED}: {TRACEBACK}\ntimers.errors.CheckpointMismatch: it is old\n\tat a.b", "it is old", Cause.MISMATCH),
+        (f"{FAILED}: {TRACEBACK}\ntimers.errors.HistoryMismatch: it is old\n\tat a.b", "it is old", Cause.OLD_HISTORY),
+        (f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", Cause.MISMATCH),
+        (f"{FAILED}: [{DAMAGED}", f"{FAILED}: [{DAMAGED}", Cause.NOT_LOADED),
+        (f"{FAILED}: failOnDataLoss = true, no leader", f"{FAILED}: failOnDataLoss = true, no leader", Cause.OTHER),
+        (f"{FAILED}: {TOO_LARGE}", f"{FAILED}: {TOO_LARGE}", Cause.TOO_LARGE),
         (
             f"{FAILED}: {TRACEBACK}\npy4j.protocol.Py4JJavaError: An error occurred while calling o3.collectToPython.\n"
             ": org.apache.spark.SparkException: Job aborted: the executor was lost\n\tat a.b: c",
             "SparkException: Job aborted: the executor was lost",
-            False,
+            Cause.OTHER,
         ),
     ],
 )
-def test_most_failures_are_no_reason_to_end(message: str, sentence: str, needs_log: bool) -> None:
-    assert engine._restartable(StreamingQueryException(message)) == (sentence, needs_log, False)
+def test_most_failures_are_no_reason_to_end(message: str, sentence: str, cause: Cause) -> None:
+    assert engine._restartable(StreamingQueryException(message)) == (sentence, cause)
 
 
 def test_an_engine_that_must_not_run_ends() -> None:
@@ -105,31 +111,130 @@ class Ended:
         return StreamingQueryException(self._message)
 
 
-def test_a_checkpoint_is_deleted_if_it_cannot_be_loaded_five_times_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+class Working(Ended):
+    """A query that works until it is stopped."""
+
+    status: ClassVar = {"isTriggerActive": False}
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.isActive = True
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    working = Working()
+
+    def start(spark: Any, settings: Settings, plan: Plan, targets: Any, done: Any) -> Ended:
+        for number, had_others in enumerate([False, True, False]):
+            rows = [{"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None}]
+            rows += [{"bucket": 9, "pending": 0, "had_others": had_others, "tick_ms": 10 + number}]
+            done(number, rows)
+        return working
+
+    def check_no_workers(settings: Settings) -> None:
+        looks.append(len(looks))
+        if len(looks) == 2:
+            raise TimersError("2 workers have taken over")
+
+    monkeypatch.setattr(query, "start", start)
+    monkeypatch.setattr(engine, "POLL_S", 0.0)
+    monkeypatch.setattr(beginning, "check_no_workers", check_no_workers)
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
+    ticks_ms: list[int] = []
+    retries: Any = SimpleNamespace(failure=None, targets=None)
+    with pytest.raises(TimersError, match="2 workers have taken over"):
+        engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append)
+    assert not working.isActive and ticks_ms == [10, 11, 12]
+
+
+class Plans:
+    """Makes plans, and notes for each whether the log is read from its start."""
+
+    def __init__(self) -> None:
+        self.anew: list[bool] = []
+
+    def __call__(self, anew: bool) -> Plan:
+        self.anew.append(anew)
+        return Plan(f"plan {len(self.anew)}", 2, 100_000, CLUSTER)
+
+
+def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stop = threading.Event()
-    damaged, lost = f"{FAILED}: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x", f"{FAILED}: the executor was lost"
-    messages = [*[damaged] * 4, lost, *[damaged] * 5, lost]
-    started: list[Plan] = []
-    deleted: list[tuple[str, int]] = []
+    messages = [
+        f"{FAILED}: the executor was lost",
+        f"{FAILED}: {TRACEBACK}\ntimers.errors.HistoryMismatch: it is old",
+        f"{FAILED}: {TRACEBACK}\ntimers.errors.CheckpointMismatch: it is old",
+        f"{FAILED}: the executor was lost",
+    ]
+    started: list[str] = []
 
     def start(spark: Any, settings: Settings, plan: Plan, *_: object) -> Ended:
-        started.append(plan)
+        started.append(plan.checkpoint)
         if len(started) == len(messages):
             stop.set()
         return Ended(messages[len(started) - 1])
 
     monkeypatch.setattr(query, "start", start)
     monkeypatch.setattr(beginning, "check_no_workers", lambda _: None)
-    monkeypatch.setattr(checkpoints, "delete", lambda _, path: deleted.append((path, len(started))))
     monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(0.0, 0.0, 0.0))
-    plans = (Plan(path, 2, 1000, CLUSTER) for path in ("first", "second"))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     retries: Any = SimpleNamespace(failure=None, targets=None)
-    engine.run(spark, Settings(), lambda: next(plans), retries, lines.append, stop)
-    assert deleted == [("first", 10)]
-    assert [plan.checkpoint for plan in started] == [*["first"] * 10, "second"]
-    assert len(lines) == 10 and all(line.startswith("the query ended and starts again: ") for line in lines)
+    plans = Plans()
+    engine.run(spark, Settings(), plans, retries, lines.append, stop, print)
+    assert (started, plans.anew) == (["plan 1", "plan 1", "plan 2", "plan 3"], [False, False, True])
+    assert len(lines) == 3 and all(line.startswith("the query ended and starts again: ") for line in lines)
+
+
+def test_the_log_is_read_again_if_the_checkpoint_cannot_be_loaded_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([100.0, 150.0, 200.0, 300.0, 100 + 200 + engine.UNLOADED_S])
+    monkeypatch.setattr(engine, "monotonic", lambda: next(now_s))
+    plans = Plans()
+    planning = engine._Planning(Settings(), plans, print)
+    for cause in (Cause.NOT_LOADED, Cause.OTHER, Cause.NOT_LOADED, Cause.NOT_LOADED):
+        planning.after(cause, has_worked=False)
+    assert plans.anew == [False]
+    planning.after(Cause.NOT_LOADED, has_worked=False)
+    assert plans.anew == [False, True]
+
+
+def test_failures_to_load_with_work_between_them_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([100.0, 10_000.0])
+    monkeypatch.setattr(engine, "monotonic", lambda: next(now_s))
+    plans = Plans()
+    planning = engine._Planning(Settings(), plans, print)
+    for _ in range(2):
+        planning.after(Cause.NOT_LOADED, has_worked=True)
+    assert plans.anew == [False]
+
+
+def test_a_micro_batch_that_is_too_large_is_planned_again_with_fewer_requests() -> None:
+    lines: list[str] = []
+    plans = Plans()
+    planning = engine._Planning(Settings(), plans, lines.append)
+    for cause, has_worked in [
+        (Cause.TOO_LARGE, False),
+        (Cause.OTHER, False),  # a machine of the cluster was lost
+        (Cause.TOO_LARGE, False),
+        (Cause.TOO_LARGE, True),
+    ]:
+        planning.after(cause, has_worked=has_worked)
+    assert plans.anew == [False] and planning.plan.max_requests == 100_000
+    for _ in range(2):
+        planning.after(Cause.TOO_LARGE, has_worked=False)
+    assert plans.anew == [False, False] and planning.plan.max_requests == 25_000
+    for _ in range(10):
+        planning.after(Cause.TOO_LARGE, has_worked=False)
+    assert planning.plan.max_requests == engine.LEAST_REQUESTS
+    planning.after(Cause.MISMATCH, has_worked=False)
+    assert planning.plan.max_requests == engine.LEAST_REQUESTS
+    assert lines[0] == "from now on, a micro-batch has at most 25000 requests: it needs less memory"
 
 
 def test_the_tasks_get_what_the_driver_tells_them() -> None:

@@ -86,3 +86,22 @@ def test_a_query_is_behind_by_the_records_that_it_has_not_read() -> None:
         {"endOffset": {"c": {"0": 5}}, "latestOffset": None},
     ]
     assert behind({"sources": sources}) == 4 + 3 + 2
+
+
+def test_a_job_that_needs_ticks_is_ready_while_they_come() -> None:
+    clock = Clock()
+    monitor = Monitor("engine", 1, clock)
+    monitor.looked()
+    monitor.needs_ticks()
+    assert not list(monitor.unready())
+    clock.now_s += UNREADY_S + 1
+    monitor.looked()
+    said = ["no newer tick has counted for 61 s, so no timer fires"]
+    assert list(monitor.unready()) == said
+    monitor.ticked(7000)
+    assert not list(monitor.unready())
+    clock.now_s += UNREADY_S + 1
+    monitor.looked()
+    monitor.ticked(6000)
+    assert list(monitor.unready()) == said, "it is an older one"
+    assert not list(monitor.unlive())

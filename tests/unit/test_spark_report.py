@@ -27,7 +27,15 @@ def progress(requests: int = 0, number: int = 3) -> dict[str, Any]:
 
 
 def done(bucket: int, **values: Any) -> dict[str, Any]:
-    counts = {"fired": 600, "dead_lettered": 0, "retried": 0, "pending": 3, "is_complete": True, "tick_ms": TICK_MS}
+    counts = {
+        "fired": 600,
+        "dead_lettered": 0,
+        "retried": 0,
+        "pending": 3,
+        "is_complete": True,
+        "tick_ms": TICK_MS,
+        "held": None,
+    }
     return {"bucket": bucket, **counts, **values}
 
 
@@ -58,6 +66,12 @@ def test_before_the_first_tick_there_is_no_lag() -> None:
     reporter = Reporter(2, "timer-request")
     reporter.note(3, [done(0, tick_ms=None), done(9, tick_ms=None)])
     assert (reporter.line(progress()) or "").endswith("no tick yet")
+
+
+def test_a_tick_that_does_not_count_is_shown() -> None:
+    reporter = Reporter(2, "timer-request")
+    reporter.note(3, [done(0), done(9, held="ticks of a broker are held")])
+    assert (reporter.line(progress()) or "").endswith("lag 2.0 s; ticks of a broker are held")
 
 
 def test_a_micro_batch_without_buckets_has_no_line() -> None:

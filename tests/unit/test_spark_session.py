@@ -32,9 +32,18 @@ def test_lists_of_the_user_are_added_to_those_of_the_project() -> None:
 
 def test_settings_of_the_user_replace_those_of_the_project_and_of_spark_submit() -> None:
     assert settings()["spark.task.maxFailures"] == "1"
-    assert settings(task_maxFailures="3")["spark.task.maxFailures"] == "3"
-    assert settings(("spark.task.maxFailures", "5"), task_maxFailures="3")["spark.task.maxFailures"] == "5"
+    assert settings(python_daemon_module="theirs")["spark.python.daemon.module"] == "theirs"
     assert settings(jars="theirs.jar")["spark.jars"] == "file:///cache/ours.jar,theirs.jar"
+
+
+def test_defaults_of_a_cluster_do_not_replace_settings_on_which_results_depend() -> None:
+    """With another time zone, times without an offset would be other due seconds, and their rows other timers."""
+    given = {"spark.task.maxFailures": "4", "spark.sql.session.timeZone": "Europe/Berlin"}
+    launch = Launch("import", LOG, defaults={"spark.task.maxFailures": "1"})
+    assert launch.settings(given=given)["spark.task.maxFailures"] == "1"
+    assert launch.settings(given=given)["spark.sql.session.timeZone"] == "UTC"
+    assert Launch("audit", LOG).settings(given=given)["spark.task.maxFailures"] == "4", "the audit does not need one"
+    assert settings(("spark.task.maxFailures", "5"), task_maxFailures="3")["spark.task.maxFailures"] == "5"
 
 
 def test_spark_submit_chooses_the_master_unless_an_option_does() -> None:

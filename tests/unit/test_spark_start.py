@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +23,71 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from timers.config.settings import Settings
 from timers.core.levels import CONDITIONS
 from timers.core.progress import SEAL, Progress, SettingChange
-from timers.errors import SettingsError, TimersError
+from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup
 from timers.spark.engine import start
-from timers.spark.engine.checkpoints import Checkpoint
+from timers.spark.engine.bucket import FORMAT
 from timers.spark.engine.query import Plan
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
+
+
+class Status:
+    """A child of a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def getPath(self) -> JavaPath:
+        return JavaPath(self._path)
+
+    def getModificationTime(self) -> int:
+        return int(self._path.stat().st_mtime * 1000)
+
+
+class Storage:
+    """Hadoop's file system over the local one."""
+
+    def exists(self, path: JavaPath) -> bool:
+        return Path(path.name).exists()
+
+    def getScheme(self) -> str:
+        return "file"
+
+    def listStatus(self, path: JavaPath) -> list[Status]:
+        return [Status(child) for child in Path(path.name).iterdir()]
+
+    def delete(self, path: JavaPath, recursively: bool) -> None:
+        assert recursively
+        if Path(path.name).is_dir():
+            shutil.rmtree(path.name)
+        else:
+            Path(path.name).unlink()
+
+
+class JavaPath:
+    """A path of Hadoop."""
+
+    def __init__(self, name: str | Path) -> None:
+        self.name = str(name)
+
+    def getName(self) -> str:
+        return Path(self.name).name
+
+    def getFileSystem(self, _: Any) -> Storage:
+        return Storage()
+
+
+_HADOOP = SimpleNamespace(fs=SimpleNamespace(Path=JavaPath))
+SPARK: Any = SimpleNamespace(
+    sparkContext=SimpleNamespace(
+        master="local[2]",
+        _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=_HADOOP))),
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+    )
+)
 CLUSTER: Any = SimpleNamespace(partitions={TOPIC: 1}, topic_ids={})
 
 
@@ -61,28 +120,29 @@ class Log:
 
     def check_start(self, tp: Any, low: int, position: int, progress: Progress) -> None:
         self.checked.append(low)
+        if progress != Progress():
+            raise LogMismatch(f"the log begins at {low}")
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a plan over a given log, with a new checkpoint or an existing one."""
+def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Makes a plan over a given log."""
     monkeypatch.setattr(start, "POLL_S", 0.0)
-    monkeypatch.setattr(start, "_announce", lambda *_: 7)
 
-    def make(log: Log, *, is_new: bool = True) -> Any:
+    def make(log: Log, directory: Path = tmp_path, buckets: int | None = 2, *, anew: bool = False) -> Any:
         monkeypatch.setattr(start, "ProgressLog", lambda *_: log)
-        monkeypatch.setattr(start, "choose_checkpoint", lambda *_: Checkpoint("path", 2, is_new))
-        return start.plan(None, SETTINGS, CLUSTER, "directory", None, 2, 1000)  # type: ignore[arg-type]
+        return start.plan(SPARK, SETTINGS, CLUSTER, 7, str(directory), buckets, 2, 1000, anew=anew)
 
     return make
 
 
-def test_the_engine_waits_for_a_leader_that_changes(plan: Any) -> None:
+def test_the_engine_waits_for_a_leader_that_changes(plan: Any, tmp_path: Path) -> None:
     made = plan(Log(failures=3))
-    assert made == Plan("path", 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(CONDITIONS)}, 7, CONDITIONS)
+    path = f"{tmp_path}/state-{FORMAT}-2"
+    assert made == Plan(path, 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(CONDITIONS)}, 7, CONDITIONS)
 
 
 def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +153,64 @@ def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: p
         plan(Log(failures=10**6))
 
 
-def test_a_log_that_is_read_from_its_start_must_be_complete(plan: Any) -> None:
-    new, known = Log(low=7), Log(low=7)
-    assert plan(new).starts == {0: 7}
-    plan(known, is_new=False)
-    assert (new.checked, known.checked) == ([7], [])
+def checkpoint(root: Path, name: str, planned: int = 1, ended: int = 0) -> Path:
+    """Make a checkpoint as Spark has it, with numbers of micro-batches."""
+    directory = root / name
+    for child, count in (("offsets", planned), ("commits", ended)):
+        (directory / child).mkdir(parents=True)
+        for number in range(count):
+            (directory / child / str(number)).touch()
+    return directory
+
+
+def test_a_new_app_starts_with_the_first_request_that_exists(plan: Any) -> None:
+    log = Log(low=7)
+    assert plan(log).starts == {0: 7}
+    assert log.checked == [7]
+
+
+READ_BEFORE = Progress(500)
+
+
+def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any, tmp_path: Path) -> None:
+    used, older = checkpoint(tmp_path, f"state-{FORMAT}-2"), checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
+    log = Log(low=7, progress=READ_BEFORE)
+    for options in ({"buckets": 4}, {"anew": True}):
+        with pytest.raises(
+            LogMismatch, match=rf"the log begins at 7. .* may be in .*{used.name}, which was not deleted"
+        ):
+            plan(log, **options)
+        assert used.exists() and older.exists()
+    assert log.checked == [7, 7]
+    plan(log)
+    assert log.checked == [7, 7] and used.exists() and not older.exists()
+
+
+def test_a_checkpoint_that_cannot_be_used_is_deleted_if_the_log_is_complete(plan: Any, tmp_path: Path) -> None:
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    assert plan(Log(progress=READ_BEFORE), anew=True).checkpoint == str(used)
+    assert not used.exists()
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    assert plan(Log(progress=READ_BEFORE), buckets=4).buckets == 4
+    assert not used.exists()
+
+
+def test_of_two_checkpoints_the_newer_one_is_used(plan: Any, tmp_path: Path) -> None:
+    for buckets, changed_s in ((8, 5), (3, 6), (5, 4)):
+        os.utime(checkpoint(tmp_path, f"state-{FORMAT}-{buckets}"), (changed_s, changed_s))
+    assert plan(Log(progress=READ_BEFORE), buckets=None).buckets == 3
+
+
+def test_a_checkpoint_of_which_nothing_was_planned_is_a_new_one(plan: Any, tmp_path: Path) -> None:
+    checkpoint(tmp_path, f"state-{FORMAT}-2", planned=0)
+    with pytest.raises(LogMismatch):
+        plan(Log(low=7, progress=READ_BEFORE))
+
+
+def test_a_micro_batch_that_has_not_ended_is_planned_again(plan: Any, tmp_path: Path) -> None:
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
+    plan(Log(progress=READ_BEFORE))
+    assert sorted(path.name for path in (used / "offsets").iterdir()) == ["0", "1"]
 
 
 def test_a_partition_with_cold_timers_needs_workers(plan: Any) -> None:

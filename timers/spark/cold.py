@@ -1,6 +1,6 @@
 """The tables of the cold tier: cold requests by due day, and which of them were promoted.
 
-Three Delta tables in one directory. Rows are only appended, but days whose timers are all promoted are deleted::
+Three Delta tables in one directory. Rows are only appended; requests that were promoted days ago are deleted::
 
     held      the cold requests, one directory for each due day (UTC)
     promoted  which requests were promoted, by due day
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, timedelta
 from functools import reduce
 from operator import and_, or_
 
@@ -38,8 +39,8 @@ HELD = schema(
     "seal binary, key binary, value binary, headers headers"
 )
 """A cold request, with the key, value and headers that were sent. ``topic`` and ``partition`` are where it is promoted
-to, ``held_ms`` is the time at which `hold` read it. A record of the cold topic that no machine of this app wrote is
-never promoted: its ``due_day`` and ``source`` are null."""
+to, ``held_ms`` is the time at which `hold` read it. A record of the cold topic that is no cold request is never
+promoted: its ``due_day`` and ``source`` are null."""
 
 PROMOTED = schema("due_day date, due_s bigint, source string, batch string")
 """A request that was promoted."""
@@ -111,15 +112,17 @@ class ColdTables:
             table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
 
 
-def hold(records: DataFrame, topics: Iterable[str], held_ms: Column) -> DataFrame:
+def hold(records: DataFrame, held_ms: Column) -> DataFrame:
     """Records of the cold topic, as :data:`HELD`. Decodes as :func:`timers.wire.cold.decode_cold` does.
+
+    It does not matter here whether a setting names the topic of a request: another process, or a later one, may have
+    other settings, and the table keeps what it needs (:func:`has_place`).
 
     These are column expressions, because it is slow to pass headers to Python: 400,000 records took 2 to 6 s this way,
     and 82 s with a function for ``mapInArrow``.
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`.
-        topics: topics whose requests may go cold. A record that names another topic is never promoted.
         held_ms: epoch milliseconds now.
     """
     count = len(COLD_HEADERS)
@@ -142,8 +145,8 @@ def hold(records: DataFrame, topics: Iterable[str], held_ms: Column) -> DataFram
         digits(_value(h.TIMER_APPENDED), MAX_APPEND_DIGITS).alias("append_ms"),
         _value(h.TIMER_SEAL).alias("seal"),
     )
-    required = (F.col(name).isNotNull() for name in ("due_s", "append_ms", "seal"))
-    valid = F.coalesce(reduce(and_, required, F.col("ours") & F.col("topic").isin(*topics)), F.lit(False))
+    required = (F.col(name).isNotNull() for name in ("due_s", "append_ms", "seal", "partition"))
+    valid = F.coalesce(reduce(and_, required, F.col("ours")), F.lit(False))
     names = ("due_s", "source", "topic", "partition", "append_ms", "seal")
     checked = decoded.withColumns({name: F.when(valid, F.col(name)) for name in names})
     return checked.withColumns({"due_day": day_of(F.col("due_s")), "held_ms": held_ms}).select(HELD.names)
@@ -177,7 +180,7 @@ def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
 
 
 def has_place(ends: Offsets) -> Column:
-    """Condition: the partition to which a request is promoted exists.
+    """Condition: the partition to which a request is promoted exists, and its requests may go cold.
 
     Args:
         ends: topic -> partition -> offset.
@@ -229,22 +232,31 @@ def append(frame: DataFrame, path: str, columns: StructType) -> None:
 # ---- maintenance -----------------------------------------------------------------------------------------------------
 
 
-def delete_promoted_days(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
-    """Delete the days before ``before_s`` whose timers are all promoted, without reading their files.
+def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
+    """Delete the promoted requests of days before ``before_s``, and what says that they were promoted.
+
+    Each deleted row has a record of its promotion. So a request that `hold` adds meanwhile stays, and a request that
+    cannot be promoted does not keep the others of its day.
 
     Returns:
-        Number of deleted days.
+        Number of deleted requests.
     """
-    before = day_of(F.lit(before_s).cast("long"))
-    held = spark.read.format("delta").load(tables.held).where(F.col("due_day") < before)
-    promoted = spark.read.format("delta").load(tables.promoted).where(F.col("due_day") < before)
-    left = held.join(promoted, ["due_day", "source"], "left_anti").select("due_day").distinct()
-    finished = held.select("due_day").distinct().join(left, "due_day", "left_anti")
-    days = [row.due_day for row in finished.collect()]
-    if days:
-        for path in (tables.held, tables.promoted):
-            DeltaTable.forPath(spark, path).delete(F.col("due_day").isin(*days))
-    return len(days)
+    day = F.lit(date(1970, 1, 1) + timedelta(before_s // DAY_S))  # a literal: Delta opens no files of later days
+    done = _sources(spark, tables.promoted).where(F.col("due_day") < day).alias("done")
+    if done.isEmpty():
+        return 0
+    same = (F.col("held.due_day") == F.col("done.due_day")) & (F.col("held.source") == F.col("done.source"))
+    held = DeltaTable.forPath(spark, tables.held).alias("held")
+    (merged,) = held.merge(done, same & (F.col("held.due_day") < day)).whenMatchedDelete().execute().collect()
+    left = _sources(spark, tables.held).where(F.col("due_day") < day).alias("held")
+    promoted = DeltaTable.forPath(spark, tables.promoted).alias("done")
+    promoted.merge(left, same).whenNotMatchedBySourceDelete(F.col("done.due_day") < day).execute()
+    return int(merged.num_deleted_rows)
+
+
+def _sources(spark: SparkSession, path: str) -> DataFrame:
+    """The requests in a table: (due_day, source)."""
+    return spark.read.format("delta").load(path).select("due_day", "source").distinct()
 
 
 def compact(spark: SparkSession, tables: ColdTables, *, keep_hours: float | None = None) -> int:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets
-from timers.spark.columns import records
+from timers.spark.columns import RECORD, records
 
 _SOURCE = "kafka"
 
@@ -59,6 +59,8 @@ def read(
         ending: end, exclusive, of the same partitions.
         min_partitions: smallest number of tasks, for machines with more cores than partitions.
     """
+    if not any(starting.values()):  # Spark's source does not accept an empty list of partitions
+        return spark.createDataFrame([], RECORD)
     options = {
         **_reader_options(settings),
         "assign": json.dumps({topic: sorted(partitions) for topic, partitions in starting.items()}),

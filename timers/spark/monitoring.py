@@ -61,6 +61,17 @@ class Monitor:
         self._now_s = now_s
         self._seen_s = now_s()
         self._has_begun = False
+        self._tick: tuple[int, float] | None = None
+        """The newest tick that counts, in epoch ms, and when it came; None: the job needs no ticks."""
+
+    def needs_ticks(self) -> None:
+        """The job is ready only while ticks count."""
+        self._tick = 0, self._now_s()
+
+    def ticked(self, tick_ms: int) -> None:
+        """A tick counts."""
+        if self._tick is None or tick_ms > self._tick[0]:
+            self._tick = tick_ms, self._now_s()
 
     def ended(self, rows: int, took_s: float, behind: int | None = None) -> None:
         """A micro-batch has ended."""
@@ -82,6 +93,9 @@ class Monitor:
         if not self._has_begun:
             yield "the job has not read its topics yet"
         yield from self._late(UNREADY_S)
+        tick_age_s = 0.0 if self._tick is None else self._now_s() - self._tick[1]
+        if tick_age_s > UNREADY_S:
+            yield f"no newer tick has counted for {tick_age_s:.0f} s, so no timer fires"
 
     def unlive(self) -> Iterator[str]:
         """Why the job must be restarted."""

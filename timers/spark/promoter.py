@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.grouping import groups
+from timers.kafka.error_codes import RECORD_REFUSED, code_of
 from timers.kafka.transactions import Record, TransactionalWriter
-from timers.spark.arrow import headers_of
+from timers.spark.arrow import headers_of, record_batch
 from timers.spark.columns import schema
+from timers.wire import headers as h
 from timers.wire.cold import Cold, encode_promoted
 
-SENT = schema("copies bigint, transactions bigint")
-"""Result of one task: numbers of copies and transactions."""
+SENT = schema("copies bigint, transactions bigint, refused string, reason string")
+"""Result of one task: a row with the numbers of copies and transactions, and a row for each copy that its topic
+refuses, with its source and the reason."""
+
+_ARROW = to_arrow_schema(SENT)
 
 MAX_COPIES = 1000
 MAX_BYTES = 8 * 1024 * 1024
@@ -48,11 +56,18 @@ class KafkaPort:
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
-        self._writer = TransactionalWriter(config, transactional_id, _MAX_MESSAGE_BYTES)
+        self._open = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
+        self._writer = self._open()
 
     def write(self, copies: Sequence[Copy]) -> None:
-        with self._writer.transaction() as send:
-            send(copies)
+        try:
+            with self._writer.transaction() as send:
+                send(copies)
+        except KafkaException as error:
+            if code_of(error) in RECORD_REFUSED:
+                # After a refused batch, librdkafka 2.16 fails the next transaction too: sequence numbers have a gap.
+                self._writer = self._open()
+            raise
 
     def pause(self, seconds: float) -> None:
         """Wait between two transactions."""
@@ -62,21 +77,44 @@ class KafkaPort:
 def writer(
     open_port: Callable[[], Port], rate_per_s: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; it yields one row of :data:`SENT`."""
+    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; it yields rows of :data:`SENT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written, transactions = 0, 0
+        sent: list[int] = []
+        refused: dict[str, str] = {}
         port: Port | None = None
         for batch in batches:
             for copies in groups(copies_of(batch), _size, MAX_COPIES, MAX_BYTES):
                 port = port or open_port()
-                port.write(copies)
-                port.pause(len(copies) / rate_per_s)
-                written += len(copies)
-                transactions += 1
-        yield pa.RecordBatch.from_pydict({"copies": [written], "transactions": [transactions]})
+                for count in _write(port, copies, refused):
+                    port.pause(count / rate_per_s)
+                    sent.append(count)
+        rows = [(sum(sent), len(sent), None, None), *((0, 0, source, why) for source, why in refused.items())]
+        yield record_batch(rows, _ARROW)
 
     return write
+
+
+def _write(port: Port, copies: Sequence[Copy], refused: dict[str, str]) -> Iterator[int]:
+    """Write copies, and yield the number of each transaction. A copy that its topic refuses does not stop the others.
+
+    Args:
+        refused: gets the sources of refused copies, with the reasons.
+    """
+    try:
+        port.write(copies)
+    except KafkaException as error:
+        if code_of(error) not in RECORD_REFUSED:
+            raise
+        if len(copies) == 1:
+            source = dict(copies[0].headers)[h.TIMER_PROMOTED]
+            refused[source.decode() if isinstance(source, bytes) else str(source)] = error.args[0].str()
+            return
+        half = len(copies) // 2
+        yield from _write(port, copies[:half], refused)
+        yield from _write(port, copies[half:], refused)
+    else:
+        yield len(copies)
 
 
 def copies_of(batch: pa.RecordBatch) -> Iterator[Copy]:

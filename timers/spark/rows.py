@@ -49,7 +49,7 @@ _ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
 _NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?", re.ASCII)
 _SHOWN = 80
-_HASH_DIGITS = 40
+HASH_DIGITS = 40
 """160 bits: two different rows do not get the same hash by chance."""
 
 
@@ -125,7 +125,7 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _
     request = future.encode(topic, key, value)
     future.check(request, topic, max_request_bytes)
     pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
-    content = hashlib.sha256(pieces).hexdigest()[:_HASH_DIGITS]
+    content = hashlib.sha256(pieces).hexdigest()[:HASH_DIGITS]
     return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s)])
 
 

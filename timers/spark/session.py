@@ -42,13 +42,23 @@ _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": f"{_SECRETS}|url",
-    # Due days are UTC, whatever the time zone of the machine is.
+    # Due days, and times in files without an offset, are UTC, whatever the time zone of the machine is.
     "spark.sql.session.timeZone": "UTC",
     # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, most of the cost of a row.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Spark's progress bar would overwrite the lines of the command.
     "spark.ui.showConsoleProgress": "false",
 }
+
+_NOT_BY_CLUSTER = (
+    "spark.speculation",
+    "spark.task.maxFailures",
+    "spark.sql.session.timeZone",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.streaming.stateStore.providerClass",
+)
+"""If the project has a value of these settings, those of ``spark-submit`` do not replace it: a cluster's defaults for
+all programs would change due times or ids, or have rows sent twice."""
 
 _LOCAL_SETTINGS = {
     # No other machine connects to a local driver: no host name to resolve, no port for a UI.
@@ -91,7 +101,7 @@ class Launch:
 
         Args:
             jars: jars that Spark does not have.
-            given: the settings that ``spark-submit`` was given. They replace those of the project.
+            given: the settings that ``spark-submit`` was given. They replace those of the project, with exceptions.
         """
         chosen = {**_SETTINGS, _JARS: ",".join(jar.as_uri() for jar in jars)}
         master = self.master or given.get("spark.master", LOCAL)
@@ -102,7 +112,8 @@ class Launch:
                 # Spark creates this unused directory, by default in the working directory.
                 chosen["spark.sql.warehouse.dir"] = (self.log_path.parent.absolute() / "warehouse").as_uri()
         chosen |= self.defaults
-        for name, value in (*given.items(), *self.conf):
+        by_cluster = ((name, value) for name, value in given.items() if name not in {*_NOT_BY_CLUSTER} & chosen.keys())
+        for name, value in (*by_cluster, *self.conf):
             mine = chosen.get(name, "") if name in _LISTS else ""
             chosen[name] = f"{mine},{value}" if mine and value else mine or value
         if chosen.get(_NAME, _SCRIPT) == _SCRIPT:

@@ -117,7 +117,8 @@ def audit(
     check_brokers(settings)
     grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
 
-    from timers.spark.audit import report
+    from timers.kafka.topic_offsets import TopicOffsets
+    from timers.spark.audit import clock, report
     from timers.spark.audit.outcomes import Moment
     from timers.spark.audit.scope import Scope
     from timers.spark.cold import ColdTables
@@ -132,7 +133,12 @@ def audit(
     tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launch) as spark:
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
-        moment = Moment(int(time.time() * 1000), grace_s, max_lag_s)
+        own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
+        as_of_ms = clock.as_of_ms(own_ms, lambda: topics.newest_append_ms(settings.oscillator_topic), time.sleep)
+        if abs(own_ms - as_of_ms) > clock.FRESH_MS:
+            seconds = (as_of_ms - own_ms) / 1000
+            click.echo(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts", err=True)
+        moment = Moment(as_of_ms, grace_s, max_lag_s)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
         findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))

@@ -79,14 +79,18 @@ def engine(
         session(launch) as spark,
         monitor.watching(spark),
     ):
+        run = start.announce(settings, cluster)
 
-        def make_plan() -> Plan:
+        def make_plan(anew: bool) -> Plan:
             directory, cluster = checkpoint_dir, topics.ensure(settings)
-            plan = start.plan(spark, settings, cluster, directory, buckets, DEFAULT_BUCKETS, max_requests)
+            plan = start.plan(
+                spark, settings, cluster, run, directory, buckets, DEFAULT_BUCKETS, max_requests, anew=anew
+            )
             _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
             return plan
 
-        job.run(spark, settings, make_plan, retries, _say, stop)
+        monitor.needs_ticks()
+        job.run(spark, settings, make_plan, retries, _say, stop, monitor.ticked)
         _say("stopped between two micro-batches")
 
 

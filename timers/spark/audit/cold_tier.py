@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,15 +25,14 @@ def check(spark: SparkSession, tables: ColdTables) -> None:
             )
 
 
-def requests(spark: SparkSession, tables: ColdTables, sent: DataFrame, topics: Iterable[str]) -> DataFrame:
+def requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> DataFrame:
     """Each request that went cold, once, in the shape of :data:`timers.spark.cold.HELD`.
 
     Args:
         sent: records of the cold topic, in the shape of :data:`timers.spark.columns.RECORD`: `hold` may be behind.
-        topics: the topics whose requests may go cold.
     """
     held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull())
-    rest = cold.hold(sent, topics, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
+    rest = cold.hold(sent, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
     both = held.unionByName(rest.join(held.select("source"), "source", "left_anti"))
     return both.dropDuplicates(["source"]).select(HELD.names)
 

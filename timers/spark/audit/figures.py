@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark.audit.outcomes import COLD, PENDING, PLACE, UNDECIDED
@@ -54,14 +54,19 @@ def offenders(outcomes: DataFrame) -> DataFrame:
 
 
 def with_positions(offenders: DataFrame, firings: DataFrame) -> DataFrame:
-    """Offenders with ``positions``: the first records in which each of them fired, oldest first."""
+    """Offenders with ``positions``: the first records in which each of them fired, oldest first.
+
+    A timer may have any number of records: each task keeps only the first ones, and no row has more.
+    """
     where = F.struct(F.coalesce("append_ms", "fired_ms").alias("at"), "position")
     wanted = offenders.where("firings > 0").select(*PLACE).distinct()
+    found = firings.join(wanted, PLACE, "left_semi").select(*PLACE, where.alias("record"))
+    number = F.row_number().over(Window.partitionBy(*PLACE).orderBy("record"))
     positions = (
-        firings.join(wanted, PLACE, "left_semi")
+        found.withColumn("number", number)
+        .where(F.col("number") <= MAX_POSITIONS)
         .groupBy(*PLACE)
-        .agg(F.sort_array(F.collect_list(where)).alias("records"))
-        .select(*PLACE, F.slice("records.position", 1, MAX_POSITIONS).alias("positions"))
+        .agg(F.sort_array(F.collect_list("record"))["position"].alias("positions"))
     )
     return offenders.join(positions, PLACE, "left")
 

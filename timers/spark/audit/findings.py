@@ -50,7 +50,10 @@ _SPANS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_
 
 
 class Counted(NamedTuple):
-    """Numbers for the records of one request topic, kind and callback topic."""
+    """Numbers for the records of one request topic, kind and callback topic.
+
+    ``callback_topic`` is None for records without one, and for all those that do not exist.
+    """
 
     topic: str
     callback_topic: str | None

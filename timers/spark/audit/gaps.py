@@ -7,13 +7,12 @@ record goes, and only if it could have been written when records are missing the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
@@ -197,15 +196,18 @@ def missing_topics(topics: TopicOffsets, request_topics: Iterable[str]) -> Itera
         )
 
 
-def unknown_patterns(patterns: Iterable[str], callback_topics: Iterable[str]) -> Iterator[Reason]:
-    """Reasons for patterns that match none of the topics."""
-    names = list(callback_topics)
+def unused_patterns(patterns: Iterable[str], requests: DataFrame) -> Iterator[Reason]:
+    """Reasons for patterns that match no request: an audit of them judges nothing.
+
+    Args:
+        requests: all that were read: ``callback_topic``.
+    """
     for pattern in patterns:
-        if not any(re.fullmatch(expression_of(pattern), name) for name in names):
+        if requests.where(matches(expression_of(pattern))).isEmpty():
             yield Reason(
                 NO_TOPIC,
-                f"--callback-topic {pattern!r} matches no topic that this user may describe, and no request: check the "
-                "name",
+                f"--callback-topic {pattern!r} matches the callback topic of no request that was read: check the name, "
+                "and --from",
             )
 
 
@@ -226,6 +228,11 @@ def deleted_requests(scope: Scope, span: Span, starts: Offsets, topics: Iterable
                     f"the requests of {topic}/{partition} before offset {start:,} are deleted: audit those after it "
                     "with --from",
                 )
+
+
+def matches(expression: str) -> Column:
+    """Condition: the whole name of the callback topic matches a regular expression."""
+    return F.col("callback_topic").rlike(rf"^({expression})\z")
 
 
 def expression_of(pattern: str) -> str:

@@ -118,7 +118,8 @@ def _status(moment: Moment) -> Column:
 
 def _faults(moment: Moment) -> Column:
     start_ms = F.col("due_s") * 1000
-    early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") < start_ms)
+    # The tick and the callback may have been appended by two brokers.
+    early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") + moment.clocks_ms < start_ms)
     altered = (F.col("least_content") != F.col("content")) | (F.col("largest_content") != F.col("content"))
     slow = F.lit(False) if moment.max_lag_s is None else F.col("lag_ms") > moment.max_lag_s * 1000
     matched = F.col("status").isNotNull()  # the request of an unmatched firing may be out of scope

@@ -20,9 +20,12 @@ from timers.spark.audit import cold_tier
 from timers.spark.audit.findings import Counted, PartitionRead
 from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
-from timers.spark.columns import RECORD
 from timers.spark.native_requests import OTHER
 from timers.wire import progress
+
+_NO_LIMIT = 2**31 - 1
+"""The audit accepts requests of any size. Their partitions judged them by the limit of that time, which may have been
+another one: a request that was rejected has a dead letter."""
 
 SETTLING_S = 15.0
 """How long an audit waits for transactions that are open when it starts. Those of workers end within 10 s."""
@@ -97,14 +100,13 @@ class Reading:
     def requests(self) -> Requests:
         """The decoded requests."""
         native = self._settings.request_topic
-        limit = self._settings.max_request_bytes
         others = {topic: of for topic, of in self.span.starts.items() if topic != native}
         rows = self._decode(self._read(others, self.span.ends))
         if native in self.span.starts:
             records = self._read({native: self.span.starts[native]}, self.span.ends)
-            rows = rows.unionByName(native_requests.decode(records, limit, native))
+            rows = rows.unionByName(native_requests.decode(records, _NO_LIMIT, native))
         rows = rows.persist(StorageLevel.DISK_ONLY)
-        counted = _counted(rows)
+        counted = self._counted(rows)
         if any(each.kind == OTHER for each in counted):
             unusual = rows.where(F.col("kind") == OTHER).groupBy("partition").agg(F.min("offset"), F.max("offset"))
             ranges = {partition: range(first, last + 1) for partition, first, last in unusual.collect()}
@@ -112,22 +114,32 @@ class Reading:
                 {native: {partition: each.start for partition, each in ranges.items()}},
                 {native: {partition: each.stop for partition, each in ranges.items()}},
             )
-            left = self._decode(native_requests.unusual(records, limit)).persist(StorageLevel.DISK_ONLY)
+            left = self._decode(native_requests.unusual(records, _NO_LIMIT)).persist(StorageLevel.DISK_ONLY)
             rows = rows.where(F.col("kind") != OTHER).unionByName(left)
-            counted = [each for each in counted if each.kind != OTHER] + _counted(left)
+            counted = [each for each in counted if each.kind != OTHER] + self._counted(left)
         return Requests(rows, counted)
 
     def cold(self, tables: ColdTables) -> Cold:
         """The requests in the cold tier."""
-        sources = [topic for topic in self.starts if self.formats[topic].allows_cold_tier]
         sent = self.outputs([self._settings.cold_topic])
-        requested = cold_tier.requests(self._spark, tables, sent, sources)
+        requested = cold_tier.requests(self._spark, tables, sent)
         gone = self._decode(cold_tier.deleted_by_retention(requested, self.starts, self._scope))
         return Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(self._spark, tables, requested))
 
     def _decode(self, records: DataFrame) -> DataFrame:
-        settings = self._settings
-        return requests.decode(records, self.formats, settings.max_request_bytes, settings.request_topic)
+        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic)
+
+    def with_existing(self, rows: DataFrame) -> DataFrame:
+        """Rows with null instead of a callback topic that does not exist: requests may name any number of those."""
+        names = [(name, name) for name in self._topics.all()]
+        existing = self._spark.createDataFrame(names, "callback_topic string, existing string")
+        joined = rows.join(F.broadcast(existing), "callback_topic", "left")
+        return joined.withColumn("callback_topic", F.col("existing")).select(rows.columns)
+
+    def _counted(self, rows: DataFrame) -> list[Counted]:
+        numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
+        groups = self.with_existing(rows).groupBy("topic", "callback_topic", "kind").agg(*numbers)
+        return [Counted(*group) for group in groups.collect()]
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
@@ -152,15 +164,7 @@ class Reading:
         ]
 
     def _read(self, starts: Offsets, ends: Offsets) -> DataFrame:
-        """The records of a range. Spark's source does not accept an empty list of partitions."""
-        if not starts:
-            return self._spark.createDataFrame([], RECORD)
+        """The records of a range."""
         tasks = self._spark.sparkContext.defaultParallelism
         ends = {topic: {p: ends[topic][p] for p in of} for topic, of in starts.items()}
         return kafka.read(self._spark, self._settings, starts, ends, min_partitions=tasks)
-
-
-def _counted(rows: DataFrame) -> list[Counted]:
-    numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
-    groups = rows.groupBy("topic", "callback_topic", "kind").agg(*numbers)
-    return [Counted(*group) for group in groups.collect()]

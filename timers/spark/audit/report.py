@@ -60,7 +60,7 @@ def summary(findings: Findings) -> str:
     if findings.verdict == UNDECIDED:
         return f"Undecided: of {requests} none is faulty, but {' and '.join(doubts)}"
     if not findings.requests:
-        return "Clean: there is no request in scope"
+        return "Clean: there is no request in scope, so nothing was judged"
     return f"Clean: none of {requests} is lost, duplicated, early, altered or otherwise faulty"
 
 

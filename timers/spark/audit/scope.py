@@ -22,13 +22,34 @@ Ranges: TypeAlias = Mapping[str, Mapping[int, range]]
 
 
 def inside(ranges: Ranges, topic: Column, partition: Column, offset: Column) -> Column:
-    """Condition: a record is inside the ranges. ``partition`` may be a number or its digits."""
-    parts = [
-        (topic == name) & (partition.cast("string") == str(number)) & offset.between(offsets.start, offsets.stop - 1)
-        for name, partitions in ranges.items()
-        for number, offsets in partitions.items()
-    ]
-    return reduce(or_, parts, F.lit(False))
+    """Condition: a record is inside the ranges. ``partition`` may be a number or its digits.
+
+    The expression has one term for each topic, however many partitions a topic has.
+    """
+    number = partition.try_cast("int")
+    is_number = partition.cast("string") == number.cast("string")
+
+    def is_in(name: str, of: Mapping[int, range]) -> Column:
+        first, end = (
+            F.get(F.expr(f"array({', '.join(_long(bound(of.get(p))) for p in range(max(of) + 1))})"), number)
+            for bound in (_start, _stop)
+        )
+        return F.coalesce((topic == name) & is_number & (offset >= first) & (offset < end), F.lit(False))
+
+    return reduce(or_, (is_in(name, of) for name, of in ranges.items() if of), F.lit(False))
+
+
+def _start(offsets: range | None) -> int | None:
+    return None if offsets is None else offsets.start
+
+
+def _stop(offsets: range | None) -> int | None:
+    return None if offsets is None else offsets.stop
+
+
+def _long(number: int | None) -> str:
+    """A number as Spark's SQL writes it."""
+    return "cast(null as bigint)" if number is None else f"{number}L"
 
 
 def ranges_between(starts: Offsets, ends: Offsets) -> Ranges:

@@ -6,6 +6,9 @@ or a cancel. The verdict on that record says whether it was in time. Without a v
 newer), the append time decides: before the start of the due second it was in time; after that, the version may have
 fired or not.
 
+A record with a dead letter that rejects it on arrival counts as one that cannot be decoded, even if the audit can
+decode it: its partition may have had another limit or another feature level.
+
 A record with a condition counts only if its verdict does not refuse it. Without its verdict, its version may have fired
 or not, and so may the version before it.
 
@@ -24,6 +27,7 @@ from pyspark.sql import functions as F
 from timers.core import operation
 from timers.kafka.topic_offsets import PRODUCERS_CLOCKS_MS
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
+from timers.wire.dead_letter import CODES, CODES_WHEN_DUE
 
 MUST, MAY, NEVER = "must", "may", "never"
 """Whether a version fires: it must fire once its second has begun; it may fire or not; it must not fire."""
@@ -34,6 +38,8 @@ NO_VERDICT = "verdict-not-visible"
 
 CLOCKS_MS = PRODUCERS_CLOCKS_MS
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
+
+_CODES_ON_ARRIVAL = sorted({*CODES} - CODES_WHEN_DUE)
 
 VERSION = (
     *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),
@@ -50,13 +56,19 @@ def without_ids(requests: DataFrame) -> DataFrame:
     return _versions(requests.where(F.col("kind") != COPY), F.lit(MUST), F.lit(None).cast("string"))
 
 
-def with_ids(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+def with_ids(requests: DataFrame, verdicts: DataFrame, letters: DataFrame) -> DataFrame:
     """Versions of topics whose timers have ids.
 
     Args:
         requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id.
         verdicts: the result of :func:`timers.spark.audit.evidence.verdicts`.
+        letters: the result of :func:`timers.spark.audit.evidence.letters`.
     """
+    on_arrival = letters.where(F.col("letter_code").isin(*_CODES_ON_ARRIVAL)).select(
+        "request", F.lit(REJECTED).alias("as")
+    )
+    known = requests.where(F.col("kind").isin(TIMER, CANCEL, REJECTED)).join(on_arrival, "request", "left")
+    requests = known.withColumn("kind", F.coalesce("as", "kind")).drop("as")
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     history = Window.partitionBy("topic", "partition", "timer_id").orderBy("offset")
     told = verdicts.select(F.col("asked_by").alias("request"), F.col("verdict").alias("own_verdict"))

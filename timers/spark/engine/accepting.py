@@ -45,29 +45,36 @@ class Accepting:
     Args:
         buckets: keys of the buckets.
         max_request_bytes: largest request value that is accepted from now on.
-        progress: of each partition at the start of the query; only its settings history is used.
+        progress: of each partition at the start of the query; only its settings history is used. If others have
+            committed since then, the bucket notices that the settings differ.
+        new: progress of partitions that were added later.
     """
 
     buckets: Sequence[int]
     max_request_bytes: int
     progress: Mapping[int, Progress] = field(default_factory=dict)
+    new: Progress = field(default_factory=Progress)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the requests of each Arrow batch, one row for each partition."""
-        reader = Reader(NATIVE.decoder, NoHorizon(), self.max_request_bytes)
+        """Yield the requests of each Arrow batch, one row for each partition, or more where its settings change."""
         for batch in batches:
             yield record_batch(
                 [
-                    (self.buckets[partition % len(self.buckets)], self._read(reader, partition, requests).pack())
+                    (self.buckets[partition % len(self.buckets)], arrivals.pack())
                     for partition, requests in _by_partition(batch)
+                    for arrivals in self.read(partition, requests)
                 ],
                 _ARROW,
             )
 
-    def _read(self, reader: Reader, partition: int, requests: Sequence[Request]) -> Arrivals:
-        first, end = requests[0].offset, requests[-1].offset + 1
-        decoded = reader.read(requests, end, self.progress.get(partition, Progress()))
-        return Arrivals(partition, first, timer_batches.groups(partition, decoded.rows), decoded.rejected)
+    def read(self, partition: int, requests: Sequence[Request]) -> Iterator[Arrivals]:
+        """Decode requests of one partition, in ascending offset, and yield those with the same settings together."""
+        reader = Reader(NATIVE.decoder, NoHorizon(), self.max_request_bytes)
+        progress = self.progress.get(partition, self.new)
+        for part, settings in reader.parts(requests, requests[-1].offset + 1, progress):
+            decoded = reader.decode(part, settings)
+            groups = timer_batches.groups(partition, decoded.rows)
+            yield Arrivals(partition, part[0].offset, part[-1].offset + 1, settings, groups, decoded.rejected)
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, list[Request]]]:

@@ -19,7 +19,7 @@ from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.limits import Limits
 from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
-from timers.errors import CheckpointMismatch
+from timers.errors import CheckpointMismatch, HistoryMismatch
 from timers.spark.engine.machines import Known, PartitionRun, Partitions, Producer, Through
 from timers.spark.engine.timer_batches import Arrivals, Group
 from timers.spark.engine.waiting import ChunkKey, Chunks, Filled, Waiting
@@ -27,7 +27,7 @@ from timers.spark.engine.wheel import Slot
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-FORMAT = 5
+FORMAT = 6
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 STEP_BYTES = 32 * 1024 * 1024
@@ -40,17 +40,15 @@ HELD = -1
 """Level of the entries with arrivals that are not accepted yet; their number is the partition."""
 
 
-class Anchor(NamedTuple):
-    """The anchor of the clock guard [I20], and the machine whose clock it belongs to."""
+ANCHORS = 32
+"""Number of machines whose anchors a bucket keeps."""
 
-    boot_id: str
-    """Names one run of one machine: the clock since boot continues only there."""
-    seen: Seen
 
-    @classmethod
-    def of(cls, boot_id: str, seen: Seen | None) -> Anchor | None:
-        """Return the anchor, if there is one and it can be used again."""
-        return cls(boot_id, seen) if seen is not None and boot_id else None
+class Held(NamedTuple):
+    """The arrivals of one partition that are not accepted yet: there is no tick, or it is behind [I10]."""
+
+    number: int
+    first_offset: int
 
 
 @dataclass
@@ -60,18 +58,20 @@ class BucketState:
     tick: Tick | None = None
     """The newest tick that counts."""
     slots: dict[Slot, Filled] = field(default_factory=dict)
-    anchor: Anchor | None = None
-    """The last tick with which a second clock agreed."""
+    anchors: dict[str, Seen] = field(default_factory=dict)
+    """The anchor of the clock guard on each machine [I20]. The key names one run of a machine: its clock since boot
+    continues only there. A single anchor would be lost with each change of the machine, and leaps would add up."""
+    agreed_s: int | None = None
+    """Second of the last tick with which a second clock agreed, on any machine."""
     known: dict[int, Known] = field(default_factory=dict)
     """What the bucket knows of each of its partitions."""
-    held: dict[int, int] = field(default_factory=dict)
-    """Partition -> number of its arrivals that are not accepted yet: there is no tick, or it is behind [I10]."""
+    held: dict[int, Held] = field(default_factory=dict)
+    """What waits of each partition."""
 
     def encode(self) -> bytes:
         """Inverse: :meth:`decode`."""
         tick_ms = None if self.tick is None else self.tick.append_ms
         slots = [(*slot, *filled) for slot, filled in self.slots.items()]
-        anchor = None if self.anchor is None else (self.anchor.boot_id, *self.anchor.seen)
         known = [
             (
                 number,
@@ -82,7 +82,7 @@ class BucketState:
             )
             for number, each in self.known.items()
         ]
-        return bytes(msgpack.packb((FORMAT, tick_ms, slots, anchor, known, self.held)))
+        return bytes(msgpack.packb((FORMAT, tick_ms, slots, self.anchors, self.agreed_s, known, self.held)))
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
@@ -90,14 +90,14 @@ class BucketState:
         version, *rest = msgpack.unpackb(data, strict_map_key=False)
         if version != FORMAT:
             raise CheckpointMismatch(f"the checkpoint has format {version}, not {FORMAT}")
-        tick_ms, slots, anchor, known, held = rest
-        boot_id, *seen = anchor or (None,)
+        tick_ms, slots, anchors, agreed_s, known, held = rest
         return cls(
             None if tick_ms is None else Tick(tick_ms),
             {Slot(level, number): Filled(*filled) for level, number, *filled in slots},
-            None if boot_id is None else Anchor(boot_id, Seen(*seen)),
+            {boot_id: Seen(*seen) for boot_id, seen in anchors.items()},
+            agreed_s,
             {number: _decode(*each) for number, *each in known},
-            held,
+            {number: Held(*each) for number, each in held.items()},
         )
 
 
@@ -149,24 +149,37 @@ class Bucket:
         self._through = Through()
         self._runs: dict[int, PartitionRun] = {}
 
-    def counted(self, ticks_ms: Iterable[int], guard: ClockGuard, clocks: Clocks, boot_id: str) -> Tick | None:
+    def counted(
+        self, ticks_ms: Iterable[int], guard: ClockGuard, clocks: Clocks, boot_id: str, fired_s: int | None
+    ) -> Tick | None:
         """Judge ticks [I20], and return the newest one that counts.
 
         Each micro-batch may run on another machine, so the guard is new each time and gets its anchor from the state.
+        On a machine without an anchor a tick must follow the last one with which a second clock agreed. The ticks
+        that follow it do not change it, so the leaps on several machines do not add up.
 
         Args:
             ticks_ms: the last tick of each partition.
             guard: a new guard.
             clocks: of the machine.
-            boot_id: names the present run of the machine.
+            boot_id: names the present run of the machine; empty if the system has no name.
+            fired_s: second up to which the app had fired when the query started; None: nothing had.
         """
         state = self.state
-        if state.anchor is not None and state.anchor.boot_id == boot_id:
-            guard.anchor = state.anchor.seen
-        fired_s = [] if state.tick is None else [state.tick.second]
+        guard.anchor = state.anchors.get(boot_id)
+        if state.agreed_s is not None:
+            fired_s = state.agreed_s
+        elif state.tick is not None:
+            fired_s = state.tick.second
+        before = None if fired_s is None else [fired_s]
         # The broker is not known: Spark does not say which one leads a partition.
-        counted = [tick_ms for tick_ms in ticks_ms if guard.counts(tick_ms, None, clocks, fired_s)]
-        state.anchor = Anchor.of(boot_id, guard.anchor)
+        counted = [tick_ms for tick_ms in ticks_ms if guard.counts(tick_ms, None, clocks, before)]
+        if guard.agreed is not None:
+            state.agreed_s = int(guard.agreed.time_s)
+        if guard.anchor is not None and boot_id:
+            state.anchors[boot_id] = guard.anchor
+            newest = sorted(state.anchors.items(), key=lambda item: item[1].time_s)[-ANCHORS:]
+            state.anchors = dict(newest)
         return Tick(max(counted)) if counted else None
 
     def process(self, arrivals: Iterable[Arrivals], ends: Mapping[int, int], tick: Tick | None) -> Done:
@@ -203,22 +216,34 @@ class Bucket:
         self._open({*new, *(number for number, each in known.items() if each.is_idle(now.second))}, now)
         calls = []
         for number in new:
-            run = self._runs[number]
+            run, arrivals = self._runs[number], arrived.get(number, [])
+            name = topics.partition_name(self._topic, number)
+            if not run.was_decoded_alike(arrivals):
+                raise HistoryMismatch(f"new requests of {name} were decoded with other settings than its progress has")
             if run.may_accept:
-                all_arrived = self._take_held(number) + arrived.get(number, [])
+                held = self._take_held(number)
+                if not run.was_decoded_alike(held):
+                    raise CheckpointMismatch(f"the checkpoint has requests of {name} decoded with other settings")
+                all_arrived = held + arrivals
                 assert all(each.first_offset < ends[number] for each in all_arrived), (
                     "Spark has read further than it says"
                 )
                 calls.append(partial(run.accept, all_arrived, ends[number]))
             else:
-                self._hold(number, arrived.get(number, []))
+                self._hold(number, arrivals)
         self._partitions.run(calls)
         for run in self._runs.values():
             self._waiting.add(run.store.take_accepted(), now.second)
 
     def _position(self, number: int) -> int:
         known = self.state.known.get(number)
-        return self._partitions.start_of(number) if known is None else known.applied
+        return self._start(number) if known is None else known.applied
+
+    def _start(self, number: int) -> int:
+        """The first offset that a bucket without knowledge of a partition accepts. The log may have lost records since
+        the arrivals that wait were read."""
+        start, held = self._partitions.start_of(number), self.state.held.get(number)
+        return start if held is None else min(start, held.first_offset)
 
     def _open(self, numbers: Collection[int], now: Tick) -> None:
         known = {number: self.state.known.get(number) for number in numbers if number not in self._runs}
@@ -232,6 +257,7 @@ class Bucket:
                 self._limits,
                 now,
                 self._through,
+                self._start(number),
             )
 
     def _fire(self, now: Tick) -> int:
@@ -260,12 +286,14 @@ class Bucket:
     # ---- arrivals that are not accepted yet ---------------------------------------------------------------------
 
     def _hold(self, number: int, arrivals: Sequence[Arrivals]) -> None:
-        held = self.state.held.get(number, 0)
-        for index, each in enumerate(arrivals, held):
+        if not arrivals:
+            return
+        count, first = self.state.held.get(number, Held(0, min(each.first_offset for each in arrivals)))
+        for index, each in enumerate(arrivals, count):
             self._chunks.put(ChunkKey(Slot(HELD, number), index), each.pack())
-        if arrivals:
-            self.state.held[number] = held + len(arrivals)
+        self.state.held[number] = Held(count + len(arrivals), first)
 
     def _take_held(self, number: int) -> list[Arrivals]:
-        keys = [ChunkKey(Slot(HELD, number), index) for index in range(self.state.held.pop(number, 0))]
+        count, _ = self.state.held.pop(number, Held(0, 0))
+        keys = [ChunkKey(Slot(HELD, number), index) for index in range(count)]
         return [Arrivals.unpack(self._chunks.take(key)) for key in keys]

@@ -16,8 +16,11 @@ from timers.spark.engine.bucket import FORMAT
 _NAME = re.compile(r"state-([0-9]+)-([0-9]+)")
 """Format of the state, and number of buckets."""
 
-_OF_SPARK = ("offsets", "commits")
-"""Directories of a checkpoint of Spark."""
+_PLANNED = "offsets"
+"""Spark's directory with a file for each planned micro-batch."""
+
+_ENDED = "commits"
+"""Spark's directory with a file for each micro-batch that has ended."""
 
 
 class Checkpoint(NamedTuple):
@@ -26,15 +29,21 @@ class Checkpoint(NamedTuple):
     path: str
     buckets: int
     is_new: bool
+    """Whether the query reads the log from its start."""
+    replaced: tuple[str, ...] = ()
+    """Directories that are of no use once the log has proved to have all that they have."""
 
 
-def choose_checkpoint(spark: SparkSession, directory: str, asked: int | None, default: int) -> Checkpoint:
-    """Choose the checkpoint of a query, and delete those that are of no use any more.
+def choose_checkpoint(
+    spark: SparkSession, directory: str, asked: int | None, default: int, *, anew: bool = False
+) -> Checkpoint:
+    """Choose the checkpoint of a query.
 
     Args:
         directory: that the user chose.
         asked: number of buckets that the user chose; None: that of the checkpoint, or ``default``.
         default: number for a new checkpoint.
+        anew: the existing checkpoint cannot be used.
 
     Raises:
         SettingsError: the directory cannot hold a checkpoint of this query.
@@ -46,8 +55,9 @@ def choose_checkpoint(spark: SparkSession, directory: str, asked: int | None, de
             f"--checkpoint {directory!r} is a directory of one machine, and {spark.sparkContext.master!r} is a "
             "cluster: use storage that driver and executors reach (hdfs://..., s3a://..., file:///... of a shared disk)"
         )
-    names = [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
-    if any(name in _OF_SPARK for name in names):
+    listed = files.listStatus(path) if files.exists(path) else []
+    names = [each.getPath().getName() for each in sorted(listed, key=lambda each: -each.getModificationTime())]
+    if _PLANNED in names or _ENDED in names:
         raise SettingsError(
             f"--checkpoint {directory!r} has a checkpoint of another query, or of an engine that did not commit its "
             "progress to Kafka: use another directory (UPGRADING.md)"
@@ -56,15 +66,35 @@ def choose_checkpoint(spark: SparkSession, directory: str, asked: int | None, de
     same_format = [buckets for version, buckets in found.values() if version == FORMAT]
     buckets = asked or (same_format[0] if same_format else default)
     chosen = f"state-{FORMAT}-{buckets}"
-    for name in found.keys() - {chosen}:
-        delete(spark, f"{directory}/{name}")
-    return Checkpoint(f"{directory.rstrip('/')}/{chosen}", buckets, chosen not in found)
+    root = directory.rstrip("/")
+    # Without a planned micro-batch it has nothing, whatever Spark has noted about the starts of topics.
+    is_new = anew or chosen not in found or not _numbers(spark, f"{root}/{chosen}/{_PLANNED}")
+    replaced = tuple(f"{root}/{name}" for name in sorted(found) if is_new or name != chosen)
+    return Checkpoint(f"{root}/{chosen}", buckets, is_new, replaced)
 
 
 def delete(spark: SparkSession, directory: str) -> None:
     """Delete a checkpoint."""
     path, files = _on_storage(spark, directory)
     files.delete(path, True)
+
+
+def forget_planned(spark: SparkSession, checkpoint: str) -> None:
+    """Let the query plan the micro-batch again that has not ended: it may be too large.
+
+    A repeated micro-batch need not be the same one: what has fired is in the progress.
+    """
+    ended = _numbers(spark, f"{checkpoint}/{_ENDED}")
+    for number in _numbers(spark, f"{checkpoint}/{_PLANNED}"):
+        if number > max(ended, default=-1):
+            delete(spark, f"{checkpoint}/{_PLANNED}/{number}")
+
+
+def _numbers(spark: SparkSession, directory: str) -> list[int]:
+    """The numbers of the micro-batches that a directory has files for."""
+    path, files = _on_storage(spark, directory)
+    names = [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 from timers.spark.engine import timer_batches
@@ -77,17 +79,28 @@ class DueStore:
                 rows = [row for row in rows if (due_s, row[0]) > through or row[0] >= before_offset]
         return rows
 
-    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        return self.scan(after, max(self._due, default=0))
+    def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        for due_s, rows in self.scan(after, max(self._due, default=0)):
+            yield (due_s, rows[-1][0]), rows
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         due_s, offset = through
         for second in [each for each in self._due if (each, MAX_OFFSET) <= through]:
             del self._due[second]
         if due_s in self._due:
-            self._due[due_s] = [group for group in self._due[due_s] if group.rows[-1][0] > offset]
+            # Groups do not overlap: of those that begin at or below the offset, only the last one may have other rows.
+            # No other is unpacked, because a second may have thousands of groups, and fires in many chunks.
+            left = sorted(self._due[due_s], key=lambda each: each.first_offset)
+            begun = bisect_right(left, offset, key=lambda each: each.first_offset)
+            is_last_done = begun > 0 and left[begun - 1].rows[-1][0] <= offset
+            self._due[due_s] = left[begun if is_last_done else max(0, begun - 1) :]
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+        """Hide the rows that have fired.
+
+        No row at or above ``next_offset`` is at or below ``fired_through``: a micro-batch is repeated if another owner
+        of the partition has committed since the store was made (:class:`timers.spark.engine.machines.PartitionRun`).
+        """
         self._fired.append((fired_through, next_offset))
 
     def oldest_due_s(self) -> int | None:
@@ -107,5 +120,5 @@ class DueStore:
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         return {}
 
-    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        return ()
+    def entries_after(self, id: bytes, limit: int) -> IndexPage:
+        return IndexPage((), None)

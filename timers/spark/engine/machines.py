@@ -23,7 +23,7 @@ from timers.core.second_barrier import NoBarrier
 from timers.core.store_validity import AnyAge, catch_up
 from timers.core.timer import Decoded, Fetched, Rejected, Row, Tick
 from timers.core.variant import Variant
-from timers.errors import CheckpointMismatch
+from timers.errors import CheckpointMismatch, Fenced
 from timers.spark.engine.due_store import DueStore
 from timers.spark.engine.timer_batches import Arrivals, Group
 
@@ -88,6 +88,11 @@ class Partitions(Protocol):
     def failing(self) -> Failing:
         """What was learned since :meth:`adopt`."""
 
+    @property
+    def had_others(self) -> bool:
+        """Whether partitions had another owner since the last commit of their bucket: workers, an engine, or another
+        attempt of the task. Of those that were opened since :meth:`adopt`."""
+
     def open(self, known: dict[int, Known | None]) -> dict[int, Opened]:
         """Fence the former owners of partitions, and read the progress of those that others may have committed."""
 
@@ -141,6 +146,7 @@ class PartitionRun:
         known: what the bucket knows of it; None: nothing.
         tick: the present time.
         through: shared by the partitions of the bucket.
+        start: the first offset to accept, if the bucket knows nothing of the partition.
     """
 
     def __init__(
@@ -153,6 +159,7 @@ class PartitionRun:
         limits: Limits,
         tick: Tick,
         through: Through,
+        start: int,
     ) -> None:
         self._name = name
         self._partition = partition
@@ -166,8 +173,7 @@ class PartitionRun:
         self._known_s = tick.second if known is None else known.committed_s
         self._is_idle = known is None or known.is_idle(tick.second)
         if known is None:
-            applied = partitions.start_of(partition)
-            self.store = DueStore(partition, applied, opened.progress.settings)
+            self.store = DueStore(partition, start, opened.progress.settings)
         else:
             self._check(known, opened)
             self.store = DueStore(partition, known.applied, known.progress.settings)
@@ -188,8 +194,8 @@ class PartitionRun:
         self._topic_id = opened.topic_id
         catch_up(self.store, opened.progress)
         settings = {MAX_REQUEST_BYTES: self._limits.max_request_bytes}
-        reader = Reader(lambda level, rejecting: _decode, NoHorizon(), self._limits.max_request_bytes)
-        variant = Variant(reader, settings, NoIndex(), NoHorizon(), self._through, AnyAge())
+        self._reader = Reader(lambda level, rejecting: _decode, NoHorizon(), self._limits.max_request_bytes)
+        variant = Variant(self._reader, settings, NoIndex(), NoHorizon(), self._through, AnyAge())
         self._committed = opened.progress
         self.machine = Machine(opened.progress, self.store, opened.outbox, self._limits, variant, self._counters)
         self.machine.observe(self._tick)
@@ -200,14 +206,42 @@ class PartitionRun:
             try:
                 step()
             except Lost as error:
-                self._open(self._partitions.reopen(self._partition, error))
+                own = self.machine.committed, self._counters.transaction.progress
+                opened = self._partitions.reopen(self._partition, error)
+                self._check_owner(opened.progress, own)
+                self._open(opened)
             else:
                 return
+
+    def _check_owner(self, found: Progress, own: tuple[Progress | None, ...]) -> None:
+        """Check that no one else has committed since this micro-batch opened the partition.
+
+        The bucket may have taken timers from its state since then, and the machine may have accepted requests without
+        a commit. What another owner has fired or accepted is compared with the state when the micro-batch is repeated.
+
+        Args:
+            found: the committed progress.
+            own: the last one that this micro-batch has committed, and the one that it may have committed.
+
+        Raises:
+            Fenced: someone else has.
+        """
+        if found not in own:
+            raise Fenced(f"others have owned {self._name} since the micro-batch began, so it is repeated")
 
     @property
     def may_accept(self) -> bool:
         """Whether requests may be accepted; if not, the brokers' clock is behind what has fired [I10]."""
         return not self.machine.clock_is_behind
+
+    def was_decoded_alike(self, arrivals: Sequence[Arrivals]) -> bool:
+        """Whether requests were decoded with the settings of the present history [I4].
+
+        The first step of the engine decodes them with the history that the query read when it started. Others may have
+        committed since then: a replay must decide as they did.
+        """
+        progress = self.machine.progress
+        return all(self._reader.are_settings(each.settings, each.first_offset, each.end, progress) for each in arrivals)
 
     def accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
         """Accept the requests from the present position to ``end``."""
@@ -235,6 +269,7 @@ class PartitionRun:
     def fire(self) -> None:
         """Fire the due timers that the store has."""
         self._do(self._fire)
+        assert self.store.oldest_due_s() is None or not self.machine.recovering, "due timers would be lost"
         self.store.clear()
 
     def _fire(self) -> None:

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic, sleep
+from typing import ClassVar
 
 from confluent_kafka import KafkaException
 
@@ -60,12 +61,11 @@ class Places:
     first_level: int = levels.FIRST
     """Feature level of new machines: the first step of the engine has decoded their requests at this level."""
 
-    def __hash__(self) -> int:
-        return hash(self.settings)
-
 
 class Outboxes:
     """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process."""
+
+    _present: ClassVar[tuple[Places, Outboxes] | None] = None
 
     def __init__(self, places: Places) -> None:
         self._settings = settings = places.settings
@@ -83,15 +83,29 @@ class Outboxes:
         self._metrics: dict[int, PartitionMetrics] = {}
         self._reopening: dict[int, Reopening] = {}
         self._adopted: dict[str, OpenCircuit] = {}
+        self.had_others = False
 
     @classmethod
     def of(cls, places: Places) -> Outboxes:
-        """The instance of this process."""
-        return _outboxes(places)
+        """The instance of this process. A query with other places closes that of the one before."""
+        if cls._present is None or cls._present[0] != places:
+            if cls._present is not None:
+                cls._present[1].close()
+            cls._present = places, cls(places)
+        return cls._present[1]
+
+    def close(self) -> None:
+        """Close all connections."""
+        for producer in self._producers.values():
+            producer.close()
+        self._request_reader.close()
+        self._threads.shutdown()
+        self._loop.close()
 
     # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
 
     def adopt(self, circuits: list[OpenCircuit]) -> None:
+        self.had_others = False
         self._adopted = {circuit.topic: circuit for circuit in circuits}
         self._targets.adopt(circuits)
 
@@ -121,6 +135,7 @@ class Outboxes:
             if before is not None and before.producer.is_followed_by(self.producer(partition))
         }
         unknown = known.keys() - progress.keys()
+        self.had_others |= any(known[partition] is not None for partition in unknown)
         if unknown:
             self._patiently(min(unknown), lambda: progress.update(self._read(unknown)))
         return {partition: self._opened(partition, progress[partition]) for partition in known}
@@ -198,8 +213,3 @@ class Outboxes:
     def _opened(self, partition: int, progress: Progress) -> Opened:
         topic_id = self._cluster.topic_ids[self._settings.request_topic]
         return Opened(progress, topic_id, self._outboxes[partition], self._metrics[partition].counters)
-
-
-@lru_cache(maxsize=1)
-def _outboxes(places: Places) -> Outboxes:
-    return Outboxes(places)

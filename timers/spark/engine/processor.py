@@ -38,9 +38,10 @@ INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, ti
 
 OUTPUT = (
     "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
-    "tick_ms bigint, failing string"
+    "tick_ms bigint, held string, had_others boolean, failing string"
 )
-"""The output row of a bucket: what it did in the micro-batch. ``failing`` is an encoded :class:`Failing`."""
+"""The output row of a bucket: what it did in the micro-batch. ``held`` is why a tick did not count, ``had_others``
+whether partitions had other owners, and ``failing`` an encoded :class:`Failing`."""
 
 TOLD = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
@@ -109,6 +110,8 @@ class Buckets:
     limits: Limits
     keys: Sequence[int]
     partitions: Callable[[], Partitions]
+    fired_s: int | None = None
+    """Second up to which the app had fired when the query started; None: nothing had."""
 
     def phase_s(self, key: int) -> int:
         """Seconds by which the slots of a bucket begin earlier than those of the first one."""
@@ -155,10 +158,12 @@ class TimerProcessor(StatefulProcessor):
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         ticks_ms = [tick_ms for _, tick_ms in newest.values()]
         guard = ClockGuard(buckets.settings.max_clock_leap_s, buckets.settings.accept_time_s)
-        tick = bucket.counted(ticks_ms, guard, Clock().read(), boot_id())
+        clocks = Clock().read()
+        tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), buckets.fired_s)
+        held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
         done = bucket.process(arrivals, buckets.mine(told.ends, number), tick)
         self._state.update((bucket.state.encode(),))
-        yield _frame(number, done, bucket.state.tick, partitions.failing())
+        yield _frame(number, done, bucket.state.tick, held, partitions)
 
     def _load(self) -> BucketState:
         value = self._state.get()
@@ -174,7 +179,9 @@ def _told() -> Told:
     return Told.decode(context.getLocalProperty(TOLD) or "[[], []]")
 
 
-def _frame(bucket: int, done: Done, tick: Tick | None, failing: Failing) -> pd.DataFrame:
+def _frame(bucket: int, done: Done, tick: Tick | None, held: str | None, partitions: Partitions) -> pd.DataFrame:
     tick_ms = pd.array([None if tick is None else tick.append_ms], dtype="Int64")
     columns = {name: [value] for name, value in done._asdict().items()}
-    return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "failing": [json.dumps(failing)]})
+    said = {"had_others": [partitions.had_others], "failing": [json.dumps(partitions.failing())]}
+    held_text = pd.array([held], dtype="string")
+    return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "held": held_text, **said})

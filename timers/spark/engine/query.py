@@ -152,12 +152,14 @@ def processed(
     ticks = kafka.stream(spark, settings, [settings.oscillator_topic], startingOffsets="latest", failOnDataLoss="false")
     limit = settings.max_request_bytes
     history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in plan.progress.items()}
-    accept = Accepting(tuple(keys), limit, history)
+    new = Progress.first(plan.first_level).with_setting(MAX_REQUEST_BYTES, limit)
+    accept = Accepting(tuple(keys), limit, history, new)
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
     limits = spec_of(settings, (topic, 0), NATIVE, 0, partitions=plan.cluster.partitions[topic]).limits
     places = Places(settings, plan.cluster, plan.run, tuple(plan.starts.items()), plan.first_level)
-    return process(arriving, Buckets(settings, limits, keys, partial(partitions, places)))
+    fired_s = max((each.fired_s for each in plan.progress.values() if each.fired_s is not None), default=None)
+    return process(arriving, Buckets(settings, limits, keys, partial(partitions, places), fired_s))
 
 
 class MicroBatches:

@@ -44,6 +44,7 @@ class Reporter:
         fired, dead_lettered, retried = (
             sum(row[name] for row in done) for name in ("fired", "dead_lettered", "retried")
         )
+        held = next((f"; {row['held']}" for row in done if row["held"]), "")
         ticks_ms = [row["tick_ms"] for row in done if row["tick_ms"] is not None]
         words = [
             f"micro-batch {number}: {requests:,} requests in ({requests * 1000 // max(1, took_ms):,}/s)",
@@ -55,7 +56,7 @@ class Reporter:
             f"took {took_ms / 1000:.1f} s",
             self._lag(progress["timestamp"], took_ms, min(ticks_ms, default=None)),
         ]
-        return ", ".join(word for word in words if word)
+        return ", ".join(word for word in words if word) + held
 
     @staticmethod
     def _lag(began_at: str, took_ms: int, tick_ms: int | None) -> str:

@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from timers.config.settings import Settings
 from timers.core.progress import SEAL, Progress
-from timers.errors import SettingsError, TimersError
+from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.topics import Cluster
 from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import enabled_formats
-from timers.spark.engine.checkpoints import choose_checkpoint
+from timers.spark.engine import checkpoints
 from timers.spark.engine.query import Plan
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -112,34 +112,48 @@ def plan(
     spark: SparkSession,
     settings: Settings,
     cluster: Cluster,
+    run: int,
     directory: str,
     buckets: int | None,
     default_buckets: int,
     max_requests: int,
+    *,
+    anew: bool = False,
 ) -> Plan:
     """The parameters of the query.
 
     Args:
+        run: number of this run of the engine (:func:`announce`).
         directory: of the checkpoints.
         buckets: number that the user chose; None: that of the checkpoint, or ``default_buckets``.
         max_requests: largest number of requests of a micro-batch.
+        anew: the existing checkpoint cannot be used, and the log is read from its start.
 
     Raises:
+        LogMismatch: the log lacks records. No checkpoint was deleted.
         TimersError: the engine must not start.
     """
-    run = _announce(settings, cluster)
-    checkpoint = choose_checkpoint(spark, directory, buckets, default_buckets)
-    starts, progress, first_level = _progress(settings, cluster, is_new=checkpoint.is_new)
-    for partition, each in progress.items():
-        if each.setting_at(SEAL, each.next_offset, 0):
+    checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew)
+    try:
+        starts, progress, first_level = _progress(settings, cluster, is_new=checkpoint.is_new)
+    except LogMismatch as error:
+        if not checkpoint.replaced:
+            raise
+        kept = ", ".join(checkpoint.replaced)
+        raise LogMismatch(f"{error}. Their timers may be in {kept}, which was not deleted") from error
+    for partition, committed in progress.items():
+        if committed.setting_at(SEAL, committed.next_offset, 0):
             raise SettingsError(
                 f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
                 "workers take them back"
             )
+    for each in checkpoint.replaced:
+        checkpoints.delete(spark, each)
+    checkpoints.forget_planned(spark, checkpoint.path)
     return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run, first_level)
 
 
-def _announce(settings: Settings, cluster: Cluster) -> int:
+def announce(settings: Settings, cluster: Cluster) -> int:
     """Write that a run of the engine begins, and return its number. An earlier run that still works ends then."""
     run = secrets.randbits(63)
     name = topics.engine_id(settings.app_id)
@@ -194,5 +208,5 @@ def _checked(
         progress[partition] = Progress.first(first_level) if found == Progress() else found
         starts[partition], _ = log.ends(*tp)
         if is_new and starts[partition] > 0:
-            log.check_start(tp, starts[partition], 0, progress[partition])
+            log.check_start(tp, starts[partition], 0, found)
     return starts, progress, first_level

@@ -6,7 +6,7 @@
     group         [due_s, partition, first offset, timers, size, rows]    timers of one partition and due second
                   rows: of :mod:`timers.store.layout`, in ascending offset. size 0: not compressed; otherwise LZ4 of
                   rows, which have ``size`` bytes
-    arrivals      msgpack of [partition, first offset, groups, rejections]
+    arrivals      msgpack of [partition, first offset, end, settings, groups, rejections]
 
 Rows of one second are much alike: LZ4 (from pyarrow, 0.1 us a timer) reduces them to a quarter of their size or less,
 and the cost of Spark's state follows its size.
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgpack
 import pyarrow as pa
 
+from timers.core.reading import ReadSettings
 from timers.core.timer import Rejected, Row, RowsByDue
 from timers.store import layout
 
@@ -76,6 +77,10 @@ class Arrivals(NamedTuple):
 
     partition: int
     first_offset: int
+    end: int
+    """Offset after that of the last request."""
+    settings: ReadSettings
+    """The settings with which they were decoded."""
     groups: Sequence[Group]
     rejected: Sequence[Rejected]
 
@@ -85,5 +90,8 @@ class Arrivals(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Arrivals:
-        partition, first_offset, timers, rejected = msgpack.unpackb(data, use_list=False)
-        return cls(partition, first_offset, [Group(*group) for group in timers], [Rejected(*each) for each in rejected])
+        partition, first_offset, end, settings, timers, rejected = msgpack.unpackb(data, use_list=False)
+        groups = [Group(*group) for group in timers]
+        return cls(
+            partition, first_offset, end, ReadSettings(*settings), groups, [Rejected(*each) for each in rejected]
+        )

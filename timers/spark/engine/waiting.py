@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
+from timers.errors import CheckpointMismatch
 from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Group
 from timers.spark.engine.wheel import DIGIT_BITS, Slot, slot_of
@@ -59,6 +61,9 @@ class Filled(NamedTuple):
     timers: int
     pieces: int
     """Number of state values. The cost of reading a slot follows it."""
+    checksum: int
+    """Of its timer batches. Two attempts of one micro-batch may store different timer batches under the same keys, and
+    if both write to the storage of the checkpoint, that of a lost attempt may replace the other."""
 
 
 class Waiting:
@@ -130,8 +135,13 @@ class Waiting:
         filled = self._slots.pop(slot, None)
         new = self._new.pop(slot, [])
         self._new_bytes -= sum(len(group.data) for group in new)
-        for number in range(filled.first, filled.end) if filled is not None else ():
-            yield from timer_batches.unpack(self._chunks.take(ChunkKey(slot, number)))
+        if filled is not None:
+            checksum = filled.checksum
+            for number in range(filled.first, filled.end):
+                timer_batch = self._chunks.take(ChunkKey(slot, number))
+                checksum ^= _checksum(number, timer_batch)
+                yield from _unpack(slot, timer_batch)
+            _check(slot, checksum)
         yield from new
 
     def move_ahead(self, now_s: int) -> None:
@@ -143,16 +153,20 @@ class Waiting:
                 continue
             least = max(LEAST_MOVED, -(-filled.pieces // left_s))
             number = filled.first
-            timers = pieces = 0
+            timers = pieces = taken = 0
             while number < filled.end and pieces < least:
                 timer_batch = self._chunks.take(ChunkKey(slot, number))
-                for group in timer_batches.unpack(timer_batch):
+                for group in _unpack(slot, timer_batch):
                     timers += group.timers
                     self._add(group, slot.first_s)
+                taken ^= _checksum(number, timer_batch)
                 number, pieces = number + 1, pieces + _pieces(timer_batch)
             rest = self._slots.pop(slot)
+            checksum = rest.checksum ^ taken
             if rest.end > number:
-                self._slots[slot] = Filled(number, rest.end, rest.timers - timers, rest.pieces - pieces)
+                self._slots[slot] = Filled(number, rest.end, rest.timers - timers, rest.pieces - pieces, checksum)
+            else:
+                _check(slot, checksum)
 
     def store(self) -> None:
         """Write the timers that were added to the state."""
@@ -161,7 +175,7 @@ class Waiting:
             self._store(slot, groups)
 
     def _store(self, slot: Slot, groups: list[Group]) -> None:
-        first, number, timers, pieces = self._slots.get(slot, Filled(0, 0, 0, 0))
+        first, number, timers, pieces, checksum = self._slots.get(slot, Filled(0, 0, 0, 0, 0))
         start = size = 0
         for end, group in enumerate(groups, 1):
             size += len(group.data)
@@ -170,8 +184,35 @@ class Waiting:
                 timer_batch = timer_batches.pack(groups[start:end])
                 self._chunks.put(ChunkKey(slot, number), timer_batch)
                 pieces += _pieces(timer_batch)
+                checksum ^= _checksum(number, timer_batch)
                 number, start, size = number + 1, end, 0
-        self._slots[slot] = Filled(first, number, timers, pieces)
+        self._slots[slot] = Filled(first, number, timers, pieces, checksum)
+
+
+def _unpack(slot: Slot, timer_batch: bytes) -> list[Group]:
+    try:
+        return timer_batches.unpack(timer_batch)
+    except (ValueError, TypeError) as error:  # pieces of two attempts
+        raise _mismatch(slot) from error
+
+
+def _checksum(number: int, timer_batch: bytes) -> int:
+    """The part of a timer batch in the checksum of its slot: parts are combined by exclusive or, in any order."""
+    return crc32(timer_batch, number)
+
+
+def _check(slot: Slot, rest: int) -> None:
+    """Check that the timer batches of a slot, which were all read, are those that were stored.
+
+    Raises:
+        CheckpointMismatch: they are not.
+    """
+    if rest:
+        raise _mismatch(slot)
+
+
+def _mismatch(slot: Slot) -> CheckpointMismatch:
+    return CheckpointMismatch(f"the checkpoint has other timers in slot {tuple(slot)} than its index says")
 
 
 def _pieces(timer_batch: bytes) -> int:

@@ -69,7 +69,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     if audit.cold is not None:
         with stages("cold tier read") as stage:
             cold = reading.cold(audit.cold)
-            deleted = cold.deleted.groupBy("callback_topic").count().collect()
+            deleted = reading.with_existing(cold.deleted).groupBy("callback_topic").count().collect()
             stage.rows = from_cold = sum(row["count"] for row in deleted)
         named |= {row.callback_topic for row in deleted if row.callback_topic}
         request_rows = request_rows.unionByName(cold.deleted)
@@ -94,7 +94,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
         findings = collect(tables, found, audit.moment)
         if audit.tables is not None:
             _write(tables, audit)
-    findings.gaps = list(_reasons(audit, topics, reading, named))
+    findings.gaps = list(_reasons(audit, topics, reading, request_rows))
     findings.counted = counted
     findings.from_cold = from_cold
     findings.read = reading.partitions()
@@ -115,13 +115,14 @@ class _Evidence:
         self._settings = audit.settings
         self._reading = reading
         self._requests = request_rows
-        self._letters = evidence.letters(reading.outputs([audit.settings.dead_letter_topic]))
+        letters = evidence.letters(reading.outputs([audit.settings.dead_letter_topic]))
+        self._letters = letters.persist(StorageLevel.DISK_ONLY)
         in_scope = _is_audited(audit) & _in_scope(reading.span)
         self._plain = versions.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
         self._with_ids = self._schedules = None
         if reading.request_topics(ids=True):
             verdicts = evidence.verdicts(reading.outputs([audit.settings.verdict_topic]))
-            of = versions.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts)
+            of = versions.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts, self._letters)
             self._with_ids = of.where(in_scope)
         if reading.request_topics(ids=True, compacted=True):
             of = versions.of_schedules(self._of_topics(reading.request_topics(ids=True, compacted=True)))
@@ -172,7 +173,8 @@ class _Evidence:
 def _decided(audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFrame) -> DataFrame:
     """The outcomes, with lost timers that are undecided."""
     settings = audit.settings
-    rows = found.where(F.col("status") == LOST).select("callback_topic").distinct().collect()
+    lost = found.where(F.col("status") == LOST).select("callback_topic")
+    rows = reading.with_existing(lost).distinct().collect()
     missing = gaps.find(
         topics,
         [row.callback_topic for row in rows if row.callback_topic is not None],
@@ -188,11 +190,15 @@ def _decided(audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFr
     return decided.where(~(F.col("status").eqNullSafe(UNDECIDED) & is_canary))
 
 
-def _reasons(audit: Audit, topics: TopicOffsets, reading: Reading, named: set[str]) -> Iterator[gaps.Reason]:
-    """Why requests that were to be judged are not visible."""
+def _reasons(audit: Audit, topics: TopicOffsets, reading: Reading, requests: DataFrame) -> Iterator[gaps.Reason]:
+    """Why requests that were to be judged are not visible.
+
+    Args:
+        requests: all that were read, in the shape of :data:`timers.spark.requests.REQUEST`.
+    """
     scope, span = audit.scope, reading.span
     yield from gaps.missing_topics(topics, reading.formats.keys() - {audit.settings.retry_topic})
-    yield from gaps.unknown_patterns(audit.callback_topics, {*topics.all(), *named})
+    yield from gaps.unused_patterns(audit.callback_topics, requests)
     # The table of the cold tier has what retention has deleted.
     whole = [
         topic
@@ -210,7 +216,7 @@ def _pattern(audit: Audit) -> str:
 
 def _is_audited(audit: Audit) -> Column:
     """Condition: the callback topic is audited. Requests without one, which cannot be decoded, need a full audit."""
-    return F.col("callback_topic").rlike(f"^({_pattern(audit)})$") if audit.callback_topics else F.lit(True)
+    return gaps.matches(_pattern(audit)) if audit.callback_topics else F.lit(True)
 
 
 def _in_scope(span: Span) -> Column:

@@ -83,9 +83,12 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
         raise SettingsError(f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker")
     ledger = ImportLedger(spark, job.ledger)
     for interrupted, starts in ledger.unfinished():
-        found = ledger.add(interrupted, _in_topic(spark, job, starts, topics.ends([topic])))
+        left = topics.remaining(starts)
+        found = ledger.add(interrupted, _in_topic(spark, job, left.starts, left.ends))
         ledger.end(interrupted)
         say(f"an interrupted run had sent {counted(found, 'timer')}")
+        if left.deleted:
+            say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
     read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
     read = read.persist(StorageLevel.DISK_ONLY)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
@@ -128,13 +131,15 @@ def numbered(entries: DataFrame, name: str) -> DataFrame:
 
 def _read(spark: SparkSession, job: Import) -> DataFrame:
     if job.format == "parquet":
-        return spark.read.parquet(*job.paths)
+        # By default Spark takes the columns of one of the files, and drops those that only others have.
+        return spark.read.option("mergeSchema", "true").parquet(*job.paths)
     reader = spark.read.option("columnNameOfCorruptRecord", rows.BROKEN)
     if job.format == "json":
         return reader.schema(_texts(rows.FIELDS)).json(list(job.paths))
     reader = reader.options(header="true", multiLine="true", escape='"')
-    named = reader.csv(list(job.paths)).columns  # Spark matches CSV columns by position
-    return reader.schema(_texts(named)).csv(list(job.paths))
+    # Spark matches CSV columns by position, and by default it does not read the header line of the other files.
+    named = reader.csv(list(job.paths)).columns
+    return reader.schema(_texts(named)).option("enforceSchema", "false").csv(list(job.paths))
 
 
 def _texts(names: Sequence[str]) -> StructType:
@@ -142,10 +147,13 @@ def _texts(names: Sequence[str]) -> StructType:
 
 
 def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:
-    """Ids of this import in a range of the topic: ``id``, ``due_s`` (null)."""
+    """Ids of imports in a range of the topic: ``id``, ``due_s`` (null).
+
+    Also those of imports with another name: they may share the ledger, and the interrupted run may be one of them.
+    """
     key = F.col("key").cast("string")
-    records = kafka.read(spark, job.settings, starts, {topic: ends[topic] for topic in starts})
-    ours = records.where(key.startswith(f"{job.name}-"))
+    records = kafka.read(spark, job.settings, starts, ends)
+    ours = records.where(key.rlike(rf"^.+-[0-9a-f]{{{rows.HASH_DIGITS}}}-[0-9]+\z"))
     return ours.select(key.alias("id"), F.lit(None).cast("long").alias("due_s")).distinct()
 
 

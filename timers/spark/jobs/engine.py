@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -16,8 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.errors import CheckpointMismatch, Fenced, SparkError
-from timers.spark.engine import checkpoints, query, start
+from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch, SparkError
+from timers.spark.engine import query, start
 from timers.spark.engine.query import Plan
 from timers.spark.engine.report import Reporter
 from timers.spark.engine.retries import Retries
@@ -32,7 +34,7 @@ QUIET_S = 30.0
 _OURS = re.compile(r"^timers\.errors\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback of an error of this package."""
 
-_DATA_LOSS = re.compile("KAFKA_DATA_LOSS|failOnDataLoss")
+_DATA_LOSS = re.compile("KAFKA_DATA_LOSS|Some data may have been lost")
 """Words of Spark if offsets of the checkpoint are missing in a topic: the start with a new checkpoint says why."""
 
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+: .*)$", re.MULTILINE)
@@ -41,8 +43,19 @@ _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+: .*)$", re.MULTILINE)
 _NOT_LOADED = "CANNOT_LOAD_STATE_STORE"
 """Word of Spark if a file of the checkpoint is damaged or missing, or its storage does not answer."""
 
-LOADS = 5
-"""So often in a row the state cannot be loaded before its checkpoint is deleted: its storage may come back."""
+UNLOADED_S = 120.0
+"""So long the state cannot be loaded before the log is read again instead: its storage may come back."""
+
+_TOO_LARGE = re.compile(
+    "OversizedAllocationException|OutOfMemory|MemoryError|ArrowCapacityError|ChunkedArray|"
+    "Python worker exited unexpectedly"
+)
+"""Words of Java, Arrow, Python and Spark if a micro-batch is too large for the memory, or for one Arrow batch."""
+
+LEAST_REQUESTS = 1000
+"""A micro-batch may have so many requests at least, if they cannot have more than ``LEAST_BYTES``."""
+
+LEAST_BYTES = 2**30
 
 STOP_S = 60.0
 """How long a stop waits for the running micro-batch. The next start repeats an interrupted one."""
@@ -51,28 +64,48 @@ STOP_S = 60.0
 def run(
     spark: SparkSession,
     settings: Settings,
-    make_plan: Callable[[], Plan],
+    make_plan: Callable[[bool], Plan],
     retries: Retries,
     say: Callable[[str], None],
     stop: threading.Event,
+    ticked: Callable[[int], None],
 ) -> None:
     """Run the engine until ``stop`` is set. If the query fails, start it again, unless this cannot help.
 
     Args:
-        make_plan: called at the start, and after a checkpoint was deleted.
+        make_plan: called at the start, and if the plan does not fit any more; its argument is whether the checkpoint
+            cannot be used.
+        ticked: gets the newest tick, in epoch ms, of each micro-batch.
 
     Raises:
         TimersError: the engine must not run.
     """
-    plan = make_plan()
-    reporter = Reporter(plan.buckets, settings.request_topic)
+    planning = _Planning(settings, make_plan, say)
+    reporter = Reporter(planning.plan.buckets, settings.request_topic)
     lines = _LineListener(reporter, say)
-    reopening, loads = Reopening(), 0
+    reopening = Reopening()
     spark.streams.addListener(lines)
+    others = threading.Event()
+
+    def look() -> None:
+        """Look for workers. They would take the partitions from the engine in each micro-batch."""
+        if others.is_set():
+            others.clear()
+            start.check_no_workers(settings)
+
+    def done(number: int, rows: Sequence[Any]) -> None:
+        reporter.note(number, rows)
+        for tick_ms in {row["tick_ms"] for row in rows if row["tick_ms"] is not None}:
+            ticked(tick_ms)
+        if any(row["had_others"] for row in rows):
+            others.set()
+
     try:
+        start.check_no_workers(settings)  # Spark's start has taken a while
         while not stop.is_set():
-            running = query.start(spark, settings, plan, retries.targets, reporter.note)
-            _watch(running, retries, lines, say, stop)
+            ended = lines.ended
+            running = query.start(spark, settings, planning.plan, retries.targets, done)
+            _watch(running, retries, lines, say, stop, look)
             failure = running.exception()
             if retries.failure is not None:
                 raise retries.failure
@@ -82,36 +115,105 @@ def run(
             start.check_no_workers(settings)
             pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
             say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
-            loads = loads + 1 if why.is_not_loaded else 0
-            if why.needs_log or loads == LOADS:
-                loads = 0
-                checkpoints.delete(spark, plan.checkpoint)
-                plan = make_plan()
+            planning.after(why.cause, has_worked=lines.ended > ended)
             stop.wait(pause_s)
     finally:
         spark.streams.removeListener(lines)
 
 
 def _watch(
-    running: StreamingQuery, retries: Retries, lines: _LineListener, say: Callable[[str], None], stop: threading.Event
+    running: StreamingQuery,
+    retries: Retries,
+    lines: _LineListener,
+    say: Callable[[str], None],
+    stop: threading.Event,
+    look: Callable[[], None],
 ) -> None:
     """Wait for the end of a query, and end it when the engine stops."""
-    while running.isActive and retries.failure is None and not stop.wait(POLL_S):
-        if lines.quiet_s() > QUIET_S:
-            lines.begin()
-            say(_delay_line(running))
-    if running.isActive:
-        _stop_between_micro_batches(running, lines)
+    try:
+        while running.isActive and retries.failure is None and not stop.wait(POLL_S):
+            look()
+            if lines.quiet_s() > QUIET_S:
+                lines.begin()
+                say(_delay_line(running))
+    finally:
+        if running.isActive:
+            _stop_between_micro_batches(running, lines)
+
+
+class _Cause(Enum):
+    """What a failure of a query says about its plan."""
+
+    OTHER = auto()
+    """Nothing."""
+    OLD_HISTORY = auto()
+    """The progress that was read before the query started is old."""
+    MISMATCH = auto()
+    """Its checkpoint cannot be used any more."""
+    NOT_LOADED = auto()
+    """Its checkpoint could not be read."""
+    TOO_LARGE = auto()
+    """A micro-batch may be too large."""
+
+
+_OWN_CAUSES = {
+    Fenced.__name__: _Cause.OTHER,
+    HistoryMismatch.__name__: _Cause.OLD_HISTORY,
+    CheckpointMismatch.__name__: _Cause.MISMATCH,
+}
+"""The errors of this package after which another start may help."""
 
 
 class _Failure(NamedTuple):
     """Why a query ended that starts again."""
 
     sentence: str
-    needs_log: bool = False
-    """Whether its checkpoint cannot be used any more."""
-    is_not_loaded: bool = False
-    """Whether its checkpoint could not be read."""
+    cause: _Cause = _Cause.OTHER
+
+
+class _Planning:
+    """Makes the plans of an engine.
+
+    Attributes:
+        plan: for the next query.
+    """
+
+    def __init__(self, settings: Settings, make_plan: Callable[[bool], Plan], say: Callable[[str], None]) -> None:
+        self._make_plan = make_plan
+        self._say = say
+        self.plan = make_plan(False)
+        self._least_requests = max(1, min(LEAST_REQUESTS, LEAST_BYTES // settings.max_request_bytes))
+        self._max_requests = self.plan.max_requests
+        self._too_large = 0
+        """Number of queries in a row that ended so without the end of a micro-batch."""
+        self._unloaded_since: float | None = None
+
+    def after(self, cause: _Cause, *, has_worked: bool) -> None:
+        """Plan the next query.
+
+        Args:
+            has_worked: whether micro-batches of the last query have ended.
+
+        Raises:
+            TimersError: the engine must not start again.
+        """
+        now_s = monotonic()
+        since = None if has_worked else self._unloaded_since
+        self._unloaded_since = (since or now_s) if cause is _Cause.NOT_LOADED else None
+        is_lost = self._unloaded_since is not None and now_s - self._unloaded_since >= UNLOADED_S
+        self._too_large = self._too_large + 1 if cause is _Cause.TOO_LARGE and not has_worked else 0
+        if cause is _Cause.MISMATCH or is_lost:
+            self._unloaded_since = None
+            self._plan_again(anew=True)
+        elif cause is _Cause.OLD_HISTORY:
+            self._plan_again(anew=False)
+        elif self._too_large > 1 and self._max_requests > self._least_requests:
+            self._max_requests = max(self._least_requests, self._max_requests // 4)
+            self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")
+            self._plan_again(anew=False)
+
+    def _plan_again(self, *, anew: bool) -> None:
+        self.plan = replace(self._make_plan(anew), max_requests=self._max_requests)
 
 
 def _restartable(failure: StreamingQueryException | None) -> _Failure:
@@ -122,15 +224,19 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
     """
     if failure is None:
         return _Failure("without a reason")
-    ours = _OURS.search(str(failure))
-    if ours is not None and ours[1] not in (Fenced.__name__, CheckpointMismatch.__name__):
-        raise SparkError(ours[2])
-    if ours is not None:
-        return _Failure(ours[2], ours[1] == CheckpointMismatch.__name__)
     text = str(failure)
+    ours = _OURS.search(text)
+    if ours is not None:
+        if ours[1] not in _OWN_CAUSES:
+            raise SparkError(ours[2])
+        return _Failure(ours[2], _OWN_CAUSES[ours[1]])
     reason = _JAVA.search(text)
     sentence = sentence_of(failure) if reason is None else reason[1]
-    return _Failure(sentence, _DATA_LOSS.search(text) is not None, _NOT_LOADED in text)
+    if _DATA_LOSS.search(text):
+        return _Failure(sentence, _Cause.MISMATCH)
+    if _NOT_LOADED in text:
+        return _Failure(sentence, _Cause.NOT_LOADED)
+    return _Failure(sentence, _Cause.TOO_LARGE if _TOO_LARGE.search(text) else _Cause.OTHER)
 
 
 class _LineListener(Listener):

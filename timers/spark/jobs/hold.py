@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.spark import kafka
-from timers.spark.cold import ColdTables, cold_sources, hold
+from timers.spark.cold import ColdTables, hold
 
 Console = Callable[[str], None]
 
@@ -73,7 +73,7 @@ def start(spark: SparkSession, job: Hold) -> StreamingQuery:
         maxOffsetsPerTrigger=str(MAX_RECORDS),
     )
     # By due day, so that a micro-batch writes one file for each day.
-    held = hold(records, cold_sources(settings), F.unix_millis(F.current_timestamp())).repartition("due_day")
+    held = hold(records, F.unix_millis(F.current_timestamp())).repartition("due_day")
     writer = held.writeStream.format("delta").outputMode("append").option("checkpointLocation", job.tables.checkpoint)
     if job.every_s is None:
         return writer.trigger(availableNow=True).start(job.tables.held)

@@ -9,10 +9,11 @@ point repeats no copy. If a copy is repeated nevertheless, its partition ignores
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
 from timers.core.grouping import groups
+from timers.counted import counted
 from timers.errors import SparkError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import cold, kafka
@@ -43,16 +45,21 @@ CARE_S = 6 * 3600
 """Time between two runs of the table maintenance."""
 
 RETIRE_AFTER_S = 2 * cold.DAY_S
-"""A day whose timers are all promoted is deleted this long after its start."""
+"""The promoted timers of a day are deleted this long after its start."""
 
 
 class Logs:
-    """The request logs in Kafka, where the job writes copies and looks for them. Tests replace it."""
+    """The request logs in Kafka, where the job writes copies and looks for them. Tests replace it.
+
+    Attributes:
+        deleted: number of offsets in which :meth:`copies_since` could not look for copies, because they are deleted.
+    """
 
     def __init__(self, spark: SparkSession, settings: Settings, config: dict[str, Any]) -> None:
         self._spark = spark
         self._settings = settings
         self._config = config
+        self.deleted = 0
 
     def ends(self) -> Offsets:
         """Where the request logs end now, for committed readers."""
@@ -72,9 +79,14 @@ class Logs:
             raise SparkError(f"transactional id {self._id!r} cannot be used: {error.args[0].str()}") from error
 
     def copies_since(self, starts: Offsets) -> DataFrame:
-        """Sources of the copies in the logs at or after ``starts``: (source)."""
-        ends = {topic: places for topic, places in self.ends().items() if topic in starts}
-        read = kafka.read(self._spark, self._settings, {topic: starts[topic] for topic in ends}, ends)
+        """Sources of the copies in the logs at or after ``starts``: (source).
+
+        Records may have been deleted since, and topics created again: a batch that cannot be read as a whole must not
+        keep the job from starting.
+        """
+        left = TopicOffsets(self._settings).remaining(starts)
+        self.deleted += left.deleted
+        read = kafka.read(self._spark, self._settings, left.starts, left.ends)
         return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
 
     def port(self) -> Callable[[], Port]:
@@ -114,6 +126,8 @@ class Round(NamedTuple):
     files: int
     """Number of files of the held table that Spark scanned to find the timers."""
     seconds: float
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Source of a timer whose copy its topic refuses -> the reason."""
 
     def line(self, until_s: int) -> str:
         """The result as a line for the terminal."""
@@ -146,11 +160,24 @@ def run(
     found = record_interrupted(spark, job.tables, logs)
     if found:
         say(f"promote: {found:,} had been written back when the previous run ended")
+    if logs.deleted:
+        say(
+            f"promote: {logs.deleted:,} records are deleted in which copies of the previous run may have been; their "
+            f"partitions ignore a second copy"
+        )
     total, care_at_s = 0, now_s()
+    refused: set[str] = set()
     stop = stop or Event()
     while not stop.is_set():
         second = now_s()
-        done = promote_chunk(spark, job, logs, second)
+        done = promote_chunk(spark, job, logs, second, refused)
+        refused.update(done.refused)
+        if done.refused:
+            source, reason = next(iter(done.refused.items()))
+            say(
+                f"promote: {counted(len(done.refused), 'timer')} not written back, because the topic of the request "
+                f"refuses the copy, such as {source}: {reason}"
+            )
         total += done.promoted
         ended(done.promoted, done.seconds)
         if done.promoted:
@@ -159,6 +186,7 @@ def run(
             continue
         if second >= care_at_s:
             care_at_s = second + CARE_S
+            refused.clear()  # the topic may take larger records now
             say(maintain(spark, job.tables, second))
             doubtful = cold.unpromoted(spark, job.tables, second, ~logs.in_time()).count()
             if doubtful:
@@ -170,7 +198,7 @@ def run(
             if without_place:
                 say(
                     f"promote: {without_place:,} overdue timers are not written back: the topic or the partition of "
-                    "their request does not exist any more"
+                    "their request does not exist any more, or no setting names the topic"
                 )
         if every_s is None:
             break
@@ -197,16 +225,18 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
     return found
 
 
-def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round:
+def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str] = ()) -> Round:
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 
     Args:
         now_s: epoch second. It only decides which timers are near. A timer can fire late by it only if this clock is
             behind by more than the lead.
+        without: sources of timers that are not promoted now.
     """
     began = monotonic()
     until_s, ends = now_s + job.lead_s, logs.ends()
     may_be_promoted = (F.lit(job.overdue) | logs.in_time()) & cold.has_place(ends)
+    may_be_promoted &= ~F.col("source").isin(list(without))
     near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(job.chunk + 1)
     found = near.toArrow()
     files = cold.files_scanned(near, job.tables.held)
@@ -220,15 +250,19 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> 
     steps.add(batch, BEGUN, until_s, kafka.as_json(ends))
     days = found.slice(0, count).column("due_day").unique().to_pylist()
     requests = cold.whole_requests(spark, job.tables, chosen, days).repartition(1)
-    written = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).agg(F.sum("copies")).collect()[0][0]
-    assert written == count, f"{written} copies of {count}"
+    sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
+    refused = {row.refused: row.reason for row in sent if row.refused is not None}
+    written = sum(row.copies for row in sent)
+    assert written + len(refused) == count, f"{written} copies of {count}"
+    if refused:
+        chosen = chosen.where(~F.col("source").isin(list(refused)))
     cold.append(chosen.withColumn("batch", F.lit(batch)), job.tables.promoted, PROMOTED)
     steps.add(batch, DONE, until_s, "")
-    return Round(count, found.num_rows > count, files, monotonic() - began)
+    return Round(written, found.num_rows > count, files, monotonic() - began, refused)
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int) -> str:
-    """Maintain the tables: delete days whose timers are all promoted, merge small files, delete unused files."""
-    days = cold.delete_promoted_days(spark, tables, now_s - RETIRE_AFTER_S)
+    """Maintain the tables: delete timers that were promoted days ago, merge small files, delete unused files."""
+    deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
     replaced = cold.compact(spark, tables)
-    return f"promote: {days} days deleted, {replaced} small files merged"
+    return f"promote: {deleted:,} old timers deleted, {replaced} small files merged"

@@ -69,6 +69,9 @@ class Reader:
             page.goto(self._console.url + screen, wait_until="commit")
             self._paints_ms[screen].append(float(page.evaluate(FIRST_PAINT)))
 
+    def enter(self, phase: str) -> None:
+        self.on.set() if phase == self.name else self.on.clear()
+
     def figures(self, seconds: int) -> dict[str, object]:
         every = [ms for paints in self._paints_ms.values() for ms in paints]
         return {

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ import numpy as np
 from bench import storm
 from bench.engine import Engine
 from bench.session import RunNames, Session, measuring
+from bench.subject import Running
 from bench.workload import Workload
 from tests.harness.publication import Publication, publish_in_process
 
@@ -31,17 +32,20 @@ TURN_S = 10
 TURNS = 6
 DAY_S = 86_400
 PAGE = 1000
+PUBLISH_S = 120.0
 
 
 class Load(Protocol):
-    """A client that asks the worker while ``on`` is set.
+    """A client that asks the worker in some phases.
 
     Attributes:
-        name: in the results.
+        name: of the phase in which it asks, in the results.
     """
 
     name: str
-    on: threading.Event
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase; it does not ask in the phase ``alone``."""
 
     def figures(self, seconds: int) -> dict[str, object]:
         """What it measured in so many seconds."""
@@ -79,6 +83,9 @@ class Lister:
             found = re.search(rb'"next": ?"([^"]+)"', page)
             cursor = f"&cursor={found[1].decode()}" if found else ""
             self.rounds += not found
+
+    def enter(self, phase: str) -> None:
+        self.on.set() if phase == self.name else self.on.clear()
 
     def figures(self, seconds: int) -> dict[str, object]:
         return {
@@ -145,50 +152,67 @@ def measure(
         partitions=workload.partitions,
         partitioner=engine.partitioner,
     )
-    _publish(session, engine, names, tomorrow)
-    lead_s = 20 + 4 * workload.timers / engine.accepts_per_s
-    soon = replace(tomorrow, timers=workload.timers, first_due_s=int(time.time() + lead_s) + 1, spread_s=spread_s)
-    _publish(session, engine, names, soon)
+    publish(session, engine, names, tomorrow)
+    soon = replace(tomorrow, timers=workload.timers, spread_s=spread_s)
+    result = fire(session, engine, names, running, soon, turns, ("alone", load.name), load)
+    return {"pending": pending, "fired_per_s": per_s, **result, **load.figures(turns // 2 * TURN_S)}
+
+
+def fire(
+    session: Session,
+    engine: Engine,
+    names: RunNames,
+    running: Running,
+    publication: Publication,
+    turns: int,
+    phases: Sequence[str],
+    load: Load,
+) -> dict[str, object]:
+    """Fire timers while the phases of a load take turns: their lags, and the worker's share of a processor.
+
+    Args:
+        publication: of the timers, whose first due second is chosen here.
+        turns: of :data:`TURN_S` seconds each, a multiple of the number of phases.
+    """
+    lead_s = 20 + 4 * publication.timers / engine.accepts_per_s
+    soon = replace(publication, first_due_s=int(time.time() + lead_s) + 1)
+    publish(session, engine, names, soon)
     if time.time() > soon.first_due_s:
         raise RuntimeError("not all timers were accepted before the first was due")
     turn_ends = []
     for turn in range(turns):
         time.sleep(max(0.0, soon.first_due_s + turn * TURN_S - time.time()))
-        load.on.set() if turn % 2 else load.on.clear()
+        load.enter(phases[turn % len(phases)])
         turn_ends.append(time.time())
-    time.sleep(max(0.0, soon.first_due_s + spread_s - time.time()))
-    load.on.clear()
+    time.sleep(max(0.0, soon.first_due_s + soon.spread_s - time.time()))
+    load.enter(phases[0])
     fired = storm.wait_for_end(session, running, soon)
     load.close()
     running.stop()
     second_of_turn = fired.due_index % TURN_S
-    during_load = (fired.due_index // TURN_S) % 2 == 1
-    result: dict[str, object] = {
-        "pending": pending,
-        "fired_per_s": per_s,
-        "lost": fired.lost,
-        "duplicates": fired.duplicates,
-        "early": fired.early,
-        **load.figures(turns // 2 * TURN_S),
-    }
-    for name, chosen in (("alone", ~during_load), (load.name, during_load)):
-        lag = fired.lag_ms[chosen & (second_of_turn > 0)]
+    phase_index = (fired.due_index // TURN_S) % len(phases)
+    result: dict[str, object] = {"lost": fired.lost, "duplicates": fired.duplicates, "early": fired.early}
+    for index, name in enumerate(phases):
+        lag = fired.lag_ms[(phase_index == index) & (second_of_turn > 0)]
         result[f"{name}_lag_ms"] = {
             "p50": float(np.percentile(lag, 50)),
             "p99": float(np.percentile(lag, 99)),
             "max": float(lag.max()),
         }
         result[f"{name}_worker_cpu"] = round(
-            sum(running.usage.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == load.name :: 2])
-            / (turns // 2 * TURN_S),
+            sum(running.usage.cpu_s("subject", since, since + TURN_S) for since in turn_ends[index :: len(phases)])
+            / (turns // len(phases) * TURN_S),
             3,
         )
     return result
 
 
-def _publish(session: Session, engine: Engine, names: RunNames, publication: Publication) -> None:
+def publish(
+    session: Session, engine: Engine, names: RunNames, publication: Publication, deadline_s: float = PUBLISH_S
+) -> None:
+    """Publish timers, and wait until they are accepted."""
     before = engine.accepted(session, names)
-    publish_in_process(publication, names.directory)
+    publish_in_process(publication, names.directory, deadline_s)
     while engine.accepted(session, names) < before + publication.timers:
         time.sleep(0.1)
 

@@ -87,20 +87,21 @@ class Session:
 
 
 @contextmanager
-def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
-    """Run a broker in a new directory during the block. SIGTERM ends the block as Ctrl-C does.
+def measuring(prefix: str = "", *, keep: bool = False, stored: str = "") -> Iterator[Session]:
+    """Run a broker during the block, in a new directory. SIGTERM ends the block as Ctrl-C does.
 
     Args:
         prefix: first part of the directory's name.
         keep: whether to keep the logs and the data of the broker.
+        stored: name of a directory that is kept, and used again by the next run; empty: a new one.
 
     Raises:
         SystemExit: another benchmark runs in this tree.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lock = _take_lock()
-    workdir = ROOT / ".timers" / "bench" / time.strftime(f"{prefix}%Y%m%d-%H%M%S")
-    workdir.mkdir(parents=True)
+    workdir = ROOT / ".timers" / "bench" / (stored or time.strftime(f"{prefix}%Y%m%d-%H%M%S"))
+    workdir.mkdir(parents=True, exist_ok=bool(stored))
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
     console = Console()
     try:
@@ -112,7 +113,7 @@ def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
     finally:
         stop_everything()
         broker.stop()
-        if not keep:
+        if not (keep or stored):
             shutil.rmtree(workdir, ignore_errors=True)
         lock.close()
 

@@ -6,16 +6,38 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError
 from timers.wire import foreign_json, query_signature
+from timers.wire.query import MAX_ANSWER_BYTES
 
 TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
+
+
+class Body(Protocol):
+    """The content of an answer of aiohttp."""
+
+    async def read(self, n: int) -> bytes:
+        """Up to ``n`` bytes that have come; none at the end."""
+
+
+async def read_answer(body: Body) -> bytes:
+    """The whole content of an answer, in memory.
+
+    Raises:
+        ValueError: it is longer than a worker's answer can be. The rest is not read.
+    """
+    content = bytearray()
+    while more := await body.read(MAX_ANSWER_BYTES + 1 - len(content)):
+        content += more
+        if len(content) > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(content)
 
 
 def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

@@ -60,6 +60,10 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     assert console.ask("GET", f"/v1/timers?topic={target}&prefix=b")[1]["timers"] == []
     assert console.ask("DELETE", path)[1]["verdict"] == "cancelled"
     assert console.ask("DELETE", path)[0] == 404
+    _, history = console.ask("GET", f"/v1/timer/history?id={quote(id, safe='')}")
+    happened = ["set", "set", "cancel", "cancel", "replaced", "cancelled", "unknown"]
+    assert (history["timer"], sorted(event["what"] for event in history["events"])) == (None, sorted(happened))
+    assert console.ask("GET", "/v1/timer/history?id=never-set")[0] == 404
     assert console.ask("PUT", "/v1/timer?id=soon&wait=30", {**far, "delay": "1s"})[1]["verdict"] == "unknown"
     status, plain = console.ask("POST", "/v1/timers", {"topic": target, "value": {"base64": "/w=="}, "at": due_in(1)})
     assert status == 201 and re.fullmatch(rf"{system.request_topic}/\d+/\d+", plain["id"])

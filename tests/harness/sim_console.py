@@ -45,8 +45,11 @@ class SimFollower:
         self.positions = [list(each) for each in positions or [[0, 0]]]
         self.queue: asyncio.Queue[tuple[list[CallbackRecord], int]] = asyncio.Queue()
         self.closed = False
+        self.failure: TimersError | None = None
 
     async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
+        if self.failure is not None:
+            raise self.failure
         try:
             return await asyncio.wait_for(self.queue.get(), timeout_s)
         except TimeoutError:
@@ -63,6 +66,7 @@ class SimCluster:
         timers: id or source -> timer.
         sources: id -> source of its latest record.
         request_hashes: source -> header of the request.
+        callback_topics: those of the records of ids that no worker knows any more.
         fired: due seconds that have fired.
         recorded: the log of changes.
         failure: what all writes raise.
@@ -84,6 +88,7 @@ class SimCluster:
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.request_hashes: dict[str, bytes] = {}
+        self.callback_topics: frozenset[str] = frozenset()
         self.fired: set[int | None] = set()
         self.retried: list[str] = []
         self.queue_stats: dict[str, QueueStats] = {}
@@ -215,7 +220,10 @@ class SimCluster:
         self.retried += [] if only_look else matching
         return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), False, [])
 
-    async def history(self, id: str, timer: dict[str, Any]) -> History:
+    async def history(self, id: str, timer: dict[str, Any] | None) -> History:
+        if timer is None:
+            cancelled = [{"at_ms": 1, "what": "cancelled", "source": self.sources[id]}] if id in self.sources else []
+            return History(cancelled, [], self.callback_topics)
         return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:

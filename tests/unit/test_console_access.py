@@ -163,6 +163,9 @@ async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
         assert cluster.timers["other/1"].topic == "orders"
         assert (await answer_of(client, "POST", "/v1/timers", json={**new, "id": "tenant/2"}, **as_tenant))[0] == 201
         assert (await answer_of(client, "DELETE", "/v1/timer?id=tenant/2", **as_tenant))[0] == 200
+        for topics, status in ((["tenant-a"], 200), (["tenant-a", "orders"], 404), ([], 404)):
+            cluster.callback_topics = frozenset(topics)
+            assert (await answer_of(client, "GET", "/v1/timer/history?id=tenant/2", **as_tenant))[0] == status
 
 
 async def test_values_are_hidden_unless_both_the_setting_and_the_user_allow_them(users_file: str) -> None:
@@ -220,6 +223,44 @@ async def test_a_trusted_proxy_names_the_user(users_file: str) -> None:
                 assert response.status == status, headers
     async with console(SimCluster(), **{**settings, "TIMERS_CONSOLE_PROXIES": "10.0.0.1"}) as client:
         assert (await answer_of(client, "GET", "/v1/timers", headers={"X-Forwarded-User": "rob"}))[0] == 401
+
+
+async def test_users_behind_a_proxy_do_not_share_their_wrong_passwords(
+    users_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "monotonic", lambda: 100.0)
+    settings = {"TIMERS_CONSOLE_USERS_FILE": users_file, "TIMERS_CONSOLE_PROXIES": "127.0.0.0/8,10.0.0.0/8"}
+
+    async def status(client: Any, forwarded: str, password: str = "wrong") -> int:
+        headers = [("X-Forwarded-For", each) for each in forwarded.split("|")]
+        headers += basic("ada", password).items()
+        async with client.get("/v1/timers", headers=headers) as response:
+            return int(response.status)
+
+    async with console(SimCluster(), **settings) as client:
+        for number in range(30):  # what a client writes itself is not believed
+            forwarded = f"9.9.9.{number}|8.8.8.{number}, 192.0.2.1:{5000 + number}, 10.1.1.{number}"
+            assert await status(client, forwarded) == (401 if number < access._FAILED_LOGINS else 429)
+        for same in ("192.0.2.1", "::ffff:192.0.2.1", "[::ffff:192.0.2.1]:77", "x, 192.0.2.1"):
+            assert await status(client, same) == 429, same
+        for other in ("192.0.2.2", "2001:db8::1", "[2001:db8::2]:443", "unknown", "192.0.2.1, unknown", ""):
+            assert await status(client, other) == 401, other
+        assert await status(client, "192.0.2.3", "right") == 200
+    async with console(SimCluster(), **{**settings, "TIMERS_CONSOLE_PROXIES": "10.0.0.1"}) as client:
+        found = [await status(client, f"192.0.2.{number}") for number in range(access._FAILED_LOGINS + 1)]
+        assert found[-1] == 429, "only a proxy that is trusted names its clients"
+
+
+async def test_the_log_of_changes_names_the_client_of_a_proxy(users_file: str) -> None:
+    cluster = SimCluster()
+    timer = {"topic": "t", "value": "v", "delay": 60}
+    headers = {**bearer("ada"), "X-Forwarded-For": "1.1.1.1, 192.0.2.1"}
+    settings = {"TIMERS_CONSOLE_USERS_FILE": users_file}
+    for proxies in ("127.0.0.1", "10.0.0.1"):
+        async with console(cluster, **settings, TIMERS_CONSOLE_PROXIES=proxies) as client:
+            assert (await answer_of(client, "POST", "/v1/timers", json=timer, headers=headers))[0] == 201
+    found = [(entry["address"], entry.get("proxy")) for entry in cluster.recorded]
+    assert found == [("192.0.2.1", "127.0.0.1"), ("127.0.0.1", None)]
 
 
 async def test_without_tls_other_machines_log_in_through_a_proxy_only(users_file: str) -> None:

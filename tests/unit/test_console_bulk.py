@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from tests.harness.sim_console import TOPIC, SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
 from timers.console import bulk_pages
-from timers.errors import NoVerdictError
+from timers.errors import NoVerdictError, PublishError
+from timers.wire.verdict import VerdictMessage
 
 
 def cluster_of(count: int) -> SimCluster:
@@ -79,3 +81,33 @@ async def test_what_is_undecided_or_not_answered_is_said() -> None:
         assert (await cancel(client))[0] == 400
     async with console(cluster, TIMERS_ID_TOPIC="") as client:
         assert (await cancel(client, topic="tenant-a"))[1]["code"] == "ids-off"
+
+
+async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_pages, "AT_ONCE", 10)
+    monkeypatch.setattr(bulk_pages, "MAX_STEP_S", 1000.0)
+    cluster = cluster_of(60)
+    cancel_one, refused = cluster.cancel, {"tenant/031"}
+
+    async def fail(id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
+        if id in refused:
+            raise PublishError("the brokers refuse it")
+        await asyncio.sleep(0)  # others of the page are answered later
+        return await cancel_one(id, timeout_s, condition)
+
+    monkeypatch.setattr(cluster, "cancel", fail)
+    async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
+        _, first = await cancel(client, topic="tenant-a")
+        status, problem = await cancel(client, topic="tenant-a", confirm=first["confirm"])
+        assert (status, problem["code"]) == (502, "publish-refused")
+        left = sum(id.startswith("tenant/") for id in cluster.timers)
+        assert 0 < left < 20 and problem["verdicts"]["cancelled"] == 30 - left
+        refused.clear()
+        cluster.worker_fails = True
+        status, again = await cancel(client, topic="tenant-a", confirm=problem["next"])
+        assert (status, sum(again["verdicts"].values())) == (503, 0)
+        cluster.worker_fails = False
+        _, step = await cancel(client, topic="tenant-a", confirm=again["next"])
+        assert (step["verdicts"]["cancelled"], step["next"]) == (left, None)
+        assert problem["verdicts"]["left_out"] + step["verdicts"]["left_out"] == 2, "counted once"
+    assert not any(id.startswith("tenant/") for id in cluster.timers)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema
 import pytest
 
+from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import checking
 from timers.console.problems import Problem
 from timers.console.routes import ROUTES
@@ -54,3 +56,26 @@ def test_a_lone_surrogate_is_refused(text: str) -> None:
 def test_all_schemas_are_schemas() -> None:
     for schema in (*SCHEMAS.values(), *SCHEMAS_OF_PARAMETERS.values()):
         jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/timers?{}=1", None),
+        ("POST", "/v1/timers", {"topic": "t", "value": "v", "{}": 1}),
+        ("POST", "/v1/timers", {"topic": "t", "value": "v", "delay": 1, "headers": {"{}": 1}}),
+        ("POST", "/v1/timers", {"topic": "t", "value": "v", "delay": "{}"}),
+        ("POST", "/v1/timers", {"topic": "t", "value": "v", "at": "{}"}),
+        ("POST", "/v1/timers", {"topic": "{}", "value": "v", "delay": 1}),
+        ("POST", "/v1/timers", {"topic": "t", "value": {"base64": "{}!"}, "delay": 1}),
+        ("POST", "/v1/timers", {"topic": "t", "value": {"{}": ""}, "delay": 1}),
+        ("POST", "/v1/timers/cancel", {"{}": 1}),
+    ],
+)
+async def test_a_sentence_does_not_repeat_a_long_text(method: str, path: str, body: Any) -> None:
+    name = "colour" * 1000  # in a path it must fit into a line of HTTP
+    text = None if body is None else json.dumps(body).replace("{}", name * 20)
+    async with console(SimCluster()) as client:
+        headers = {"Content-Type": "application/json"}
+        status, answer = await answer_of(client, method, path.format(name), data=text, headers=headers)
+    assert status in (400, 422) and len(json.dumps(answer)) < 2500, answer["detail"][:1000]

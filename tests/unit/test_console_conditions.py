@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
+from timers.console import timer_pages
 from timers.errors import ConditionsOffError, NoVerdictError, TimersError, UnacknowledgedError
 from timers.wire.verdict import VerdictMessage
 
-TIMER = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
+TIMER: dict[str, Any] = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
 ONE = "/v1/timer?id=one"
 NEW = {"If-None-Match": "*"}
 
@@ -90,7 +92,9 @@ async def test_a_timer_is_not_moved_if_another_request_comes_in_between_and_move
         ] == "condition-unsupported"
 
 
-async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_none() -> None:
+async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = SimCluster()
     async with console(cluster) as client:
         for _ in range(2):
@@ -99,16 +103,21 @@ async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_non
         assert (await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": "one"}, headers=NEW))[0] == 201
         assert (await answer_of(client, "DELETE", ONE))[0] == 200
         asked: list[str | None] = []
+        waits: list[float] = []
+        times = itertools.count(0, 2)
+        monkeypatch.setattr(timer_pages, "monotonic", lambda: next(times))
 
         async def cancelled_again(
             request: TimerRequest, timeout_s: float, condition: str | None = None, request_hash: bytes | None = None
         ) -> VerdictMessage:
             asked.append(condition)
+            waits.append(timeout_s)
             return VerdictMessage("one", "changed" if len(asked) > 1 else "exists", None, f"t/0/{len(asked)}")
 
         cluster.update = cancelled_again  # type: ignore[method-assign]
         assert (await answer_of(client, "PUT", ONE, json=TIMER, headers=NEW))[0] == 412
         assert asked == ["absent", "t/0/1", "t/0/2", "t/0/3", "t/0/4"], "it ends"
+        assert waits == [3, 1, 0, 0, 0], "all together wait no longer than the request says"
 
 
 async def test_a_key_sets_one_timer_whose_first_answer_is_repeated() -> None:
@@ -172,7 +181,9 @@ async def test_keys_of_two_users_are_two_keys_and_a_user_may_change_what_a_key_h
     ("method", "headers", "status", "code"),
     [
         ("POST", {"If-Match": '"t/0/1"'}, 501, "condition-unsupported"),
-        ("POST", {"If-None-Match": "*"}, 501, "condition-unsupported"),
+        ("POST", {"If-None-Match": "*"}, 400, "parameter-invalid"),
+        ("POST", {"If-None-Match": "t/0/1"}, 400, "parameter-invalid"),
+        ("PUT", {"If-Match": "t/0/1"}, 400, "parameter-invalid"),
         ("POST", {"If-Unmodified-Since": "Mon, 01 Jan 2029 00:00:00 GMT"}, 501, "condition-unsupported"),
         ("PUT", {"Idempotency-Key": "x"}, 501, "condition-unsupported"),
         ("PUT", {"If-Match": "*"}, 501, "condition-unsupported"),
@@ -234,3 +245,11 @@ async def test_what_is_not_known_is_not_said(failure: TimersError, status: int, 
 
 async def _no_answer(source: str) -> bytes | None:
     raise TimersError("no broker answers")
+
+
+async def test_a_timer_with_a_key_may_have_null_as_its_id() -> None:
+    async with console(SimCluster(), TIMERS_ID_TOPIC="sim-requests") as client:
+        body, key = {**TIMER, "id": None}, {"Idempotency-Key": "null"}
+        first = await answer_of(client, "POST", "/v1/timers", json=body, headers=key)
+        assert first[0] == 201 and first[1]["id"].startswith("key-")
+        assert await answer_of(client, "POST", "/v1/timers", json=body, headers=key) == first

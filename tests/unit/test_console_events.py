@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientError, web
 
 from tests.harness.sim_console import SimCluster, answer_of, console
+from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.fired import CallbackRecord
 from timers.console import event_pages, following
@@ -112,15 +118,85 @@ async def test_a_stream_ends_with_its_login(tmp_path: Path, monkeypatch: pytest.
         assert found[-1]["event"] == "ended" and "rights" in found[-1]["data"]["reason"]
 
 
+async def test_a_batch_that_is_sent_for_long_ends_with_its_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_CONSOLE_USERS_FILE=str(path)) as client:
+        async with client.get("/v1/events?topic=orders", headers=bearer("rob")) as response:
+            events = events_of(response)
+            await anext(events)
+            path.write_text(USERS.replace('name = "rob"', 'name = "rob"\ntopics = ["other"]'))
+            times = itertools.count(1_000_000, 6)
+            monkeypatch.setattr(event_pages, "monotonic", lambda: next(times))
+            cluster.follower.queue.put_nowait(([record(offset) for offset in range(100)], 0))
+            found = [event["event"] async for event in events]
+        assert found[-1] == "ended" and len(found) < 10
+
+
+async def test_a_client_that_takes_nothing_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_pages, "STALLED_S", 0.2)
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_QUERIES="values") as client, asyncio.timeout(DEADLINE_S):
+        async with client.get("/v1/events?topic=orders") as response:
+            for offset in range(30):
+                cluster.follower.queue.put_nowait(([record(offset, value=b"x" * 2**20)], 0))
+            while not cluster.follower.closed:
+                await asyncio.sleep(0.01)
+            with pytest.raises(ClientError):  # it is disconnected, and not only forgotten
+                await response.read()
+        assert cluster.follower.queue.qsize() > 0, "it was not sent everything"
+
+
+async def test_a_client_that_went_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = SimCluster()
+    write = web.StreamResponse.write
+
+    async def fail(self: web.StreamResponse, data: bytes) -> None:
+        if lost in data:
+            raise ConnectionResetError
+        await write(self, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", fail)
+    async with console(cluster) as client, asyncio.timeout(DEADLINE_S):
+        for lost in (b"event: began", b"event: ended"):
+            async with client.get("/v1/events?topic=orders") as response:
+                if lost == b"event: ended":
+                    cluster.follower.failure = TimersError("the topics cannot be read")
+                    cluster.follower.queue.put_nowait(([], 0))
+                assert b"ended" not in await response.read()
+            while not cluster.follower.closed:
+                await asyncio.sleep(0.01)
+        async with client.get("/metrics") as response:
+            assert 'route="events",status="500"' not in await response.text()
+    assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
+
+
 async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MAX_BYTES", 1000)
     follower = TopicsFollower.__new__(TopicsFollower)
     follower.forget_all()
     for offset in range(MAX_RECORDS + 50):
         follower.add(record(offset, value=b""))
     records, dropped = follower.take()
     assert (len(records), records[0].offset, dropped) == (MAX_RECORDS, 50, 50)
+    monkeypatch.setattr(following, "MAX_BYTES", 4000)
     for offset in range(3):
-        follower.add(record(offset, value=b"x" * 600))
+        follower.add(record(offset, value=b"x" * 2000))
     records, dropped = follower.take()
     assert ([each.offset for each in records], dropped) == ([2], 2)
+    for offset in range(20):
+        follower.add(replace(record(offset, value=b""), key=b"x" * 1000, headers=[("h", b"x" * 1000)]))
+    records, dropped = follower.take()
+    assert ([each.offset for each in records], dropped) == ([19], 19), "keys and headers are counted too"
+
+
+def test_the_size_of_a_record_counts_what_is_unpacked() -> None:
+    small = replace(record(0, value=b""), key=None, headers=[])
+    assert small.size == 0
+    assert replace(small, key=b"xx", value=b"yyy").size == 5
+    many = replace(small, headers=[("", None)] * 1000)
+    assert many.size > 1000 * sys.getsizeof(("", None)), "a header takes more memory than its bytes"

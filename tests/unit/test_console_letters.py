@@ -95,6 +95,16 @@ async def test_named_ones_are_retried_at_once_and_a_filter_takes_two_requests(cl
             assert (await retry(client, **body))[0] == 400, body
 
 
+async def test_a_confirmation_to_retry_does_not_cancel_timers(cluster: SimCluster) -> None:
+    async with console(cluster, TIMERS_ID_TOPIC="sim-requests") as client:
+        body = {"topic": "orders"}
+        retry = (await answer_of(client, "POST", "/v1/dead-letters/retry", json=body))[1]["confirm"]
+        cancel = (await answer_of(client, "POST", "/v1/timers/cancel", json=body))[1]["confirm"]
+        for path, confirm in (("/v1/timers/cancel", retry), ("/v1/dead-letters/retry", cancel)):
+            status, answer = await answer_of(client, "POST", path, json={**body, "confirm": confirm})
+            assert (status, answer["code"]) == (400, "cursor-invalid")
+
+
 async def test_a_user_sees_and_retries_the_letters_of_its_topics_only(cluster: SimCluster, tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     path.write_text(USERS)

@@ -10,6 +10,8 @@ import pytest
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
+from timers.console import scheduler_api
+from timers.console.cluster import WorkerAnswer
 
 SETTINGS = {
     "TIMERS_CONSOLE_SCHEDULER_API": "1",
@@ -116,3 +118,34 @@ async def test_they_are_off_by_default_and_behind_the_login(cluster: SimCluster,
         assert (await answer_of(client, "GET", "/schedules"))[0] == 401
         assert len((await answer_of(client, "GET", "/schedules", headers=bearer("rob")))[1]) == 3
         assert (await answer_of(client, "GET", "/schedules", headers=bearer("tenant")))[1] == []
+
+
+async def test_a_schedule_is_found_behind_many_others_and_by_its_seconds(cluster: SimCluster) -> None:
+    async with console(cluster, **SETTINGS) as client:
+        assert (await answer_of(client, "GET", "/api/scheduler/app/schedule/vid1-online"))[0] == 200
+        assert cluster.questions == [("/timer", {"id": "vid1-online", "value": "0"})], "it is looked up, not listed"
+        await ids(client, "epoch-from=1893456001&epoch-to=1893456001")
+        path, parameters = cluster.questions[-1]
+        assert (path, parameters["from"], parameters["to"]) == ("/timers", "1893456001", "1893456002")
+
+
+async def test_a_partition_that_does_not_answer_is_no_proof_that_there_is_no_schedule(cluster: SimCluster) -> None:
+    missing = [{"partition": "schedules/0", "reason": "the group is rebalancing"}]
+    cluster.answer = WorkerAnswer(200, {"timers": [], "missing": missing, "next": None})
+    async with console(cluster, **SETTINGS) as client:
+        for path in ("/schedules", "/api/stats", "/api/scheduler/app/schedules", "/api/scheduler/app/schedule/vid1"):
+            status, answer = await answer_of(client, "GET", path)
+            assert (status, answer["code"]) == (503, "worker-unreachable"), path
+
+
+async def test_a_search_ends_at_a_size_of_values_and_a_number_of_words(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = cluster._shown("vid1-online")
+    page = {"timers": [{**shown, "value": "v" * 1000}] * 10, "missing": [], "next": "1/schedules/0/1"}
+    cluster.answer = WorkerAnswer(200, page)
+    monkeypatch.setattr(scheduler_api, "MAX_VALUES_BYTES", 25_000)
+    async with console(cluster, **SETTINGS) as client:
+        assert len((await answer_of(client, "GET", "/schedules"))[1]) == 25
+        words = "%20".join(["-none"] * 1000 + ["none"])
+        assert len(await ids(client, f"schedule-id={words}")) == 25, "the words after the twentieth are ignored"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.console import health_pages
+from timers.config.settings import Settings
+from timers.console import health_pages, kafka_cluster
 from timers.console.cluster import WorkerAnswer
+from timers.console.kafka_cluster import KafkaCluster
+from timers.console.problems import Problem
 from timers.errors import (
     AccessError,
     NoVerdictError,
@@ -20,6 +24,8 @@ from timers.errors import (
     UnacknowledgedError,
     UnreachableError,
 )
+from timers.wire import future
+from timers.wire.formats import RequestRecord
 
 TIMER = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
 
@@ -42,8 +48,49 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
         assert (await answer_of(client, "DELETE", "/v1/timer", params={"id": "a/b ü"}))[0] == 200
         assert (await answer_of(client, "DELETE", "/v1/timer", params={"id": "a/b ü"}))[0] == 404
         assert (await answer_of(client, "GET", "/v1/timer", params={"id": "a/b ü"}))[0] == 404
+        status, answer = await answer_of(client, "GET", "/v1/timer/history", params={"id": "a/b ü"})
+        assert (status, answer["timer"], [each["what"] for each in answer["events"]]) == (200, None, ["cancelled"])
+        assert (await answer_of(client, "GET", "/v1/timer/history", params={"id": "never set"}))[0] == 404
         status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "new"}, json=TIMER)
         assert (status, answer["verdict"]) == (201, "unknown")
+
+
+async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SimCluster()
+    asked = 0
+
+    async def problems() -> list[str]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.2)
+        return ["no broker answers"]
+
+    monkeypatch.setattr(cluster, "problems", problems)
+    monkeypatch.setattr(health_pages, "READY_S", 0.1)  # the check takes longer
+    async with console(cluster) as client:
+        answers = await asyncio.gather(*(answer_of(client, "GET", "/v1/health/ready") for _ in range(5)))
+    assert {status for status, _ in answers} == {503}
+    assert asked == 1
+
+
+async def test_a_list_says_how_far_it_has_searched() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        cluster.answer = WorkerAnswer(200, {"timers": [], "missing": [], "next": "1896091200/t/0/7"})
+        _, answer = await answer_of(client, "GET", "/v1/timers?topic=rare")
+        assert answer["searched_to"] == 1896091200
+        cluster.answer = WorkerAnswer(200, {"timers": [], "missing": [], "next": None})
+        assert (await answer_of(client, "GET", f"/v1/timers?topic=rare&cursor={answer['next']}"))[1][
+            "searched_to"
+        ] is None
+
+
+async def test_a_long_wrong_name_is_cut() -> None:
+    async with console(SimCluster()) as client:
+        name = "x" * 100_000
+        for path in ("/v1/timers", "/v1/timers/cancel"):
+            status, answer = await answer_of(client, "POST", path, json={**TIMER, name: 1})
+            assert status in (400, 422) and len(answer["detail"]) < 1000
 
 
 async def test_a_new_due_time_changes_nothing_else() -> None:
@@ -221,6 +268,10 @@ async def test_what_a_worker_does_not_answer_is_said(monkeypatch: pytest.MonkeyP
             cluster.answer = WorkerAnswer(worker_status, {"error": "why"})
             status, answer = await answer_of(client, "GET", "/v1/timers")
             assert (answer["code"], answer["detail"]) == (expected, "why")
+        cluster.answer = WorkerAnswer(429, {"error": "too many"})
+        async with client.get("/v1/timers") as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+            assert (await response.json(content_type=None))["code"] == "busy"
         cluster.answer, cluster.worker_fails = None, True
         monkeypatch.setattr(health_pages, "READY_S", -1.0)
         assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
@@ -260,3 +311,23 @@ async def test_unknown_paths_methods_and_errors_are_problems(caplog: pytest.LogC
         async with client.get("/base/path/metrics") as response:
             assert 'timers_console_requests_total{route="setTimer",status="500"} 1.0' in await response.text()
             assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_request_that_is_larger_than_this_console_allows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, source = future.encode("orders", "k", b"x" * 3000), "timer-request-by-id/0/7"
+    record = RequestRecord(7, b"one", value, [("timer-due", b"1900000000")], 1_800_000_000_000)
+
+    async def read(*_: Any) -> dict[str, RequestRecord]:
+        return {source: record}
+
+    monkeypatch.setattr(kafka_cluster._Requests, "read", read)
+    for limit in (4000, 2000):
+        cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_MAX_REQUEST_BYTES": str(limit)}))
+        if limit > len(value):
+            found = await cluster.stored_request("one", source)
+            assert found is not None and found.value == b"x" * 3000
+        else:
+            with pytest.raises(Problem, match="TIMERS_MAX_REQUEST_BYTES of this console") as raised:
+                await cluster.stored_request("one", source)
+            assert raised.value.code == "value-too-large"
+        await cluster.close()

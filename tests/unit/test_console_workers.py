@@ -7,14 +7,15 @@ from collections import Counter
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestServer, unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
-from timers.console import worker_pages
+from timers.console import kafka_cluster, worker_pages
 from timers.console.fleet import may_be_asked
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.worker_metrics import quantile
+from timers.errors import QueryError
 from timers.kafka import topic_admin
 
 READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
@@ -73,6 +74,12 @@ def test_quantiles_of_buckets() -> None:
         ("http://127.0.0.1@evil.example", False),
         ("http://user@127.0.0.1", False),
         ("http://127.0.0.1:1/secret", False),
+        ("http://127.0.0.1:1?x=", False),
+        ("http://127.0.0.1:1/#x", False),
+        ("http://127.0.0.1\\@evil.example", False),
+        ("http://127.0.0.1\n.evil.example", False),
+        ("http://:x@127.0.0.1", False),
+        ("//127.0.0.1", False),
         ("file:///etc/passwd", False),
         ("http://[::1", False),
         ("http://127.0.0.1:99999999", False),
@@ -92,7 +99,7 @@ def test_only_addresses_that_the_operator_trusts_are_asked(url: str, allowed: bo
 
 async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = SimCluster()
-    monkeypatch.setattr(worker_pages, "MAX_COUNTING_S", 1000.0)
+    monkeypatch.setattr(worker_pages, "QUICK_S", 1000.0)
     async with console(cluster) as client:
         for number in range(1500):
             body = {"topic": "t", "value": "", "at": 1_900_000_000 + number, "id": f"{number:05}"}
@@ -101,7 +108,7 @@ async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch:
         _, whole = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert whole["complete"] and sum(each["timers"] for each in whole["counts"]) == 1500
         assert all(each["from"] % 3600 == 0 for each in whole["counts"])
-        monkeypatch.setattr(worker_pages, "MAX_COUNTING_S", -1.0)
+        monkeypatch.setattr(worker_pages, "QUICK_S", -1.0)
         _, first = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert first["complete"] is False and sum(each["timers"] for each in first["counts"]) == 1000
         _, second = await answer_of(client, "GET", f"/v1/pending?by=hour&cursor={first['next']}")
@@ -125,4 +132,19 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
         assert await cluster.problems() == await cluster.problems() == []
         assert "is no worker of timers" in (await cluster.problems())[0]
     assert "no worker answers" in (await cluster.problems())[0]
+    await cluster.close()
+
+
+async def test_an_error_names_the_worker_that_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.0)
+    gone, own = (f"http://127.0.0.1:{unused_port()}" for _ in range(2))
+    cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": own}))
+    with pytest.raises(QueryError, match=f"at {gone} ") as raised:
+        await cluster.worker_page(gone, "/health/ready")
+    assert own not in str(raised.value) and "TIMERS_WORKER_URL" not in str(raised.value)
+    with pytest.raises(QueryError, match=f"at {own} .*TIMERS_WORKER_URL"):
+        await cluster.ask("/timers", {})
+    for odd in ("http://[::1", "http://127.0.0.1:99999999", "http://a b:x", "", "worker"):
+        with pytest.raises(QueryError, match="is no address of a worker"):
+            await cluster.worker_page(odd, "/health/ready")
     await cluster.close()

@@ -12,6 +12,7 @@ import pytest
 from tests.harness.sim_console import console
 from tests.unit.test_web_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
 from timers.console import bulk_pages
+from timers.errors import PublishError
 
 
 async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
@@ -85,6 +86,18 @@ async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyP
             assert ("data-next-step" in text) == (cancelled is not None)
             assert re.sub("<.*?>", "", text).strip().startswith(cancelled or "50 timers are cancelled")
         assert set(cluster.timers) == {"keep", HOSTILE}
+        cluster.timers["order-1"] = cluster.timers["order-2"] = cluster.timers["keep"]
+        cancel = cluster.cancel
+
+        async def fail(id: str, *rest: Any) -> Any:
+            if id == "order-2":
+                raise PublishError("the brokers refuse it")
+            return await cancel(id, *rest)
+
+        monkeypatch.setattr(cluster, "cancel", fail)
+        failed = await post(client, form)
+        assert "publish-refused" in failed and "<strong>41</strong>" in failed, "what was cancelled is counted"
+        del cluster.timers["order-2"]
         await post(client, {"prefix": "keep", "confirm": form["confirm"]})
     assert set(cluster.timers) == {"keep", HOSTILE}, "a confirmation counts for its own filter only"
     async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:

@@ -100,6 +100,16 @@ async def test_what_senders_choose_is_shown_as_text() -> None:
             assert response.status == 404 and "<b>x" not in await response.text()
 
 
+async def test_the_page_of_a_cancelled_timer_says_what_happened() -> None:
+    cluster = cluster_with()
+    cluster.sources["order-1"] = "sim-requests/0/7"
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timer?id=order-1")
+        assert 'class="badge amber">cancelled</span>' in text and "verdict: cancelled" in text
+        assert "Cancel this timer" not in text
+        assert "there is no timer" in unescape(await text_of(client, "/timer?id=order-2", 404))
+
+
 async def test_a_value_is_shown_on_demand_and_escaped() -> None:
     async with console(cluster_with("order-1"), **IDS) as client:
         assert "Show the value" in await text_of(client, "/timer?id=order-1")
@@ -276,6 +286,10 @@ async def test_one_or_all_that_match_are_retried_after_a_confirmation() -> None:
         async with client.post("/dead-letters/retry", data={**filter_, "confirm": confirm}, headers=PART) as response:
             assert "<strong>2</strong> dead letters were retried" in await response.text()
         assert len(cluster.retried) == 3
+        for kept, shown in (("7", 9), ("x", 2), ("9" * 5000, 2), ("-1", 2)):
+            step = {**filter_, "confirm": confirm, "published": kept}
+            async with client.post("/dead-letters/retry", data=step, headers=PART) as response:
+                assert f"<strong>{shown}</strong> dead letters were retried" in await response.text(), kept
         async with client.post("/dead-letters/retry", data=filter_, headers=HTML) as response:
             assert response.status == 403
 

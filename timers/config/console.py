@@ -59,7 +59,7 @@ class ConsoleDeclarations:
     console_proxies: tuple[str, ...] = setting(
         variables.networks,
         "Addresses or networks of the proxies whose header TIMERS_CONSOLE_PROXY_HEADER is a login. The proxy must "
-        "remove this header from the requests of its clients.",
+        "remove this header from the requests of its clients, and append the address of its client to X-Forwarded-For.",
         default=(),
         unit="address or network,...",
     )

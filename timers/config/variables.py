@@ -168,7 +168,8 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 def url(env: str, value: str) -> str:
     """Parse the URL of a web server, without a path."""
-    if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
+    found = re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?", value)
+    if not found or int(found[2] or 0) > 65535:
         raise invalid(env, value, "http://host:port (try http://127.0.0.1:6066)")
     return value.rstrip("/")
 

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Iterator
 from time import monotonic
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -21,6 +22,8 @@ from timers.console.rates import Rates
 from timers.console.routes import OPERATOR, READER
 from timers.console.users import Principal, Users
 from timers.errors import SettingsError
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +95,6 @@ class Access:
     public = Principal("")
     """The user of routes without a login."""
 
-    @property
-    def has_login(self) -> bool:
-        """Whether users must log in."""
-        return self._users is not None
-
     # ---- host and origin --------------------------------------------------------------------------------------------
 
     def check_host(self, request: web.Request) -> None:
@@ -167,7 +165,7 @@ class Access:
             raise _unknown() from None
         user = users.by_name.get(name)
         known = None if user is None else user.password
-        if colon and await self._is_right(request.remote or "", name, password, known):
+        if colon and await self._is_right(self.client_address(request), name, password, known):
             return user
         raise _unknown()
 
@@ -202,11 +200,26 @@ class Access:
 
     def _is_proxy(self, request: web.Request) -> bool:
         peer = request.transport.get_extra_info("peername") if request.transport else None
-        if not peer:
-            return False
-        address = ipaddress.ip_address(peer[0].partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        return any(mapped in network for network in self._networks)
+        address = _address(peer[0]) if peer else None
+        return address is not None and self._is_trusted(address)
+
+    def _is_trusted(self, address: _Address) -> bool:
+        return any(address in network for network in self._networks)
+
+    def client_address(self, request: web.Request) -> str:
+        """The address that a request comes from; that of the proxy if a trusted proxy does not name its client."""
+        found = request.remote or ""
+        if not self._networks or not self._is_proxy(request):
+            return found
+        named = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
+        for text in reversed(named):  # each proxy appends its client; before that is what a client has written itself
+            address = _address(text.strip())
+            if address is None:
+                break
+            found = str(address)
+            if not self._is_trusted(address):
+                break
+        return found
 
     def _read_users(self) -> None:
         """Read the file of users if it has changed. A wrong file does not replace the users that were read."""
@@ -231,6 +244,19 @@ def too_many(wait_s: float, why: str) -> Problem:
     """The answer to a user who must wait."""
     seconds = max(1, math.ceil(wait_s))
     return Problem("rate-limited", f"{why}: wait {seconds} s", {"Retry-After": str(seconds)})
+
+
+def _address(text: str) -> _Address | None:
+    """An address, which may have a port; None if the text is none."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _unknown() -> Problem:

@@ -13,6 +13,7 @@ from typing import Any
 
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
+from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, UNDECIDED, ask, publish_problem
 from timers.console.write_log import record_ids
 from timers.core.operation import ALREADY_FIRED, CANCELLED, UNKNOWN
@@ -21,7 +22,6 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Timer
 
-CONFIRM_S = 600.0
 MAX_COUNTING_S = 2.0
 MAX_STEP_S = 5.0
 SAMPLE = 10
@@ -50,15 +50,18 @@ async def cancel_timers(call: Call) -> Reply:
         raise Problem("topic-forbidden", f"you may not cancel timers of topic {topic!r}")
     if not call.console.settings.id_topic:
         raise Problem("ids-off", "TIMERS_ID_TOPIC is empty, so no timer can be cancelled")
-    purpose, now_s = f"confirmation of {sorted(selection.items())}", call.console.now_s()
+    purpose, now_s = f"confirmation to cancel {sorted(selection.items())}", call.console.now_s()
     if "confirm" not in call.body:
         counted = await _count(call, selection)
         return Reply({**counted, "confirm": call.console.signer.sign(purpose, call.user, None, now_s + CONFIRM_S)})
     signer = call.console.signer
     position = signer.open(purpose, call.user, call.body["confirm"], now_s)
-    verdicts, following = await _step(call, selection, position)
+    verdicts, following, problem = await _step(call, selection, position)
     counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, UNKNOWN, UNDECIDED, "left_out")}
-    again = following and signer.sign(purpose, call.user, following, now_s + CURSOR_S)
+    is_last = following is None and problem is None
+    again = None if is_last else signer.sign(purpose, call.user, following, now_s + CURSOR_S)
+    if problem is not None:
+        raise problem.with_more(verdicts=counts, next=again)
     return Reply({"verdicts": counts, "next": again})
 
 
@@ -80,30 +83,44 @@ async def _count(call: Call, selection: dict[str, Any]) -> dict[str, Any]:
     return {"matching": matching, "at_least": not whole, "left_out": left_out, "sample": sample, "missing": missing}
 
 
-async def _step(call: Call, selection: dict[str, Any], following: Any) -> tuple[Counter[str], Any]:
-    """Cancel timers for five seconds. Returns the number of each verdict, and where the next step begins."""
+async def _step(call: Call, selection: dict[str, Any], position: Any) -> tuple[Counter[str], Any, Problem | None]:
+    """Cancel timers for five seconds.
+
+    Returns:
+        The number of each verdict, where the next step begins, and why this one ended early. A page that could not be
+        cancelled whole is the first of the next step: those of its timers that are cancelled are not listed again.
+    """
     verdicts: Counter[str] = Counter()
     end_s = monotonic() + MAX_STEP_S
     while True:
-        timers, following, missing = await _page(call, selection, following, AT_ONCE)
-        if missing:
-            raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
-        ids = [timer["id"] for timer in timers if _is_cancellable(call, timer)]
+        try:
+            timers, following, missing = await _page(call, selection, position, AT_ONCE)
+            if missing:
+                raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
+            ids = [timer["id"] for timer in timers if _is_cancellable(call, timer)]
+            if ids:
+                await record_ids(call, ids)
+        except Problem as problem:
+            return verdicts, position, problem
+        results = await asyncio.gather(*(_cancel(call, id) for id in ids))
+        verdicts.update(each for each in results if isinstance(each, str))
+        for each in results:
+            if isinstance(each, Problem):
+                return verdicts, position, each
         verdicts["left_out"] += len(timers) - len(ids)
-        if ids:
-            await record_ids(call, ids)
-            verdicts.update(await asyncio.gather(*(_cancel(call, id) for id in ids)))
-        if following is None or monotonic() > end_s:
-            return verdicts, following
+        position = following
+        if position is None or monotonic() > end_s:
+            return verdicts, position, None
 
 
-async def _cancel(call: Call, id: str) -> str:
+async def _cancel(call: Call, id: str) -> str | Problem:
+    """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
     try:
         return (await call.console.cluster.cancel(id, VERDICT_S)).verdict
     except NoVerdictError:
         return UNDECIDED
     except TimersError as error:
-        raise publish_problem(error, id) from None
+        return publish_problem(error, id)
 
 
 async def _page(

@@ -40,6 +40,8 @@ class Call:
     parameters: Mapping[str, Any]
     body: Mapping[str, Any]
     base_path: str
+    address: str
+    """Where the request comes from; behind a proxy, the address that the proxy names."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def read(settings: Settings, topic: str, limit: int) -> CallbackLags:
         TimersError: it cannot be read.
     """
     end_s = monotonic() + MAX_READING_S
-    offsets = TopicOffsets(settings)
+    offsets = TopicOffsets(settings, connection.TIMEOUT_S)
     if topic not in offsets.existing([topic]):
         raise Problem("not-found", f"topic {topic!r} does not exist")
     starts, ends = offsets.starts([topic])[topic], offsets.ends([topic])[topic]

@@ -14,6 +14,9 @@ from typing import Any
 from timers.console.problems import Problem
 from timers.console.routes import Route
 
+SHOWN = 100
+"""Characters that a sentence repeats of what a user sent."""
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -34,7 +37,7 @@ def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for name, text in given:
         if name not in known:
-            raise Problem("parameter-invalid", f"there is no parameter {name!r}: {_meant(name, known)}")
+            raise Problem("parameter-invalid", f"there is no parameter {name[:SHOWN]!r}: {_meant(name, known)}")
         schema = known[name].schema
         if schema["type"] == "array":
             found.setdefault(name, []).append(text)
@@ -104,7 +107,7 @@ def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str
     fields = schema["properties"]
     for each in value:
         if each not in fields:
-            raise Problem("parameter-invalid", f"{name} has no field {each!r}: {_meant(each, fields)}")
+            raise Problem("parameter-invalid", f"{name} has no field {each[:SHOWN]!r}: {_meant(each, fields)}")
         check(fields[each], value[each], each)
     for each in schema.get("required", ()):
         if each not in value:
@@ -112,10 +115,10 @@ def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str
 
 
 def _wrong(name: str, value: Any, expected: str) -> Problem:
-    return Problem("parameter-invalid", f"{name}={str(value)[:100]!r} is not {expected}")
+    return Problem("parameter-invalid", f"{name}={str(value)[:SHOWN]!r} is not {expected}")
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1)
+    nearest = difflib.get_close_matches(name[:SHOWN], names, n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(names) or 'none'}"

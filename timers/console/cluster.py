@@ -95,8 +95,8 @@ class Cluster(Protocol):
     async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
         """Publish the requests of dead letters again, or say what that would do."""
 
-    async def history(self, id: str, timer: dict[str, Any]) -> History:
-        """What the topics say about a timer that a worker has described."""
+    async def history(self, id: str, timer: dict[str, Any] | None) -> History:
+        """What the topics say about a timer that a worker has described, or with None about an id that none knows."""
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
         """The request of a timer with an id, as its topic has it; None if the topic no longer has it."""

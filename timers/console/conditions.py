@@ -25,6 +25,9 @@ IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempot
 ALL = (IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY, "If-Unmodified-Since")
 """Headers that must not be ignored: a change without its condition is another change."""
 
+_ETAGS = re.compile(r'\*|(W/)?"[^"]*"([ \t]*,[ \t]*(W/)?"[^"]*")*')
+"""Values of these headers that HTTP knows."""
+
 _KEY = re.compile(r"[ -~]{1,255}")
 
 
@@ -48,6 +51,11 @@ class Mark(NamedTuple):
         return f"{self.key}/{self.body}".encode()
 
 
+def _code(text: str) -> str:
+    """The code of the problem of a header that is none of those that the engine judges."""
+    return "condition-unsupported" if _ETAGS.fullmatch(text) else "parameter-invalid"
+
+
 def condition(request: web.Request) -> str | None:
     """The condition of a request, as the header ``timer-if`` has it; None: it has none.
 
@@ -62,11 +70,11 @@ def condition(request: web.Request) -> str | None:
     text = _only(request, given[0])
     if given == [IF_NONE_MATCH]:
         if text != "*":
-            raise Problem("condition-unsupported", f"{IF_NONE_MATCH} of a change is *, not {text[:100]!r}")
+            raise Problem(_code(text), f"{IF_NONE_MATCH} of a change is *, not {text[:100]!r}")
         return ABSENT
     tag = re.fullmatch(r'(W/)?"([^"]*)"', text)
     if tag is None:
-        raise Problem("condition-unsupported", f"{IF_MATCH} names one ETag, in quotes, and not {text[:100]!r}")
+        raise Problem(_code(text), f"{IF_MATCH} names one ETag, in quotes, and not {text[:100]!r}")
     if tag[1] or parse_source(tag[2]) is None:
         raise Problem("changed", f"no version of a timer has the ETag {text[:100]}")
     return tag[2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -14,17 +16,20 @@ from aiohttp import web
 from timers.client.fired import CallbackRecord
 from timers.console.call import Call, Handler
 from timers.console.cluster import Follower
+from timers.console.following import MAX_PARTITIONS
 from timers.console.problems import Problem
 from timers.console.users import Principal
 from timers.errors import TimersError
 
 MAX_STREAMS = 32
 MAX_STREAMS_OF_A_USER = 8
-MAX_PARTITIONS = 256
-"""Each event has an offset of each partition of its stream, from which the stream can go on."""
-
 CHECK_S = 10.0
-"""After this time without an event, a comment is sent and the login is checked."""
+"""After this time the login is checked, and a comment is sent."""
+
+STALLED_S = 10.0
+"""A client that does not take a piece of an event in this time is disconnected: it would keep a place for a stream."""
+
+_PIECE_BYTES = 64 * 1024
 
 MAX_STREAM_S = 3600.0
 """Then the stream ends; the browser connects again, with the id of the last event."""
@@ -98,6 +103,8 @@ class _Stream:
         self._topics = sorted(set(call.parameters["topic"]))
         self._thinning = Thinning(call.parameters.get("per_s"))
         self._shows_values = call.user.values and call.console.settings.queries == "values"
+        self._response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._checked_s = 0.0
 
     async def run(self) -> web.StreamResponse:
         """Send events until the client goes, its login ends, or an hour is over."""
@@ -110,39 +117,58 @@ class _Stream:
         except TimersError as error:
             raise Problem("brokers-unreachable", str(error)) from None
         try:
-            if sum(map(len, follower.positions)) > MAX_PARTITIONS:
-                raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
             return await self._send_all(follower)
         finally:
             await follower.close()
 
     async def _send_all(self, follower: Follower) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        response.content_type = "text/event-stream"
-        await response.prepare(self._call.request)
-        # The id at the beginning: without it a stream that breaks before its first event would lose what came since.
-        await response.write(b"retry: %d\n" % RETRY_MS + _event("began", {}, self._id(follower)))
-        checked_s = begun_s = monotonic()
-        try:
-            while monotonic() - begun_s < MAX_STREAM_S:
-                records, dropped = await follower.next(WINDOW_S if self._thinning.skipped else CHECK_S)
-                if dropped:
-                    await response.write(_event("dropped", {"count": dropped}))
-                for record in records:
-                    await self._send(response, follower, record)
-                if told := self._thinning.told(monotonic()):
-                    await response.write(_event("skipped", told, self._id(follower)))
-                if monotonic() - checked_s >= CHECK_S:
-                    checked_s = monotonic()
-                    await self._check_login()
-                    await response.write(b": still here\n\n")
-        except (Problem, TimersError) as error:
-            await response.write(_event("ended", {"reason": str(error)}))
-        except ConnectionError:
-            pass
-        return response
+        self._response.content_type = "text/event-stream"
+        with suppress(ConnectionError):  # the client is gone
+            await self._response.prepare(self._call.request)
+            # The id at the beginning: a stream that breaks before its first event would else lose what came since.
+            await self._write(b"retry: %d\n" % RETRY_MS + _event("began", {}, self._id(follower)))
+            try:
+                await self._send_until_end(follower)
+            except (Problem, TimersError) as error:
+                await self._write(_event("ended", {"reason": str(error)}))
+        return self._response
 
-    async def _send(self, response: web.StreamResponse, follower: Follower, record: CallbackRecord) -> None:
+    async def _send_until_end(self, follower: Follower) -> None:
+        self._checked_s = begun_s = monotonic()
+        while monotonic() - begun_s < MAX_STREAM_S:
+            records, dropped = await follower.next(WINDOW_S if self._thinning.skipped else CHECK_S)
+            if dropped:
+                await self._write(_event("dropped", {"count": dropped}))
+            for record in records:
+                await self._check_from_time_to_time()  # a slow client may take long for one batch
+                await self._send(follower, record)
+            if told := self._thinning.told(monotonic()):
+                await self._write(_event("skipped", told, self._id(follower)))
+            await self._check_from_time_to_time()
+
+    async def _check_from_time_to_time(self) -> None:
+        if monotonic() - self._checked_s >= CHECK_S:
+            self._checked_s = monotonic()
+            await self._check_login()
+            await self._write(b": still here\n\n")
+
+    async def _write(self, data: bytes) -> None:
+        """Write in pieces, so that a client that takes one of them in time is only slow.
+
+        Raises:
+            ConnectionError: the client is gone, or is disconnected because it takes nothing.
+        """
+        for begin in range(0, len(data), _PIECE_BYTES):
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await self._response.write(data[begin : begin + _PIECE_BYTES])
+            except TimeoutError:
+                transport = self._call.request.transport
+                if transport is not None:
+                    transport.abort()
+                raise ConnectionAbortedError(f"the client has taken nothing for {STALLED_S:.0f} s") from None
+
+    async def _send(self, follower: Follower, record: CallbackRecord) -> None:
         number = self._topics.index(record.topic)
         follower.positions[number][record.partition] = record.offset + 1
         if record.due_s is None:  # another record on the topic, which is not ours to show
@@ -154,7 +180,7 @@ class _Stream:
             del fields["value"]
             fields["headers"] = [name for name, _ in record.headers]
         fields["value_bytes"] = len(record.value or b"")
-        await response.write(_event("fired", fields, self._id(follower)))
+        await self._write(_event("fired", fields, self._id(follower)))
 
     async def _check_login(self) -> None:
         user = await self._check_again(self._call.request)

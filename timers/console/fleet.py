@@ -7,7 +7,8 @@ operator trusts: those of this machine, that of ``TIMERS_WORKER_URL``, and ``TIM
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit
+
+from yarl import URL
 
 from timers.config.settings import Settings
 from timers.console.cluster import FoundWorker
@@ -40,17 +41,19 @@ def find(settings: Settings) -> list[FoundWorker]:
 def may_be_asked(settings: Settings, url: str) -> bool:
     """Whether the console may send requests to this address."""
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        address = URL(url)  # judged with the parser by which it is asked
     except ValueError:
         return False
-    if parts.scheme not in ("http", "https") or not host or parts.username is not None or parts.path.strip("/"):
+    host = address.raw_host
+    if address.scheme not in ("http", "https") or not host or address.raw_user or address.raw_password:
         return False
-    if host == urlsplit(settings.query_url).hostname:
+    if address.raw_path.strip("/") or address.raw_query_string or address.raw_fragment:
+        return False
+    if host == URL(settings.query_url).raw_host:
         return True
     try:
-        address = ipaddress.ip_address(host)
+        ip = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
     networks = map(ipaddress.ip_network, settings.console_workers)
-    return address.is_loopback or any(address in network for network in networks)
+    return ip.is_loopback or any(ip in network for network in networks)

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
 
 from confluent_kafka import KafkaException, TopicPartition
 
@@ -16,9 +18,15 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import reader
 
+MAX_PARTITIONS = 256
+"""Each event has an offset of each partition of its stream, from which the stream can go on."""
+
 MAX_RECORDS = 1000
 MAX_BYTES = 8 * 1024 * 1024
 """Limits of what waits for a slow reader. Above one of them the oldest records are dropped, and counted."""
+
+OPENING_S = 15.0
+"""How long the ends of all partitions are looked for."""
 
 _POLL_S = 0.2
 _BATCH = 200
@@ -30,12 +38,10 @@ class TopicsFollower:
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
         self.positions: list[list[int]] = []
         self._topics = topics
+        self._properties = connection.librdkafka(settings)
         self._reports = connection.ErrorReports(settings)
-        self._consumer = reader(
-            {**connection.librdkafka(settings), "error_cb": self._reports, "queued.max.messages.kbytes": 4096}
-        )
         self._loop = asyncio.get_running_loop()
-        self._arrived = asyncio.Event()
+        self._arrived, self._closed = asyncio.Event(), asyncio.Event()
         self._lock = threading.Lock()
         self.forget_all()
         self._failure: TimersError | None = None
@@ -46,17 +52,21 @@ class TopicsFollower:
         """Begin at these offsets, or with what comes from now on. Blocks.
 
         Raises:
-            Problem: a topic does not exist.
+            Problem: a topic does not exist, or the topics have too many partitions.
             TimersError: it cannot be read.
         """
+        self._consumer = reader({**self._properties, "error_cb": self._reports, "queued.max.messages.kbytes": 4096})
         try:
-            for number, topic in enumerate(self._topics):
-                count = connection.partitions_of(self._consumer, self._reports, topic)
-                if not count:
-                    raise Problem("not-found", f"topic {topic!r} does not exist")
+            end_s = monotonic() + OPENING_S
+            counts = self._count_partitions(end_s)
+            for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
                 given = positions[number] if positions and number < len(positions) else ()
                 offsets = [
-                    given[partition] if partition < len(given) else self._end(topic, partition) if not given else 0
+                    given[partition]
+                    if partition < len(given)
+                    else self._end(topic, partition, end_s)
+                    if not given
+                    else 0
                     for partition in range(count)
                 ]
                 self.positions.append(offsets)
@@ -75,9 +85,23 @@ class TopicsFollower:
             raise
         self._thread.start()
 
-    def _end(self, topic: str, partition: int) -> int:
+    def _count_partitions(self, end_s: float) -> list[int]:
+        """The number of partitions of each topic."""
+        counts = []
+        for topic in self._topics:
+            count = connection.partitions_of(self._consumer, self._reports, topic, _left_s(end_s))
+            if not count:
+                raise Problem("not-found", f"topic {topic!r} does not exist")
+            counts.append(count)
+        if sum(counts) > MAX_PARTITIONS:
+            raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
+        return counts
+
+    def _end(self, topic: str, partition: int, end_s: float) -> int:
         place = TopicPartition(topic, partition)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=connection.TIMEOUT_S, cached=False)
+        _, end = connection.while_moving(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=_left_s(end_s), cached=False), _left_s(end_s)
+        )
         return int(end)
 
     async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
@@ -102,11 +126,23 @@ class TopicsFollower:
         return records, dropped
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading, and wait until the consumer is closed."""
+        self.stop()
+        await self._closed.wait()
+
+    def stop(self) -> None:
+        """Stop reading soon. Thread-safe."""
         self._ended.set()
-        await asyncio.to_thread(self._thread.join)
 
     def _read(self) -> None:
+        try:
+            self._poll()
+        finally:
+            self._consumer.close()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _poll(self) -> None:
         while not self._ended.is_set():
             first = self._consumer.poll(_POLL_S)
             messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
@@ -122,7 +158,6 @@ class TopicsFollower:
                 self._loop.call_soon_threadsafe(self._arrived.set)
             if failed:
                 break
-        self._consumer.close()
 
     def forget_all(self) -> None:
         """Begin with nothing."""
@@ -138,7 +173,12 @@ class TopicsFollower:
     def add(self, record: CallbackRecord) -> None:
         """Keep a record for the reader, and drop the oldest ones above the limits."""
         self._records.append(record)
-        self._bytes += len(record.value or b"")
+        self._bytes += record.size
         while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
-            self._bytes -= len(self._records.popleft().value or b"")
+            self._bytes -= self._records.popleft().size
             self._dropped += 1
+
+
+def _left_s(end_s: float) -> float:
+    """Seconds that one request to the brokers may take."""
+    return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))

@@ -27,7 +27,8 @@ def handlers(metrics: ConsoleMetrics, document: dict[str, Any]) -> dict[str, Han
     async def ready(call: Call) -> Reply:
         async with checking:  # anyone may ask, so the brokers are asked once in two seconds
             if not checked or monotonic() > checked[-1][0] + READY_S:
-                checked[:] = [(monotonic(), await call.console.cluster.problems())]
+                problems = await call.console.cluster.problems()  # this may take longer than the result is shown
+                checked[:] = [(monotonic(), problems)]
         reasons = checked[-1][1]
         return Reply({"ready": not reasons, "reasons": reasons}, _UNAVAILABLE if reasons else 200)
 

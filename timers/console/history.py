@@ -1,11 +1,14 @@
 """Reads what the topics say about one timer: its requests, verdicts, dead letters and its firing. Its functions block.
 
 Each topic is read for a limited time. The history says which topics were not read, or not wholly, and why.
+
+A worker forgets a cancelled timer at once, and a fired one after some time. Then the topic of timers with ids is read
+for records with this id as key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -23,15 +26,19 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.request_formats import enabled_formats
 from timers.wire import headers as h
 from timers.wire import topics, verdict
-from timers.wire.formats import RequestRecord
+from timers.wire.formats import RequestFormat, RequestRecord
+from timers.wire.key_partition import partition_of
 
 MAX_READING_S = 3.0
-"""Time for each topic."""
+"""Time for all partitions of a topic together."""
 
 MAX_RECORDS = 50_000
 """Newest records of a partition that are read."""
 
 _MAX_LAG_MS = 3_600_000
+
+_FETCH_WAIT_MS = 10
+"""How long a broker keeps a request for records at the end of a partition. Reading waits for it in each partition."""
 
 
 class History(NamedTuple):
@@ -40,31 +47,48 @@ class History(NamedTuple):
     events: list[dict[str, Any]]
     unread: list[dict[str, str]]
     """Topics that were not read wholly, and why."""
+    callback_topics: frozenset[str] = frozenset()
+    """Where the versions that were read call back."""
 
 
-def read(settings: Settings, id: str, timer: dict[str, Any]) -> History:
+def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
     """The history of a timer.
 
     Args:
         id: as it was asked for.
-        timer: what a worker says about it: at least ``source``.
+        timer: what a worker says about it: at least ``source``; None: no worker knows it.
+
+    Raises:
+        TimersError: no broker answers; or no worker knows the timer, and its requests cannot be read.
     """
     history = _Reading(settings, id, timer)
-    for step in (history.read_requests, history.read_verdicts, history.read_letters, history.read_firings):
-        step()
-    return History(sorted(history.events, key=lambda event: event["at_ms"]), history.unread)
+    history.read_requests()
+    if history.has_requests or timer is not None:
+        for step in (history.read_verdicts, history.read_letters, history.read_firing):
+            step()
+    elif history.failure is not None:
+        raise history.failure
+    events = sorted(history.events, key=lambda event: event["at_ms"])
+    return History(events, history.unread, frozenset(history.callback_topics))
 
 
 class _Reading:
-    def __init__(self, settings: Settings, id: str, timer: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings, id: str, timer: dict[str, Any] | None) -> None:
         self._settings = settings
         self._id = id.encode(errors="surrogateescape")
-        self._timer = timer
-        self._place = topics.parse_source(timer["source"])
-        self._offsets = TopicOffsets(settings)
+        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S)
         self._reports = connection.ErrorReports(settings)
-        self._sources = {timer["source"]}
-        self._target = timer.get("topic")
+        # Of the latest version. A worker does not remember all of it after the firing.
+        self._source: str | None = timer["source"] if timer else None
+        self._due_s: int | None = timer.get("due") if timer else None
+        self._target: str | None = timer.get("topic") if timer else None
+        self._is_known = timer is not None
+        self._key = b""
+        self._sources = {self._source} if self._source else set()
+        self._has_id = timer is None
+        self.has_requests = False
+        self.callback_topics: set[str] = set()
+        self.failure: TimersError | None = None
         self.events: list[dict[str, Any]] = []
         self.unread: list[dict[str, str]] = []
 
@@ -73,31 +97,54 @@ class _Reading:
     def read_requests(self) -> None:
         """The request, and for a timer with an id its other versions and cancels."""
         formats = enabled_formats(self._settings)
-        if self._place is None or self._place[0] not in formats:
+        if self._source is None:
+            if self._settings.id_topic:
+                self._find_versions(self._settings.id_topic, formats[self._settings.id_topic])
             return
-        topic, partition, offset = self._place
+        place = topics.parse_source(self._source)
+        if place is None or place[0] not in formats:
+            return
+        topic, partition, offset = place
         request_format = formats[topic]
-        first = None if request_format.has_ids else offset
-        for message in self._scan(topic, [partition], first, None if first is None else offset + 1):
-            if message.offset() != offset and message.key() != self._id:
-                continue
-            timestamp_ms = message.timestamp()[1]
-            sent = RequestRecord(
-                message.offset() or 0, message.key(), message.value(), headers_of(message), timestamp_ms
-            )
-            decoded = request_format.read(sent)
-            what = "rejected" if decoded.rejected else "set" if decoded.rows else "cancel"
-            source = topics.source(topic, partition, message.offset() or 0)
-            self._sources.add(source)
-            for rows in decoded.rows.values() if source == self._timer["source"] else ():
-                self._target = rows[0][1]  # a worker does not remember it after the firing
-            self._add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
+        self._has_id = request_format.has_ids
+        if self._has_id:
+            self._read_versions(topic, [partition], request_format)
+            return
+        for message in self._scan(topic, {partition: offset}, offset + 1):
+            self._add_request(topic, message, request_format)
+
+    def _find_versions(self, topic: str, request_format: RequestFormat) -> None:
+        """The versions of an id of which only the name is known."""
+        partitions = self._offsets.partitions(topic) if self._offsets.existing([topic]) else []
+        self._read_versions(topic, _likely_first(partitions, self._id), request_format)
+
+    def _read_versions(self, topic: str, partitions: Sequence[int], request_format: RequestFormat) -> None:
+        """Read partitions until one has had versions: all of an id are on one."""
+        latest = self._source
+        for message in self._scan(topic, dict.fromkeys(partitions), enough=lambda: self.has_requests):
+            if message.key() == self._id or topics.source(topic, *_place(message)) == latest:
+                self._add_request(topic, message, request_format)
+
+    def _add_request(self, topic: str, message: Message, request_format: RequestFormat) -> None:
+        (partition, offset), timestamp_ms = _place(message), message.timestamp()[1]
+        source = topics.source(topic, partition, offset)
+        sent = RequestRecord(offset, message.key(), message.value(), headers_of(message), timestamp_ms)
+        decoded = request_format.read(sent)
+        what = "rejected" if decoded.rejected else "set" if decoded.rows else "cancel"
+        self.has_requests = True
+        self._sources.add(source)
+        for due_s, ((_, target, key, *_rest),) in decoded.rows.items():
+            self.callback_topics.add(target)
+            if not self._is_known or source == self._source:
+                self._source, self._due_s, self._target = source, due_s, target
+                self._key = key.encode() if isinstance(key, str) else key or b""
+        self._add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
 
     def read_verdicts(self) -> None:
         """The verdicts on cancels and updates of this id."""
-        if not self._settings.has_ids or self._place is None or self._place[0] == self._settings.request_topic:
+        if not (self._settings.has_ids and self._has_id):
             return
-        for message in self._scan(self._settings.verdict_topic, None, None, None):
+        for message in self._scan(self._settings.verdict_topic):
             if message.key() == self._id:
                 try:
                     outcome = verdict.decode(message.value() or b"")
@@ -122,9 +169,9 @@ class _Reading:
         if page.ends:
             self._miss(self._settings.dead_letter_topic, "it has more dead letters than could be read in time")
 
-    def read_firings(self) -> None:
-        """The callbacks in the hour after the due second."""
-        topic, due_s = self._target, self._timer.get("due")
+    def read_firing(self) -> None:
+        """The callback of the latest version, in the hour after its due second."""
+        topic, due_s = self._target, self._due_s
         if topic is None or due_s is None or due_s > Clock().now_s():
             return
         try:
@@ -135,16 +182,14 @@ class _Reading:
         if first is None:
             self._miss(topic, "it does not exist")
             return
-        for partition, start in first.items():
-            for message in self._scan(topic, [partition], start, None):
-                headers, timestamp_ms = headers_of(message), message.timestamp()[1]
-                named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
-                if (source := named.decode(errors="replace")) in self._sources:
-                    where = topics.source(topic, partition, message.offset() or 0)
-                    self._add(timestamp_ms, "fired", source=source, callback=where)
-                # The time of a record that its producer has set says nothing about the next one.
-                if message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME and timestamp_ms > due_s * 1000 + _MAX_LAG_MS:
-                    break
+        firsts = {partition: first[partition] for partition in _likely_first(sorted(first), self._key)}
+        for message in self._scan(topic, firsts, until_ms=due_s * 1000 + _MAX_LAG_MS):
+            headers, timestamp_ms = headers_of(message), message.timestamp()[1]
+            named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
+            if (source := named.decode(errors="replace")) in self._sources:
+                self._add(timestamp_ms, "fired", source=source, callback=topics.source(topic, *_place(message)))
+                if source == self._source:
+                    return
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -154,31 +199,62 @@ class _Reading:
     def _miss(self, topic: str, why: str) -> None:
         self.unread.append({"topic": topic, "reason": why})
 
+    def _fail(self, topic: str, error: TimersError) -> None:
+        self.failure = error
+        self._miss(topic, str(error))
+
     def _scan(
-        self, topic: str, partitions: Iterable[int] | None, first: int | None, end: int | None
+        self,
+        topic: str,
+        firsts: Mapping[int, int | None] | None = None,
+        end: int | None = None,
+        until_ms: int | None = None,
+        enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[Message]:
-        """The newest records of partitions, or those from ``first`` to ``end``, exclusive, for a limited time."""
+        """Records of a topic, partition by partition, for a limited time.
+
+        Args:
+            firsts: partition -> offset of the first record; None: its newest records. Without it, all partitions.
+            end: offset before which reading ends.
+            until_ms: time after which no record of a partition is wanted, if the brokers set their times.
+            enough: whether reading ends before the next partition.
+        """
         give_up_s = monotonic() + MAX_READING_S
         properties = {**connection.librdkafka(self._settings), "error_cb": self._reports, "enable.partition.eof": True}
-        consumer = reader(properties)
+        consumer = reader(properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
         try:
             starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
             if not ends:
                 self._miss(topic, "it does not exist")
-            for partition in ends if partitions is None else partitions:
-                last = ends.get(partition, 0)
+            for partition, first in (dict.fromkeys(ends) if firsts is None else firsts).items():
+                if enough():
+                    break
+                last, start = ends.get(partition, 0), starts.get(partition, 0)
                 to = last if end is None else min(last, end)
-                newest = max(starts.get(partition, 0), to - MAX_RECORDS if first is None else first)
-                if first is None and newest > starts.get(partition, 0):
+                newest = max(start, to - MAX_RECORDS if first is None else first)
+                if first is None and newest > start:
                     self._miss(topic, f"only the newest {MAX_RECORDS:,} records of partition {partition} were read")
                 for message in records.read(consumer, topic, partition, newest, to, timeout_s=MAX_READING_S):
+                    kind, timestamp_ms = message.timestamp()
+                    if until_ms is not None and kind == TIMESTAMP_LOG_APPEND_TIME and timestamp_ms > until_ms:
+                        break
                     yield message
                     if monotonic() > give_up_s:
                         self._miss(topic, "it could not be read to its end in time")
                         return
         except KafkaException as error:
-            self._miss(topic, str(self._reports.user_error(error, f"topic {topic!r} cannot be read")))
+            self._fail(topic, self._reports.user_error(error, f"topic {topic!r} cannot be read"))
         except TimersError as error:
-            self._miss(topic, str(error))
+            self._fail(topic, error)
         finally:
             consumer.close()
+
+
+def _place(message: Message) -> tuple[int, int]:
+    return message.partition() or 0, message.offset() or 0
+
+
+def _likely_first(partitions: Sequence[int], key: bytes) -> list[int]:
+    """Partitions, the one first to which Java's producer would send this key."""
+    likely = partition_of(key, len(partitions)) if partitions else 0
+    return sorted(partitions, key=lambda each: each != likely)

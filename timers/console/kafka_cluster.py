@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from time import monotonic
+from contextlib import suppress
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from yarl import URL
 
-from timers.asking import decode_answer
+from timers.asking import decode_answer, read_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
@@ -25,6 +26,7 @@ from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
+from timers.console.threads import Threads
 from timers.core.ports import Lost
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.dead_letters.newest import LetterPage
@@ -32,9 +34,9 @@ from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
-from timers.slots import Slot
 from timers.wire import headers as h
 from timers.wire import query_signature
+from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
 
@@ -43,15 +45,35 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
-"""Longer than a worker takes to ask the others."""
+"""Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
 
-MAX_READERS = 2
-"""Readers of dead letters at a time. Each has a consumer and a thread."""
+AGAIN_S = 0.2
+"""Time between two questions to a worker that is starting, or that misses the partitions of one that is."""
 
-MAX_WAIT_S = 5.0
+MIN_ATTEMPT_S = 1.0
+"""A question is not repeated when less time is left: a worker that has to ask others needs it."""
 
-_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_READERS = 4
+"""Readers of dead letters, histories, lags and queues at a time. Each has a consumer and a thread.
+
+A page that did not wait for its answer asks again, and both readers run until they end.
+"""
+
+MAX_FINDERS = 2
+"""Requests for the members of the group at a time. Each has a connection and a thread."""
+
+MAX_OPENINGS = 2
+"""Streams at a time that look for the ends of their topics."""
+
+MAX_READING_S = 10.0
+"""How long requests are read from their log. A broker may start again meanwhile."""
+
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
+_UNAVAILABLE = 503
+
+
+class _NoAnswer(QueryError):
+    """A worker did not answer. It may be starting."""
 
 
 class KafkaCluster:
@@ -60,20 +82,20 @@ class KafkaCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
-        self._log: Publisher | None = None
-        self._log_opening = asyncio.Lock()
-        self._reading, self._retrying = asyncio.Semaphore(MAX_READERS), asyncio.Semaphore(1)
-        self._reading_requests = asyncio.Semaphore(1)
-        self._request_reader: RequestReader | None = None
+        self._log_opening: asyncio.Task[Publisher] | None = None
+        self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
+        self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
+        self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         """Wait for answers under way, and disconnect."""
         await self._client.close()
-        if self._log is not None:
-            await asyncio.to_thread(self._log.close)
-        if self._request_reader is not None:
-            await asyncio.to_thread(self._request_reader.close)
+        if self._log_opening is not None:
+            with suppress(TimersError):
+                await asyncio.to_thread((await self._log_opening).close)
+        for reader in (self._requests, self._times, self._reading, self._retrying, self._finding, self._opening):
+            await reader.close()
         if self._session is not None:
             await self._session.close()
 
@@ -95,7 +117,7 @@ class KafkaCluster:
         return await self._client.cancel(id, if_source=condition, timeout_s=timeout_s)
 
     async def request_hash(self, source: str) -> bytes | None:
-        found = await self._requests([source])
+        found = await self._requests.read([source])
         return h.last(found[source].headers or (), h.TIMER_REQUEST_HASH) if source in found else None
 
     async def record(self, entry: bytes) -> None:
@@ -113,10 +135,11 @@ class KafkaCluster:
         await written
 
     async def _open_log(self) -> Publisher:
-        async with self._log_opening:
-            if self._log is None:
-                self._log = await asyncio.to_thread(self._new_log)
-        return self._log
+        opening = self._log_opening
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            # All requests that wait share it, and its failure: they do not wait for one attempt after the other.
+            opening = self._log_opening = asyncio.create_task(asyncio.to_thread(self._new_log))
+        return await asyncio.shield(opening)
 
     def _new_log(self) -> Publisher:
         settings, topic = self._settings, self._settings.console_log_topic
@@ -130,105 +153,110 @@ class KafkaCluster:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
+        end_s = monotonic() + ANSWER_S
+        partial: WorkerAnswer | None = None
+        while True:
+            left_s = end_s - monotonic()
+            try:
+                answer = await self._ask_once(path, parameters, max(MIN_ATTEMPT_S, left_s))
+                if answer.status != _UNAVAILABLE:
+                    return answer
+                partial = answer
+            except _NoAnswer:
+                if partial is None and end_s - monotonic() < MIN_ATTEMPT_S:
+                    raise
+            if partial is not None and end_s - monotonic() < MIN_ATTEMPT_S:
+                return partial  # it names the partitions that do not answer
+            await asyncio.sleep(AGAIN_S)
+
+    async def _ask_once(self, path: str, parameters: Mapping[str, str], timeout_s: float) -> WorkerAnswer:
         url = URL(f"{self._settings.query_url}{path}").with_query(parameters)
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
         headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
-        status, body = await self._get(url, headers)
+        status, body = await self._get(url, headers, timeout_s)
         return WorkerAnswer(status, decode_answer(self._settings, body))
 
-    async def _get(self, url: URL, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def _get(self, url: URL, headers: Mapping[str, str], timeout_s: float = ANSWER_S) -> tuple[int, bytes]:
         if self._session is None:
             # Without the environment's proxy: the workers are in the same network.
             self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with (
-                asyncio.timeout(ANSWER_S),
+                asyncio.timeout(timeout_s),
                 self._session.get(url, headers=headers, allow_redirects=False) as response,
             ):
-                body = await response.content.read(_MAX_ANSWER_BYTES)
-                while len(body) < _MAX_ANSWER_BYTES and (more := await response.content.read(_MAX_ANSWER_BYTES)):
-                    body += more
-                return response.status, body
+                return response.status, await read_answer(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            why = str(error) or f"no answer within {ANSWER_S:.0f} s"
-            raise QueryError(
-                f"no worker answers at {self._settings.query_url} ({why}): see TIMERS_WORKER_URL"
-            ) from None
+            why = str(error) or f"no answer within {timeout_s:.0f} s"
+            hint = ": see TIMERS_WORKER_URL" if url.origin() == URL(self._settings.query_url).origin() else ""
+            raise _NoAnswer(f"no worker answers at {url.origin()} ({why}){hint}") from None
 
     async def workers(self) -> list[FoundWorker]:
-        return await asyncio.to_thread(fleet.find, self._settings)
+        return await self._finding.run(fleet.find, self._settings)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
-        return await self._get(URL(f"{url.rstrip('/')}{path}"), {})
+        try:
+            page = URL(url) / path.removeprefix("/")
+            page.origin()  # raises for an address without a scheme
+        except ValueError as error:
+            raise QueryError(f"{url!r} is no address of a worker: {error}") from None
+        return await self._get(page, {})
 
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
     async def letters(
         self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
     ) -> tuple[LetterPage, Marks]:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(letter_box.read_page, self._settings, letter_filter, limit, ends)
+        return await self._reading.run(letter_box.read_page, self._settings, letter_filter, limit, ends)
 
     async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-        async with Slot(self._reading if only_look else self._retrying, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(letter_box.retry, self._settings, letter_filter, only_look=only_look)
+        threads = self._reading if only_look else self._retrying
+        return await threads.run(letter_box.retry, self._settings, letter_filter, only_look=only_look)
 
-    async def history(self, id: str, timer: dict[str, Any]) -> History:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(history.read, self._settings, id, timer)
+    async def history(self, id: str, timer: dict[str, Any] | None) -> History:
+        return await self._reading.run(history.read, self._settings, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
-        record = (await self._requests([source])).get(source)
+        record = (await self._requests.read([source])).get(source)
         if record is None or record.key != id_key(id):
             return None
-        decoded = future_by_id.decode([record], self._settings.max_request_bytes)
+        limit = self._settings.max_request_bytes
+        decoded = future_by_id.decode([record], limit)
         for due_s, ((_, topic, key, value, headers, _),) in decoded.rows.items():
             return TimerRequest(topic, key, value, due_s, headers=headers or (), id=id)
+        if any(each.code == VALUE_TOO_LARGE for each in decoded.rejected):
+            # It was accepted when it was written: the limit of the workers is larger, or was.
+            why = f"the request of {id!r} is larger than TIMERS_MAX_REQUEST_BYTES of this console ({limit} bytes)"
+            raise Problem(VALUE_TOO_LARGE, f"{why}, so it cannot be written again: cancel it, or set the timer again")
         return None
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
-        found = await self._requests(sources)
+        found = await self._times.read(sources)
         return {source: record.timestamp // 1000 for source, record in found.items()}
 
-    async def _requests(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
-        async with Slot(self._reading_requests, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(self._read_requests, sources)
-
-    def _read_requests(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
-        from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
-
-        if self._request_reader is None:
-            formats = enabled_formats(self._settings)
-            self._request_reader = RequestReader(self._settings, formats, isolation="read_committed")
-        end_s = monotonic() + MAX_WAIT_S
-        try:
-            return self._request_reader.read(sources, lambda: monotonic() < end_s)
-        except Lost as error:
-            raise QueryError(f"the brokers did not return the requests in time: {error}") from None
-
     async def lags(self, topic: str, limit: int) -> CallbackLags:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(callback_lags.read, self._settings, topic, limit)
+        return await self._reading.run(callback_lags.read, self._settings, topic, limit)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     async def queues(self) -> FoundQueues:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(queue_reading.read_all, self._settings)
+        return await self._reading.run(queue_reading.read_all, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(queue_reading.read_one, self._settings, name, topic)
+        return await self._reading.run(queue_reading.read_one, self._settings, name, topic)
 
     async def queue_topics(self, name: str) -> QueueTopics:
-        async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(queue_reading.topics_of, self._settings, name)
+        return await self._reading.run(queue_reading.topics_of, self._settings, name)
 
     # ---- streams and health ----------------------------------------------------------------------------------------
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         follower = TopicsFollower(self._settings, topics)
-        await asyncio.to_thread(follower.open, positions)
+        try:
+            await self._opening.run(follower.open, positions)
+        except asyncio.CancelledError:
+            follower.stop()  # its thread may open it later
+            raise
         return follower
 
     async def problems(self) -> list[str]:
@@ -252,8 +280,43 @@ class KafkaCluster:
         return [why for why in found if why]
 
 
-def _busy() -> Problem:
-    return Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"})
+class _Requests:
+    """Reads requests from their log, one question at a time. Opens its connection at the first use."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self._settings = settings
+        self._thread = Threads(name, 1)
+        self._reader: RequestReader | None = None
+
+    async def read(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
+        """The requests that the log still has, by source.
+
+        Raises:
+            Problem: other questions take too long.
+            QueryError: the brokers do not answer in time.
+        """
+        return await self._thread.run(self._read, sources)
+
+    def _read(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
+        from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
+
+        if self._reader is None:
+            formats = enabled_formats(self._settings)
+            self._reader = RequestReader(self._settings, formats, isolation="read_committed")
+        end_s = monotonic() + MAX_READING_S
+        while True:
+            try:
+                return self._reader.read(sources, lambda: monotonic() < end_s)
+            except Lost as error:  # the leader moves, or the broker starts again
+                if monotonic() + AGAIN_S > end_s:
+                    raise QueryError(f"the brokers did not return the requests in time: {error}") from None
+            sleep(AGAIN_S)
+
+    async def close(self) -> None:
+        """Wait for the question that is being answered, and disconnect."""
+        await self._thread.close()
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.close)
 
 
 def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:

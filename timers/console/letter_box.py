@@ -13,6 +13,7 @@ from timers.dead_letters.letters import LetterFilter
 from timers.dead_letters.newest import LetterPage, newest
 from timers.dead_letters.retrier import Retrier
 from timers.dead_letters.retrying import Retry
+from timers.kafka.connection import TIMEOUT_S
 from timers.wire.dead_letter import Mark
 
 MAX_READING_S = 5.0
@@ -46,7 +47,7 @@ def read_page(
 ) -> tuple[LetterPage, Marks]:
     """A page of dead letters, the newest first, and which of them were retried."""
     end_s = monotonic() + MAX_READING_S
-    with LetterLog(settings, shows_progress=False) as log:
+    with LetterLog(settings, shows_progress=False, timeout_s=TIMEOUT_S) as log:
         return newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s), log.marks()
 
 
@@ -55,7 +56,7 @@ def retry(settings: Settings, letter_filter: LetterFilter, *, only_look: bool) -
     end_s = monotonic() + MAX_RETRYING_S
     # First: this stops any other retry, so that all its marks are read below.
     retrier = None if only_look else Retrier(settings)
-    with LetterLog(settings, shows_progress=False) as log:
+    with LetterLog(settings, shows_progress=False, timeout_s=TIMEOUT_S) as log:
         plan = Retry(settings, log, letter_filter, force=False)
         preview = plan.preview(Clock().now_s())
         published = 0

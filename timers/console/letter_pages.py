@@ -7,14 +7,12 @@ from typing import Any
 
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
+from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.errors import PublishError, QueueError, TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import Mark
-
-CONFIRM_S = 600.0
-"""How long a confirmation is valid."""
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
 
@@ -58,7 +56,7 @@ async def retry_letters(call: Call) -> Reply:
     names, confirm, only_look = body.pop("names", None), body.pop("confirm", None), body.pop("dry_run", False)
     if (names is None) == (not body):
         raise Problem("parameter-invalid", f"say which: names, or at least one of {', '.join(_SELECTION)}")
-    purpose = f"confirmation of {sorted(body.items())}"
+    purpose = f"confirmation to retry {sorted(body.items())}"
     now_s = call.console.now_s()
     if names is not None:
         letter_filter = LetterFilter(names=_full_names(call, names))

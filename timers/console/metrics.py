@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-NAMES = ("timers_console_requests_total", "timers_console_request_seconds")
-"""All metrics; docs/http-api.md describes them."""
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

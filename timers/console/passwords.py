@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import NamedTuple
 
@@ -83,6 +84,8 @@ class PasswordChecks:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
         self._lock = asyncio.Lock()
+        # A thread of its own: slow brokers may keep those that asyncio has for everything.
+        self._thread = ThreadPoolExecutor(1, "timers-console-passwords")
         self._waiting = 0
 
     async def is_right(self, user: str, password: str, known: ScryptHash | None) -> bool:
@@ -101,7 +104,8 @@ class PasswordChecks:
             async with self._lock:
                 if self._right.get(name, 0.0) > monotonic():  # a request that was first had the same password
                     return True
-                right = await asyncio.to_thread((known or _OF_NO_USER).matches, password)
+                loop = asyncio.get_running_loop()
+                right = await loop.run_in_executor(self._thread, (known or _OF_NO_USER).matches, password)
         finally:
             self._waiting -= 1
         if right and known is not None:

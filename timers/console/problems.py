@@ -43,6 +43,9 @@ CODES = {
 }
 """Code -> status and meaning."""
 
+_MAX_DETAIL = 2000
+"""Characters of a sentence, which may repeat what was sent."""
+
 CONTENT_TYPE = "application/problem+json"
 
 
@@ -57,11 +60,15 @@ class Problem(Exception):
     """
 
     def __init__(self, code: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> None:
-        super().__init__(detail)
+        super().__init__(detail if len(detail) <= _MAX_DETAIL else f"{detail[:_MAX_DETAIL]} ...")
         self.code = code
         self.status = CODES[code][0]
         self.headers = headers or {}
         self._more = more
+
+    def with_more(self, **more: Any) -> Problem:
+        """The same problem with further members of the body."""
+        return Problem(self.code, str(self), self.headers, **{**self._more, **more})
 
     @property
     def body(self) -> dict[str, Any]:

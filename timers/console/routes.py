@@ -116,7 +116,7 @@ _INVALID = (
     *("id-missing", "id-too-long", "id-not-text"),
 )
 _CONDITION = ("exists", "changed", "worker-unreachable")
-_ASK = ("worker-unreachable", "queries-off")
+_ASK = ("worker-unreachable", "queries-off", "busy")
 _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
@@ -147,7 +147,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timers",
         "listTimers",
         READER,
-        "List pending timers in the order in which they fire. A page may be empty and still have a next one.",
+        "List pending timers in the order in which they fire. A page may be empty and still have a next one: the first "
+        "one searches for a tenth of a second.",
         (Answer(200, "a page", "TimerList"),),
         (_TOPIC, _FROM, _TO, _PREFIX, _LIMIT, _CURSOR, _VALUE),
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
@@ -167,11 +168,11 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timer/history",
         "getHistory",
         READER,
-        "What happened to a timer, from the topics: requests, verdicts, dead letters, its callback. Each topic is read "
-        "for three seconds.",
+        "What happened to a timer, from the topics: requests, verdicts, dead letters, its callback; also of an id that "
+        "was cancelled. Each topic is read for three seconds.",
         (Answer(200, "the events in the order of time, and which topics were not read", "History"),),
         (_ID,),
-        problems=(*_ASK, "not-found", "brokers-unreachable", "busy"),
+        problems=(*_ASK, "not-found", "brokers-unreachable"),
     ),
     Route(
         "PUT",
@@ -210,7 +211,7 @@ ROUTES: tuple[Route, ...] = (
         (_OWN_ID, _WAIT),
         body="TimerMove",
         example={"delay": "30m"},
-        problems=(*_ASK, *_PUBLISH, *_INVALID, "busy", "not-found", "already-fired", "changed"),
+        problems=(*_ASK, *_PUBLISH, *_INVALID, "not-found", "already-fired", "changed"),
         headers=(_IF_MATCH,),
     ),
     Route(
@@ -247,8 +248,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/pending",
         "pending",
         READER,
-        "Count pending timers by second, minute, hour or day. A page counts for two seconds, and `next` goes on. Two "
-        "pages may count the same group: add the numbers.",
+        "Count pending timers by second, minute, hour or day. The first page counts for a tenth of a second, the "
+        "others for two seconds, and `next` goes on. Two pages may count the same group: add the numbers.",
         (Answer(200, "the counts", "Counts"),),
         (
             Parameter("by", s.string("size of a group", enum=["second", "minute", "hour", "day"], default="minute")),
@@ -320,7 +321,7 @@ ROUTES: tuple[Route, ...] = (
         READER,
         "The workers of the app: partitions, readiness, pending timers, lags, and figures of their metrics.",
         (Answer(200, "the workers", "Workers"),),
-        problems=("brokers-unreachable",),
+        problems=("brokers-unreachable", "busy"),
     ),
     Route(
         "GET",
@@ -329,7 +330,7 @@ ROUTES: tuple[Route, ...] = (
         READER,
         "How late timers fired, since the workers started.",
         (Answer(200, "by way of firing", "Lateness"),),
-        problems=("brokers-unreachable",),
+        problems=("brokers-unreachable", "busy"),
     ),
     Route(
         "GET",

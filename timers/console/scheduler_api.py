@@ -10,25 +10,31 @@ from __future__ import annotations
 import fnmatch
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
 from timers.console.call import Call, Handler, Reply
+from timers.console.cluster import WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, READER, Answer, Route
 from timers.console.timer_pages import ask
 from timers.errors import TimersError
 from timers.wire import query as wire
 from timers.wire import topics
+from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import Timer, key_as_bytes
 
 DEFAULT_MAX, MAX_FOUND = 300, 1000
 """The admin's own limits of a search."""
 
 MAX_SCHEDULES = 5000
+MAX_VALUES_BYTES = 16 * 1024 * 1024
 MAX_READING_S = 5.0
-"""A search ends after this number of schedules, or after this time, with those found so far."""
+"""A search ends after this number of schedules, this size of their values, or this time, with those found so far."""
+
+MAX_TERMS = 20
+"""Words of a search. Each is compared with each id; those after them are ignored."""
 
 _KINDS = ("", "/live", "/history")
 _SORTED_BY = ("timestamp", "id", "epoch")
@@ -78,7 +84,7 @@ async def info(call: Call) -> Reply:
 
 async def schedules(call: Call) -> Reply:
     """``GET /schedules``: those that wait."""
-    return Reply([schedule for schedule, _ in await _read(call, lambda timer: True)])
+    return Reply(await _read(call, await _timers(call)))
 
 
 # ---- its admin ------------------------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ async def schedules(call: Call) -> Reply:
 
 async def stats(call: Call) -> Reply:
     """``GET /api/stats``"""
-    found = len(await _timers(call, lambda timer: True))
+    found = len(await _timers(call))
     name = call.console.settings.app_id
     return Reply([{"scheduler": name, "total_live": found, "total_history": 0, "total": found}])
 
@@ -107,22 +113,22 @@ async def schedulers(call: Call) -> Reply:
 async def search(call: Call) -> Reply:
     """``GET /api/scheduler/{name}/schedules`` and ``/api/live/...``"""
     wanted = Search.of(call.request.query)
-    found = await _read(call, wanted.matches) if _is_ours(call) else []
+    found = await _read(call, await _timers(call, wanted)) if _is_ours(call) else []
     # For equal values: by id, or the newest first.
     if wanted.sorted_by == "id":
-        found.sort(key=lambda each: each[0]["timestamp"], reverse=True)
+        found.sort(key=lambda each: each["timestamp"], reverse=True)
     else:
-        found.sort(key=lambda each: each[0]["id"])
-    found.sort(key=lambda each: each[0][wanted.sorted_by], reverse=wanted.is_descending)
-    shown = [_with_scheduler(call, schedule) for schedule, _ in found[: wanted.most]]
+        found.sort(key=lambda each: each["id"])
+    found.sort(key=lambda each: each[wanted.sorted_by], reverse=wanted.is_descending)
+    shown = [_with_scheduler(call, schedule) for schedule in found[: wanted.most]]
     return Reply({"found": len(found), "schedules": shown})
 
 
 async def get(call: Call) -> Reply:
     """``GET /api/scheduler/{name}/schedule/{id}`` and ``/api/live/...``"""
     id = call.request.match_info["id"]
-    found = await _read(call, lambda timer: timer["id"] == id) if _is_ours(call) else []
-    return Reply([_with_scheduler(call, schedule) for schedule, _ in found]) if found else await not_there(call)
+    found = await _read(call, await _with_id(call, id)) if _is_ours(call) else []
+    return Reply([_with_scheduler(call, schedule) for schedule in found]) if found else await not_there(call)
 
 
 async def no_history(call: Call) -> Reply:
@@ -164,13 +170,19 @@ class Search(NamedTuple):
         most = _number(given.get("max", ""))
         most = MAX_SCHEDULES if most == -1 else most if 0 < most < MAX_FOUND else DEFAULT_MAX
         return cls(
-            tuple(map(_term, given.get("schedule-id", "").split())),
+            tuple(map(_term, given.get("schedule-id", "").split(maxsplit=MAX_TERMS)[:MAX_TERMS])),
             _number(given.get("epoch-from", "")),
             _number(given.get("epoch-to", "")),
             field if field in _SORTED_BY else "timestamp",
             order != "asc",
             most,
         )
+
+    @property
+    def range(self) -> dict[str, str]:
+        """The parameters of a question to a worker for the seconds that are searched."""
+        bounds = {"from": self.from_s, "to": self.to_s + 1 if self.to_s > 0 else 0}
+        return {name: str(second) for name, second in bounds.items() if 0 < second <= MAX_DUE_S}
 
     def matches(self, timer: Timer) -> bool:
         """Whether a schedule is among those that are searched."""
@@ -192,33 +204,62 @@ def _number(text: str) -> int:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-async def _timers(call: Call, matches: Callable[[Timer], bool]) -> list[Timer]:
-    """The pending schedules, in the order in which they are due."""
-    settings = call.console.settings
-    with_value = settings.queries == "values" and call.user.values
-    parameters = {"limit": str(wire.MAX_LIMIT), "value": str(int(with_value))}
+async def _timers(call: Call, wanted: Search | None = None) -> list[Timer]:
+    """The pending schedules, in the order in which they are due.
+
+    Raises:
+        Problem: partitions do not answer, so some may be missing.
+    """
+    parameters = {"limit": str(wire.MAX_LIMIT), **_with_value(call), **(wanted.range if wanted else {})}
     found: list[Timer] = []
+    values_bytes = 0
     end_s, following = monotonic() + MAX_READING_S, None
     while True:
         answer = await ask(call, wire.LIST_PATH, parameters | ({"cursor": following} if following else {}))
+        _check_whole(answer)
         for timer in answer.body["timers"]:
-            place = topics.parse_source(timer["source"])
-            mine = place is not None and place[0] in settings.schedule_topics
-            if mine and call.user.may_use_topic(timer["topic"]) and matches(timer):
+            if _is_schedule(call, timer) and (wanted is None or wanted.matches(timer)):
+                values_bytes += len(timer.get("value", ""))
+                if len(found) == MAX_SCHEDULES or values_bytes > MAX_VALUES_BYTES:
+                    return found
                 found.append(timer)
         following = answer.body["next"]
-        if following is None or monotonic() > end_s or len(found) >= MAX_SCHEDULES:
-            return found[:MAX_SCHEDULES]
+        if following is None or monotonic() > end_s:
+            return found
 
 
-async def _read(call: Call, matches: Callable[[Timer], bool]) -> list[tuple[dict[str, Any], Timer]]:
-    """The pending schedules as JSON of the scheduler, each with its timer."""
-    found = await _timers(call, matches)
+async def _with_id(call: Call, id: str) -> list[Timer]:
+    """The pending schedules with an id; two topics may have the same. Raises as :func:`_timers`."""
+    answer = await ask(call, wire.FIND_PATH, {"id": id, **_with_value(call)})
+    found = [each for each in answer.body["timers"] if each["state"] == wire.PENDING and _is_schedule(call, each)]
+    if not found:
+        _check_whole(answer)
+    return found
+
+
+def _with_value(call: Call) -> dict[str, str]:
+    return {"value": str(int(call.console.settings.queries == "values" and call.user.values))}
+
+
+def _check_whole(answer: WorkerAnswer) -> None:
+    if missing := answer.body["missing"]:
+        raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
+
+
+def _is_schedule(call: Call, timer: Timer) -> bool:
+    """Whether a timer is a schedule that the user may see."""
+    place = topics.parse_source(timer["source"])
+    is_schedule = place is not None and place[0] in call.console.settings.schedule_topics
+    return is_schedule and call.user.may_use_topic(timer["topic"])
+
+
+async def _read(call: Call, found: list[Timer]) -> list[dict[str, Any]]:
+    """Schedules as JSON of the scheduler."""
     try:
         written_s = await call.console.cluster.times([timer["source"] for timer in found])
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
-    return [(_as_schedule(timer, written_s.get(timer["source"], 0)), timer) for timer in found]
+    return [_as_schedule(timer, written_s.get(timer["source"], 0)) for timer in found]
 
 
 def _as_schedule(timer: Timer, timestamp_s: int) -> dict[str, Any]:

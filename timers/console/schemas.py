@@ -135,10 +135,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "timers": list_of(reference("Timer")),
             "next": {**nullable(string("cursor of the next page")), "description": "null: this is the last page"},
+            "searched_to": {
+                **nullable(SECOND),
+                "description": "due second up to which all timers were searched; null: all",
+            },
             "complete": {"type": "boolean", "description": "whether all partitions answered, up to `next`"},
             "missing": _MISSING,
         },
-        *("timers", "next", "complete", "missing"),
+        *("timers", "next", "searched_to", "complete", "missing"),
     ),
     "FoundTimers": object_of(
         {"id": {"type": "string"}, "timers": list_of(reference("Timer")), "missing": _MISSING},
@@ -158,7 +162,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "History": object_of(
         {
-            "timer": reference("Timer"),
+            "timer": {
+                **nullable(reference("Timer")),
+                "description": "null: no worker knows it any more, as after a cancel; `events` say what happened",
+            },
             "events": list_of(
                 {"type": "object"}, description="set, cancel, rejected, a verdict, dead-letter, fired; with `at_ms`"
             ),

@@ -21,6 +21,7 @@ from timers.console import (
     conditions,
     event_pages,
     health_pages,
+    history_pages,
     letter_pages,
     openapi,
     queue_pages,
@@ -81,6 +82,7 @@ class Server:
         self._metrics = ConsoleMetrics()
         self._handlers: dict[str, Handler] = {
             **timer_pages.handlers(),
+            **history_pages.handlers(),
             **bulk_pages.handlers(),
             **letter_pages.handlers(),
             **worker_pages.handlers(),
@@ -132,7 +134,8 @@ class Server:
             self._rates.take(user.name, now_s)
         self._check_role(route, request, user)
         parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
-        call = Call(self._console, request, route, user, parameters, await _body(route, request), self._base_path)
+        body, address = await _body(route, request), self._access.client_address(request)
+        call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         reply = await _carry_out(call, handler)
         return _response(reply) if isinstance(reply, Reply) else reply
 

@@ -17,6 +17,9 @@ from timers.errors import SettingsError
 _MIN_SECRET_BYTES = 32
 _MAX_SECRET_BYTES = 64 * 1024
 
+CONFIRM_S = 600.0
+"""How long a confirmation is valid."""
+
 
 class Signer:
     """Signs texts for one user, one purpose and a limited time.

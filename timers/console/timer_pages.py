@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
@@ -48,7 +49,8 @@ UNDECIDED = "undecided"
 _MAX_CANCELS = 5
 """So often others may cancel the timer of one request with ``If-None-Match: *``, before it is refused."""
 
-_FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 403, 404, 503
+_FORBIDDEN, _TOO_MANY = 403, 429
+_RETRY_AFTER = {"Retry-After": "1"}
 
 
 def handlers() -> dict[str, Handler]:
@@ -57,7 +59,6 @@ def handlers() -> dict[str, Handler]:
         "setTimer": set_timer,
         "listTimers": list_timers,
         "getTimer": get_timer,
-        "getHistory": get_history,
         "putTimer": put_timer,
         "moveTimer": move_timer,
         "cancelTimer": cancel_timer,
@@ -76,8 +77,9 @@ async def set_timer(call: Call) -> Reply:
         except TimersError as error:
             raise publish_problem(error, request.id) from None
         return _accepted(call, id, int(request.at))  # type: ignore[arg-type]  # the parser computed it
-    if condition != ABSENT or request.id is None:
-        raise Problem("condition-unsupported", "POST takes If-None-Match: * for a timer with an id; PUT takes If-Match")
+    assert condition == ABSENT, "POST takes no other condition"
+    if request.id is None:
+        raise Problem("parameter-invalid", "If-None-Match: * needs an id in the body")
     verdict = await _update(call, request, condition)
     if isinstance(verdict, Reply):
         return verdict
@@ -88,7 +90,8 @@ async def set_timer(call: Call) -> Reply:
 async def _set_once(call: Call, key: str) -> Reply:
     """Set the timer of an ``Idempotency-Key``, or answer as the first request with this key was answered."""
     mark = Mark.of(call.user, key, call.body)
-    id = call.body.get("id", conditions.id_of(call.user, mark))
+    own_id = call.body.get("id")  # null means none
+    id = conditions.id_of(call.user, mark) if own_id is None else own_id
     request = _request(call, {**call.body, "id": id})
     verdict = await _update(call, request, ABSENT, mark.encode())
     if isinstance(verdict, Reply):
@@ -104,7 +107,7 @@ async def _set_once(call: Call, key: str) -> Reply:
         return _accepted(call, id, verdict.due_s, verdict.version)
     if first is not None and first.key == mark.key:
         raise Problem("idempotency-key-reused", "the first request with this Idempotency-Key had another body", id=id)
-    if "id" in call.body:
+    if own_id is not None:
         _check_condition(verdict)
     return Reply({"id": id, "verdict": EXISTS, "due": verdict.due_s, "version": verdict.version})
 
@@ -129,9 +132,11 @@ async def _update(
     """
     asked = condition
     assert request.id is not None
+    end_s = monotonic() + call.parameters["wait"]
     try:
         for _ in range(_MAX_CANCELS):
-            verdict = await call.console.cluster.update(request, call.parameters["wait"], asked, request_hash)
+            left_s = max(0.0, end_s - monotonic())
+            verdict = await call.console.cluster.update(request, left_s, asked, request_hash)
             is_cancelled = verdict.verdict in (EXISTS, CHANGED) and verdict.due_s is None
             if condition != ABSENT or request_hash is not None or not is_cancelled:
                 break
@@ -181,7 +186,7 @@ async def move_timer(call: Call) -> Reply:
     for name in call.body.keys() - {"at", "delay"}:
         raise Problem("field-invalid", f"{name[:100]!r} cannot be changed alone: give `at` or `delay`, or use PUT")
     due_s = _due_s(call, call.body)
-    timers, _ = await _find(call, id, with_value=False)
+    timers, _ = await find(call, id, with_value=False)
     timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
     if timer is None:
         raise Problem("not-found", f"there is no timer {id!r} that its sender gave this id", id=id)
@@ -246,23 +251,12 @@ async def get_timer(call: Call) -> Reply:
     """``GET /v1/timer``"""
     check_values(call, call.parameters["value"])
     id = call.parameters["id"]
-    timers, missing = await _find(call, id, with_value=call.parameters["value"])
+    timers, missing = await find(call, id, with_value=call.parameters["value"])
     tag = _tag(timers[0]["source"] if len(timers) == 1 else None)
     return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
 
 
-async def get_history(call: Call) -> Reply:
-    """``GET /v1/timer/history``"""
-    id = call.parameters["id"]
-    timers, _ = await _find(call, id, with_value=False)
-    try:
-        history = await call.console.cluster.history(id, timers[0])
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
-    return Reply({"timer": timers[0], **history._asdict()})
-
-
-async def _find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Timer], list[Any]]:
+async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Timer], list[Any]]:
     """The timers with this id that the user may see, and the partitions that did not answer.
 
     Raises:
@@ -299,6 +293,7 @@ async def list_timers(call: Call) -> Reply:
     following, missing = answer.body["next"], answer.body["missing"]
     return Reply(
         {
+            "searched_to": following and wire.parse_cursor(following)[0],
             "timers": [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer["topic"])],
             "next": following and call.console.signer.sign(purpose, call.user, following, now_s + CURSOR_S),
             "complete": not missing,
@@ -321,8 +316,11 @@ async def ask(call: Call, path: str, parameters: dict[str, str]) -> WorkerAnswer
         raise Problem("worker-unreachable", str(error)) from None
     if "timers" in answer.body and "missing" in answer.body:
         return answer
+    why = str(answer.body.get("error", f"the worker answered {answer.status}"))
+    if answer.status == _TOO_MANY:
+        raise Problem("busy", why, _RETRY_AFTER)
     code = {_FORBIDDEN: "queries-off", 400: "parameter-invalid"}.get(answer.status, "worker-unreachable")
-    raise Problem(code, str(answer.body.get("error", f"the worker answered {answer.status}")))
+    raise Problem(code, why)
 
 
 def _request(call: Call, fields: Any) -> TimerRequest:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from tests.chaos.console.round import Outcome, Round
-from tests.chaos.program import run_rounds
+from tests.chaos.program import one_broker, run_rounds
 from tests.harness import forked
 from tests.harness.console import Console
-from tests.harness.process import ROOT
 from timers.broker import EmbeddedBroker
 
 SHOWN = 10
@@ -31,9 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good round too")
     options = parser.parse_args(argv)
     forked.preload("timers.console.server", "timers.console.kafka_cluster")
-    directory = ROOT / ".timers" / "chaos" / time.strftime("console-%Y%m%d-%H%M%S")
-    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
-    return run_rounds(partial(_round, options, directory, broker), directory, broker, keep=options.keep)
+    return run_rounds("console", partial(_round, options), one_broker, keep=options.keep)
 
 
 def _round(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:

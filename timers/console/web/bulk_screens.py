@@ -7,7 +7,7 @@ from typing import Any
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
-from timers.console.web.page import Page, Screen
+from timers.console.web.page import Page, Screen, kept_number
 from timers.console.web.timer_screens import selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, UNKNOWN
 
@@ -28,20 +28,17 @@ async def cancel_all(page: Page) -> Reply:
     if not form.get("confirm"):
         preview = await page.api("cancelTimers", selection)
         return page.show("parts/cancel_preview.html", preview=preview, selection=selection)
-    counts, problem, following = {name: _number(form.get(name)) for name in COUNTED}, None, form["confirm"]
+    counts, problem, following = {name: kept_number(form.get(name)) for name in COUNTED}, None, form["confirm"]
     try:
         step = await page.api("cancelTimers", {**selection, "confirm": following})
         counts = {name: counts[name] + step["verdicts"][name] for name in COUNTED}
         following = step["next"]
-    except Problem as error:  # what was cancelled before is still said, and the same step can be tried again
+    except Problem as error:  # what was cancelled before is still said, and the rest of the step can be tried again
         problem = error.body
+        counts = {name: counts[name] + problem.get("verdicts", {}).get(name, 0) for name in COUNTED}
+        following = problem.get("next", following)
     context: dict[str, Any] = {"counts": counts, "problem": problem, "following": following, "words": COUNTED}
     return page.show("parts/cancel_step.html", selection=selection, matching=form.get("matching", ""), **context)
-
-
-def _number(text: str | None) -> int:
-    """A number that the form keeps from step to step. It is only shown."""
-    return int(text) if text and text.isdecimal() and len(text) < 13 else 0
 
 
 SCREENS = (Screen("POST", "/timers/cancel", "cancel-all", cancel_all),)

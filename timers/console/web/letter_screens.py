@@ -10,7 +10,7 @@ from typing import Any
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.web.moments import moment
-from timers.console.web.page import Page, Screen
+from timers.console.web.page import Page, Screen, kept_number
 from timers.console.web.rendering import link
 from timers.dead_letters.meanings import MEANINGS, Meaning
 
@@ -81,7 +81,7 @@ async def retry_all(page: Page) -> Reply:
         body["codes"] = [body["codes"]]
     if form.get("confirm"):
         done = await page.api("retryDeadLetters", {**body, "confirm": form["confirm"]})
-        published = int(form.get("published") or 0) + done["published"]
+        published = kept_number(form.get("published")) + done["published"]
         return page.show(
             "parts/retried.html", done=done, published=published, selection=selection, confirm=form["confirm"]
         )

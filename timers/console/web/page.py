@@ -122,6 +122,11 @@ class Page:
         return Reply(body, status, {**HEADERS, **(headers or {})})
 
 
+def kept_number(text: str | None) -> int:
+    """A number that a form keeps from step to step; 0 for another text. It is only shown."""
+    return int(text) if text and text.isdecimal() and len(text) < 13 else 0
+
+
 PageHandler: TypeAlias = Callable[[Page], Awaitable[Reply]]
 
 

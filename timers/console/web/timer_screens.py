@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from time import monotonic
 from typing import Any
 
 from timers.console.call import Reply
@@ -12,11 +13,18 @@ from timers.console.web import programs
 from timers.console.web.moments import moment
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import link
-from timers.wire.query import REPLACED
+from timers.core.operation import CANCELLED
+from timers.wire.query import FIRED, REPLACED
 
 PAGE_TIMERS = 100
+SEARCH_S = 3.0
+"""A list without a match ends after this time, and says how far it was searched."""
+
 SHOWN_BYTES = 64 * 1024
 """More of a value is not shown: a browser is slow with it."""
+
+DEAD_LETTER = "dead-letter"
+"""An event of a history."""
 
 HEX_WIDTH = 16
 VALUE_FORMS = ("text", "json", "hex")
@@ -28,11 +36,19 @@ VALUE_FORMS = ("text", "json", "hex")
 async def timers(page: Page) -> Reply:
     """``GET /timers``"""
     selection = selected(page.given, page.now_s)
-    listed = await page.soon(
-        page.api("listTimers", limit=PAGE_TIMERS, cursor=page.given.get("cursor"), **selection),
-    )
+    listed = await page.soon(_listed(page, selection))
     following = link("/timers", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
     return page.show("timers.html", listed=listed, selection=selection, following=following)
+
+
+async def _listed(page: Page, selection: dict[str, Any]) -> Any:
+    """A page of the list. A rare topic or id is searched for some seconds."""
+    end_s, cursor = monotonic() + SEARCH_S, page.given.get("cursor")
+    while True:
+        listed = await page.api("listTimers", limit=PAGE_TIMERS, cursor=cursor, **selection)
+        cursor = listed["next"]
+        if listed["timers"] or listed["missing"] or cursor is None or monotonic() > end_s:
+            return listed
 
 
 def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
@@ -50,8 +66,21 @@ def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
 async def timer(page: Page) -> Reply:
     """``GET /timer``"""
     id = _id(page)
-    found = await page.soon(page.api("getTimer", id=id))
-    return page.show("timer.html", id=id, found=found, with_ids=_has_id(page, found))
+    try:
+        found = await page.soon(page.api("getTimer", id=id))
+        return page.show("timer.html", id=id, found=found, with_ids=_has_id(page, found), past=None, past_state="")
+    except Problem as problem:
+        if problem.code != "not-found":
+            raise
+    past = await page.soon(page.api("getHistory", id=id))  # a worker forgets a cancelled timer, its topic does not
+    state = _past_state(past["events"]) if past else ""
+    return page.show("timer.html", id=id, found=None, with_ids=False, past=past, past_state=state)
+
+
+def _past_state(events: list[dict[str, Any]]) -> str:
+    """How a timer ended that no worker knows any more."""
+    ends = [event["what"] for event in events if event["what"] in (CANCELLED, FIRED, DEAD_LETTER)]
+    return ends[-1] if ends else "no longer known"
 
 
 def _has_id(page: Page, found: dict[str, Any] | None) -> bool:

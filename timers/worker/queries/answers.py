@@ -24,12 +24,15 @@ from timers.wire import query_signature, topics
 from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
-from timers.worker.queries.idle_window import IdleWindow
 from timers.worker.queries.partition_sources import LocalSource, Lookup, PartitionSource
 from timers.worker.queries.remote_partitions import RemoteSource
+from timers.worker.queries.turns import Turns
+
+QUICK_S = 0.1
+"""A first page ends after this time with the timers found so far: a filter may skip many timers."""
 
 MAX_READING_S = 2.0
-"""A page ends after this time with the timers found so far: a filter may skip many timers."""
+"""The same for any other page."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """A page with values ends at this size, plus at most one read of each source."""
@@ -58,7 +61,7 @@ class Queries:
     Args:
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
-        idle_window: the part of each second in which pages are read and encoded.
+        turns: when machines may be read, and long pages encoded.
     """
 
     def __init__(
@@ -67,13 +70,13 @@ class Queries:
         pool: Pool,
         members: Callable[[], Awaitable[dict[TopicPartition, Member]]],
         session: Callable[[], aiohttp.ClientSession],
-        idle_window: IdleWindow,
+        turns: Turns,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._members = members
         self._session = session
-        self._idle_window = idle_window
+        self._turns = turns
         requests = {
             topic: request_format for topic, request_format in pool.formats.items() if topic != settings.retry_topic
         }
@@ -92,11 +95,12 @@ class Queries:
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
-        limit = share_of(query.limit, len(sources))
-        limits = _PageLimits()
-        sources_read = [_ReadAhead(source, query, limit, limits) for source in sources]
+        limits = _PageLimits(_longest_s(query))
+        every = sum(len(source.partitions) for source in sources)
+        sources_read = [_ReadAhead(source, query, every, limits) for source in sources]
         page = await merge(sources_read, query.start, query.limit, limits.used_up)
-        await self._idle_window.wait()  # to encode a page as JSON blocks the event loop for milliseconds
+        if not query.is_quick:
+            await self._turns.wait(quick=False)  # to encode a long page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
     async def count(self, query: CountQuery, *, forwarded: bool) -> Answer:
@@ -105,7 +109,7 @@ class Queries:
         Args:
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
-        end_at = monotonic() + MAX_READING_S
+        end_at = monotonic() + _longest_s(query)
         wanted = self._partitions()
         if query.partition is not None:
             wanted &= {query.partition}
@@ -129,7 +133,8 @@ class Queries:
                 counts += found
             if through is not None:
                 break
-        await self._idle_window.wait()
+        if not query.is_quick:
+            await self._turns.wait(quick=False)
         shown = [{"from": group, "topic": topic, "timers": number} for (group, topic), number in sorted(counts.items())]
         return _answer(shown, through, sources, missing)
 
@@ -179,7 +184,7 @@ class Queries:
                 moved=tp[0] == self._settings.retry_topic,
                 hidden_topic=self._settings.canary_topic,
                 request_reader=self._request_reader,
-                idle_window=self._idle_window,
+                turns=self._turns,
             )
             for tp, runner in self._pool.runners.items()
             if tp in wanted
@@ -229,8 +234,8 @@ class Queries:
 class _PageLimits:
     """Limits of one page: reading time and bytes of values."""
 
-    def __init__(self) -> None:
-        self._end_at = monotonic() + MAX_READING_S
+    def __init__(self, longest_s: float) -> None:
+        self._end_at = monotonic() + longest_s
         self.value_bytes = 0
 
     def used_up(self) -> bool:
@@ -239,25 +244,35 @@ class _PageLimits:
 
 
 class _ReadAhead:
-    """A source that begins to read its first page before it is asked, so that all sources read at the same time."""
+    """A source that begins to read its first page before it is asked, so that all sources read at the same time.
 
-    def __init__(self, source: PartitionSource, query: Query, limit: int, limits: _PageLimits) -> None:
+    Args:
+        every: number of partitions of all sources: a source is read by its share of them.
+    """
+
+    def __init__(self, source: PartitionSource, query: Query, every: int, limits: _PageLimits) -> None:
         self._source = source
         self._query = query
         self._limits = limits
-        self._first: asyncio.Task[Page] | None = asyncio.create_task(source.page(query, query.start, limit))
+        self._limit = min(query.limit, share_of(query.limit * len(source.partitions), every))
+        first = source.page(query, query.start, self._limit)
+        self._first: asyncio.Task[Page] | None = asyncio.create_task(first)
 
     async def read(self, after: Position, limit: int) -> Page:
-        """The next timers."""
+        """The next timers: as many as the source's share, whatever ``limit`` says."""
         first, self._first = self._first, None
         try:
-            page = await (first or self._source.page(self._query, after, limit))
+            page = await (first or self._source.page(self._query, after, self._limit))
         except NoAnswer as why:
             self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:
             self._limits.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
         return page
+
+
+def _longest_s(query: Query | CountQuery) -> float:
+    return QUICK_S if query.is_quick else MAX_READING_S
 
 
 def _answer(

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import product
 from time import monotonic
 from typing import Any, TypeAlias
 
 from timers.config.security import only_this_machine
 from timers.config.settings import Settings
 from timers.core.counters import Histogram
-from timers.slots import Slot
+from timers.slots import Slot, Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
 MAX_CONCURRENT = 4
-"""Queries that are answered at a time. Queries from other workers have a limit of their own: with a common limit, two
-workers could wait for each other."""
+"""Queries of one kind that are answered at a time. Queries from other workers have a limit of their own: with a common
+limit, two workers could wait for each other. So have quick ones: they do not wait for long ones."""
+
+MAX_WAITING = 20
+"""Queries of one kind that wait for these. More are refused with 429."""
 
 MAX_WAIT_S = 2.0
-"""A query that waits longer is refused with 503."""
+"""A query that waits longer is refused with 429."""
+
+RETRY_AFTER_S = 1
 
 LIST, GET, FORWARDED = "list", "get", "forwarded"
 KINDS = (LIST, GET, FORWARDED)
@@ -30,7 +35,7 @@ COMPLETE, PARTIAL, REFUSED = "complete", "partial", "refused"
 OUTCOMES = (COMPLETE, PARTIAL, REFUSED)
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
-_BAD, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 400, 403, 404, 503
+_BAD, _FORBIDDEN, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 400, 403, 404, 429, 503
 
 _RunQuery: TypeAlias = Callable[[Queries, bool], Awaitable[tuple[dict[str, Any], Answer]]]
 """(queries, whether another worker asks) -> (the body's first fields, answer)."""
@@ -74,7 +79,9 @@ class QueryPages:
     def __init__(self, settings: Callable[[], Settings], now_s: Callable[[], float]) -> None:
         self._settings = settings
         self._now_s = now_s
-        self._slots = {False: asyncio.Semaphore(MAX_CONCURRENT), True: asyncio.Semaphore(MAX_CONCURRENT)}
+        kinds = product((False, True), repeat=2)
+        self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAITING) for kind in kinds}
+        """(whether another worker asks, whether it is quick) -> slots."""
         self.counts = QueryCounts()
         self.queries: Queries | None = None
 
@@ -90,16 +97,17 @@ class QueryPages:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 query = wire.parse_query(dict(request.query))
                 self._check_values_allowed(query.with_values)
-                answer = await queries.page(query, forwarded=forwarded)
-                return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
+                async with self._slot(forwarded, query.is_quick):
+                    return _following(await queries.page(query, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
 
         @page(wire.COUNT_PATH)
         async def counts(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
-                answer = await queries.count(wire.parse_count(dict(request.query)), forwarded=forwarded)
-                return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
+                query = wire.parse_count(dict(request.query))
+                async with self._slot(forwarded, query.is_quick):
+                    return _following(await queries.count(query, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
 
@@ -108,7 +116,8 @@ class QueryPages:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(dict(request.query))
                 self._check_values_allowed(with_value)
-                return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
+                async with self._slot(forwarded, True):
+                    return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
 
             return await self._answer(web, request, GET, run)
 
@@ -116,14 +125,16 @@ class QueryPages:
         forwarded = wire.FORWARDED in request.headers
         begun = monotonic()
         body: dict[str, Any]
+        headers = {"Cache-Control": "no-store"}
         try:
             self._check_signature(request)
-            async with Slot(self._slots[forwarded], MAX_WAIT_S, _busy):
-                first_fields, answer = await run(self._allowed_queries(), forwarded)
+            first_fields, answer = await run(self._allowed_queries(), forwarded)
         except InvalidQueryError as error:
             body, status, outcome = {"error": str(error)}, _BAD, REFUSED
         except _RefusedError as error:
             body, status, outcome = {"error": str(error)}, error.status, REFUSED
+            if status == _TOO_MANY:
+                headers["Retry-After"] = str(RETRY_AFTER_S)
         else:
             missing = {topics.partition_name(*tp): why for tp, why in sorted(answer.missing.items())}
             body = {
@@ -136,7 +147,10 @@ class QueryPages:
             status = 200 if kind == LIST or answer.timers else _UNAVAILABLE if missing and not forwarded else _NOT_FOUND
             outcome = PARTIAL if missing else COMPLETE
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
-        return web.json(body, status=status, headers={"Cache-Control": "no-store"})
+        return web.json(body, status=status, headers=headers)
+
+    def _slot(self, forwarded: bool, is_quick: bool) -> Slot:
+        return Slot(self._slots[forwarded, is_quick], MAX_WAIT_S, _busy)
 
     def _allowed_queries(self) -> Queries:
         if self._settings().queries == "off":
@@ -171,4 +185,12 @@ class QueryPages:
 
 
 def _busy() -> _RefusedError:
-    return _RefusedError(_UNAVAILABLE, f"{MAX_CONCURRENT} queries are being answered: try again later")
+    return _RefusedError(
+        _TOO_MANY,
+        f"{MAX_CONCURRENT} queries of this kind are being answered, and {MAX_WAITING} may wait: try again in a second",
+    )
+
+
+def _following(answer: Answer) -> tuple[dict[str, Any], Answer]:
+    """The fields of an answer that say where the next one begins."""
+    return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from time import monotonic
+from time import monotonic, thread_time
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core import machine as core
@@ -21,8 +21,8 @@ from timers.wire.formats import RequestFormat
 from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
-from timers.worker.queries.idle_window import IdleWindow
 from timers.worker.queries.reading import Place, Recovering, TimerFilter
+from timers.worker.queries.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,6 @@ _T = TypeVar("_T")
 
 ANSWER_S = 3.0
 """How long to wait for a machine; after this its partition is missing in the answer."""
-
-PAUSE_FACTOR = 1.0
-"""After each slice a listing pauses for its duration times this, so that the threads that fire timers can run."""
 
 
 class Lookup(NamedTuple):
@@ -77,7 +74,7 @@ class LocalSource:
         moved: whether its topic is the retry topic.
         hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.
-        idle_window: the part of each second in which pages are read.
+        turns: when machines may be read.
     """
 
     def __init__(
@@ -89,10 +86,10 @@ class LocalSource:
         moved: bool,
         hidden_topic: str,
         request_reader: RequestReader,
-        idle_window: IdleWindow,
+        turns: Turns,
     ) -> None:
         self._runner = runner
-        self._idle_window = idle_window
+        self._turns = turns
         self._place = Place(*tp, moved)
         self._format = request_format
         self._hidden = hidden_topic
@@ -103,21 +100,32 @@ class LocalSource:
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix)
-        await self._idle_window.wait()
-        begun = monotonic()
-        page = await self._ask(lambda machine: reading.page(machine, self._place, timer_filter, after, limit))
-        await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
-        return page
+        return await self._read(
+            query.is_quick, lambda machine: reading.page(machine, self._place, timer_filter, after, limit)
+        )
 
     async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
         start = max(after, (query.from_s - 1, MAX_OFFSET))
-        await self._idle_window.wait()
-        begun = monotonic()
-        counts = await self._ask(lambda machine: reading.count(machine, timer_filter, query.by_s, start))
-        await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
-        return counts
+        return await self._read(
+            query.is_quick, lambda machine: reading.count(machine, self._place, timer_filter, query.by_s, start)
+        )
+
+    async def _read(self, quick: bool, read: Callable[[core.Machine], _T]) -> _T:
+        """Read a slice when it may be read."""
+
+        def measured(machine: core.Machine) -> tuple[_T, float]:
+            begun_s = thread_time()
+            return read(machine), thread_time() - begun_s
+
+        await self._turns.wait(quick=quick)
+        took_s = 0.0
+        try:
+            found, took_s = await self._ask(measured)
+        finally:
+            self._turns.correct(took_s)
+        return found
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -13,11 +15,18 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Timer
 
+SLICE_S = 0.002
+"""Time for which a machine is read at once. A tick may have to wait for it."""
+
 SLICE_ROWS = 1024
-"""Approximate number of rows read at a time. It takes about 1 ms, and a tick may have to wait for it."""
+"""Approximate maximum number of rows read at once; it takes about 1 ms."""
 
 SLICE_BYTES = 1024 * 1024
-"""Maximum size of the values read at a time."""
+"""Maximum size of the values read at once."""
+
+
+REPLACEMENT = "\ufffd"
+"""Stands in shown ids for bytes that are not UTF-8."""
 
 
 class Recovering(Exception):
@@ -46,6 +55,42 @@ class TimerFilter(NamedTuple):
     """Beginning of the ids."""
 
 
+class _Slice:
+    """Whether enough was read at once."""
+
+    def __init__(self) -> None:
+        self._end_at = monotonic() + SLICE_S
+        self._rows = self._bytes = 0
+
+    def ends_after(self, rows: Sequence[Row]) -> bool:
+        """Count the rows of a group; an empty one counts as one row."""
+        self._rows += len(rows) or 1
+        self._bytes += sum([len(row[3]) for row in rows])
+        return self._rows >= SLICE_ROWS or self._bytes >= SLICE_BYTES or monotonic() > self._end_at
+
+
+def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
+    """Whether a row passes the filter for topic and id."""
+    topic, hidden, prefix = timer_filter.topic, timer_filter.hidden_topic, timer_filter.prefix
+
+    def wanted(row: Row) -> bool:
+        if row[1] != topic and (topic is not None or row[1] == hidden):
+            return False
+        return not prefix or wire.shown_id(row, topics.source(*place[:2], row[0])).startswith(prefix)
+
+    return wanted
+
+
+def _sought(timer_filter: TimerFilter, place: Place) -> list[bytes]:
+    """Texts that stand in each row that passes the filter. The id of a row without an origin does not stand in it."""
+    sought = [] if timer_filter.topic is None else [timer_filter.topic.encode()]
+    prefix = timer_filter.prefix.partition(REPLACEMENT)[0]
+    own = topics.source(place.topic, place.partition, 0)[:-1]
+    if prefix and not (own.startswith(prefix) or prefix.startswith(own)):
+        sought.append(prefix.encode(errors="surrogatepass"))
+    return sought
+
+
 def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
     """The next timers of a machine: at most ``limit``, from at most one slice of its store.
 
@@ -54,29 +99,27 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
     """
     _check_recovered(machine)
     listed: list[Listed] = []
-    seen = size = 0
-    for due_s, rows in machine.waiting(key_after(after, place.topic, place.partition)):
+    piece = _Slice()
+    start = key_after(after, place.topic, place.partition)
+    wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
+    for (due_s, offset), rows in machine.waiting(start, wanted, sought):
         if timer_filter.to_s is not None and due_s >= timer_filter.to_s:
             break
         for row in rows:
+            timer = wire.describe(
+                row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
+            )
             position = (due_s, place.topic, place.partition, row[0])
-            if row[1] == timer_filter.topic or (timer_filter.topic is None and row[1] != timer_filter.hidden_topic):
-                timer = wire.describe(
-                    row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
-                )
-                if timer["id"].startswith(timer_filter.prefix):
-                    listed.append(Listed(position, timer))
-                    if len(listed) == limit:
-                        return Page(listed, position)
-            size += len(row[3])
-        seen += len(rows) or 1
-        if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):
-            return Page(listed, position)
+            listed.append(Listed(position, timer))
+            if len(listed) == limit:
+                return Page(listed, position)
+        if piece.ends_after(rows):
+            return Page(listed, (due_s, place.topic, place.partition, offset))
     return Page(listed, None)
 
 
 def count(
-    machine: Machine, timer_filter: TimerFilter, by_s: int, after: OrderKey
+    machine: Machine, place: Place, timer_filter: TimerFilter, by_s: int, after: OrderKey
 ) -> tuple[Counter[tuple[int, str]], OrderKey | None]:
     """Count the next timers of a machine, from at most one slice of its store.
 
@@ -89,19 +132,17 @@ def count(
     """
     _check_recovered(machine)
     counts: Counter[tuple[int, str]] = Counter()
-    topic, hidden, to_s = timer_filter[:3]
-    seen = size = 0
-    for due_s, rows in machine.waiting(after):
-        if to_s is not None and due_s >= to_s:
+    piece = _Slice()
+    wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
+    for through, rows in machine.waiting(after, wanted, sought):
+        due_s = through[0]
+        if timer_filter.to_s is not None and due_s >= timer_filter.to_s:
             break
         group = due_s - due_s % by_s
         for row in rows:
-            if row[1] == topic or (topic is None and row[1] != hidden):
-                counts[group, row[1]] += 1
-            size += len(row[3])
-        seen += len(rows) or 1
-        if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):
-            return counts, (due_s, rows[-1][0])
+            counts[group, row[1]] += 1
+        if piece.ends_after(rows):
+            return counts, through
     return counts, None
 
 
@@ -167,7 +208,7 @@ def _row(machine: Machine, key: OrderKey) -> Row | None:
     """The row of a key, if it is pending."""
     due_s, offset = key
     before = (due_s, offset - 1) if offset else (due_s - 1, MAX_OFFSET)
-    for found_s, rows in machine.waiting(before):
+    for (found_s, _), rows in machine.waiting(before):
         return next((row for row in rows if (found_s, row[0]) == key), None)
     return None
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from timers.asking import read_answer
 from timers.core.keys import OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position
 from timers.core.timer import TopicPartition
@@ -95,7 +96,7 @@ class RemoteSource:
                     url, headers={wire.FORWARDED: "1", **self._sign(url.raw_path_qs)}, allow_redirects=False
                 ) as response,
             ):
-                body = await response.read()
+                body = await read_answer(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             why = str(error) or f"no answer within {ANSWER_S:.0f} s"
             raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None

@@ -26,8 +26,8 @@
     for (;;) {
       const answer = await fetch(pages, { headers: { Accept: "application/json" } }).catch(() => null);
       if (!answer) return { ended: "the console does not answer" };
-      if (answer.status === 429) {
-        await new Promise((resolve) => setTimeout(resolve, 1000 * Number(answer.headers.get("Retry-After") || 1)));
+      if (answer.headers.has("Retry-After")) {
+        await new Promise((resolve) => setTimeout(resolve, 1000 * Number(answer.headers.get("Retry-After"))));
         continue;
       }
       const body = await answer.json();

@@ -1,0 +1,195 @@
+"""The history of one timer: how long its topics are read, and where reading ends. The topics are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+
+from timers.config.settings import Settings
+from timers.console import history
+from timers.console.history import History
+from timers.dead_letters.newest import LetterPage
+from timers.errors import TimersError
+from timers.kafka import records
+from timers.wire import future, verdict
+from timers.wire.formats import future_by_id
+from timers.wire.verdict import VerdictMessage
+
+PARTITIONS = 8
+IDS, VERDICTS, ORDERS = "ids", "verdicts", "orders"
+DUE_S = 1_700_000_000
+
+
+class SimMessage:
+    """A record of a topic."""
+
+    def __init__(
+        self, key: bytes, value: bytes | None, headers: Any = (), at_ms: int = DUE_S * 1000, append_time: bool = True
+    ) -> None:
+        self._fields = key, value, list(headers), at_ms, append_time
+        self.place = 0, 0
+
+    def key(self) -> bytes:
+        return self._fields[0]
+
+    def value(self) -> bytes | None:
+        return self._fields[1]
+
+    def headers(self) -> Any:
+        return self._fields[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        kind = TIMESTAMP_LOG_APPEND_TIME if self._fields[4] else TIMESTAMP_CREATE_TIME
+        return kind, self._fields[3]
+
+    def partition(self) -> int:
+        return self.place[0]
+
+    def offset(self) -> int:
+        return self.place[1]
+
+
+class SimTopics:
+    """Topics of eight partitions.
+
+    Attributes:
+        now_s: monotonic time; each record takes ``record_s`` to read.
+        read_from: the partitions that were read, in their order, by topic.
+        open_consumers: those that were not closed.
+    """
+
+    def __init__(self) -> None:
+        self.partitions_of: dict[str, list[list[SimMessage]]] = {}
+        self.now_s = self.record_s = 0.0
+        self.read_from: dict[str, list[int]] = {}
+        self.open_consumers = 0
+
+    def add(self, topic: str, partition: int, *messages: SimMessage) -> None:
+        log = self.partitions_of.setdefault(topic, [[] for _ in range(PARTITIONS)])[partition]
+        for message in messages:
+            message.place = partition, len(log)
+            log.append(message)
+
+    # ---- what the history uses ------------------------------------------------------------------------------------
+
+    def existing(self, topics: list[str]) -> list[str]:
+        return [topic for topic in topics if topic in self.partitions_of]
+
+    def partitions(self, topic: str) -> list[int]:
+        return [*range(PARTITIONS)]
+
+    def starts(self, topics: list[str]) -> dict[str, dict[int, int]]:
+        return {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in self.existing(topics)}
+
+    def ends(self, topics: list[str]) -> dict[str, dict[int, int]]:
+        return {
+            topic: {number: len(log) for number, log in enumerate(self.partitions_of[topic])}
+            for topic in self.existing(topics)
+        }
+
+    def at_time(self, topics: list[str], time_ms: int) -> dict[str, dict[int, int]]:
+        return self.starts(topics)
+
+    def close(self) -> None:
+        self.open_consumers -= 1
+
+    def read(
+        self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[SimMessage]:
+        self.read_from.setdefault(topic, []).append(partition)
+        for message in self.partitions_of[topic][partition][start:end]:
+            self.now_s += self.record_s
+            yield message
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
+    kafka = SimTopics()
+
+    def opened(*_: Any, **__: Any) -> SimTopics:
+        kafka.open_consumers += 1
+        return kafka
+
+    monkeypatch.setattr(history, "TopicOffsets", lambda *_: kafka)
+    monkeypatch.setattr(history, "reader", opened)
+    monkeypatch.setattr(records, "read", kafka.read)
+    monkeypatch.setattr(history, "monotonic", lambda: kafka.now_s)
+    monkeypatch.setattr(history, "read_page", lambda *_: (LetterPage([], {}), {}))
+    return kafka
+
+
+def history_of(id: str, timer: dict[str, Any] | None) -> History:
+    names = {"TIMERS_ID_TOPIC": IDS, "TIMERS_VERDICT_TOPIC": VERDICTS, "TIMERS_BROKERS": "nowhere:1"}
+    return history.read(Settings.load(names), id, timer)
+
+
+def request(id: str, target: str, at_ms: int) -> SimMessage:
+    headers = future_by_id.encode_headers(DUE_S)
+    return SimMessage(id.encode(), future.encode(target, "k", b"v"), headers, at_ms)
+
+
+def callback(source: str, at_ms: int = DUE_S * 1000, *, append_time: bool = True) -> SimMessage:
+    return SimMessage(b"k", b"v", [("timer-source", source.encode())], at_ms, append_time)
+
+
+def said(history: History) -> list[str]:
+    return [event["what"] for event in history.events]
+
+
+def test_all_partitions_of_a_busy_topic_share_one_time_limit(kafka: SimTopics) -> None:
+    kafka.add(IDS, 3, request("a", ORDERS, 1))
+    kafka.add(VERDICTS, 0)
+    for partition in range(PARTITIONS):
+        kafka.add(ORDERS, partition, *(callback("others/0/0", append_time=False) for _ in range(100)))
+    kafka.record_s = history.MAX_READING_S / 150
+    found = history_of("a", {"id": "a", "source": f"{IDS}/3/0", "due": DUE_S})
+    assert said(found) == ["set"]
+    assert [each["topic"] for each in found.unread] == [ORDERS]
+    assert len(kafka.read_from[ORDERS]) == 2
+    assert kafka.open_consumers == 0
+
+
+def test_reading_ends_at_the_callback_and_an_hour_after_the_due_second(kafka: SimTopics) -> None:
+    kafka.add(IDS, 3, request("a", ORDERS, 1))
+    kafka.add(VERDICTS, 0)
+    late_ms = (DUE_S + 3601) * 1000
+    likely = history._likely_first(list(range(PARTITIONS)), b"k")[0]
+    kafka.add(ORDERS, likely, callback("others/0/0", late_ms), callback(f"{IDS}/3/0", late_ms))
+    other, *_ = (each for each in range(PARTITIONS) if each != likely)
+    kafka.add(ORDERS, other, callback(f"{IDS}/3/0"))
+    found = history_of("a", {"id": "a", "source": f"{IDS}/3/0", "due": DUE_S})
+    assert (said(found), found.unread) == (["set", "fired"], [])
+    assert kafka.read_from[ORDERS] == [likely, other]
+
+
+@pytest.mark.parametrize("is_likely", [True, False])
+def test_the_topic_knows_an_id_that_no_worker_knows(kafka: SimTopics, is_likely: bool) -> None:
+    likely, other, *_ = history._likely_first(list(range(PARTITIONS)), b"a")
+    where = likely if is_likely else other
+    moved = request("a", "elsewhere", 2)
+    kafka.add(IDS, where, request("b", "hidden", 1), request("a", ORDERS, 1), moved, SimMessage(b"a", None, (), 3))
+    value = verdict.as_json(VerdictMessage("a", "cancelled", DUE_S))
+    outcome = SimMessage(b"a", value.encode(), [("timer-source", b"ids/0/3")], 4)
+    kafka.add(VERDICTS, 5, outcome)
+    kafka.add("elsewhere", 0)
+    found = history_of("a", None)
+    assert said(found) == ["set", "set", "cancel", "cancelled"]
+    assert found.callback_topics == {ORDERS, "elsewhere"}
+    assert kafka.read_from[IDS] == ([likely] if is_likely else [likely, other])
+    assert history_of("c", None) == History([], [])
+
+
+def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(
+    kafka: SimTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Iterator[SimMessage]:
+        raise TimersError("no leader")
+        yield
+
+    kafka.add(IDS, 0)
+    monkeypatch.setattr(records, "read", fail)
+    with pytest.raises(TimersError, match="no leader"):
+        history_of("a", None)

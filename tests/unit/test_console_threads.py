@@ -1,0 +1,213 @@
+"""Blocking calls of the console: slow brokers keep neither logins nor changes from being answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import SimCluster, console
+from tests.harness.waiting import DEADLINE_S
+from tests.unit.test_console_access import USERS, basic
+from timers.config.settings import Settings
+from timers.console import fleet, following, kafka_cluster, threads
+from timers.console.kafka_cluster import KafkaCluster
+from timers.console.problems import Problem
+from timers.console.threads import Threads
+from timers.errors import QueryError, TimersError
+from timers.kafka import connection
+from timers.kafka.aiokafka_internals import group_access
+
+SETTINGS = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
+
+
+@asynccontextmanager
+async def one_thread_of_asyncio() -> AsyncIterator[threading.Event]:
+    """The event loop's own pool has one thread. The event lets the calls go on that a test has blocked."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    go_on = threading.Event()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield go_on
+    finally:
+        go_on.set()
+
+
+async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=str(path)) as client, one_thread_of_asyncio() as go_on:
+        blocked = asyncio.create_task(asyncio.to_thread(go_on.wait))
+        async with client.get("/v1/timers", headers=basic("ada", "right")) as response:
+            assert response.status == 200
+        assert not blocked.done()
+
+
+async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_WAIT_S", 0.05)
+    async with one_thread_of_asyncio() as go_on:
+        monkeypatch.setattr(fleet, "find", lambda _: go_on.wait() and [])
+        cluster = KafkaCluster(SETTINGS)
+        asked = [asyncio.create_task(cluster.workers()) for _ in range(8)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(str)
+        refused = 8 - kafka_cluster.MAX_FINDERS
+        while sum(task.done() for task in asked) < refused:
+            await asyncio.wait([task for task in asked if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        assert {str(task.exception()) for task in asked if task.done()} == {str(threads._busy())}
+        go_on.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert found.count([]) == kafka_cluster.MAX_FINDERS
+        await cluster.close()
+
+
+async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_WAIT_S", 0.05)
+    async with one_thread_of_asyncio() as go_on:
+        pool = Threads("test", 1)
+
+        def fail() -> None:
+            go_on.wait()
+            raise TimersError("no broker answers")
+
+        gone = asyncio.create_task(pool.run(fail))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gone, 0.01)
+        with pytest.raises(Problem, match="other requests"):
+            await pool.run(str)
+        go_on.set()
+        monkeypatch.setattr(threads, "MAX_WAIT_S", DEADLINE_S)
+        assert await pool.run(str, 7) == "7"
+        await pool.close()
+
+
+async def test_a_coordinator_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def __init__(self, **_: Any) -> None:
+            self.closed = False
+
+        async def bootstrap(self) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(group_access, "AIOKafkaClient", Silent)
+    monkeypatch.setattr(group_access, "_TIMEOUT_S", 0.01)
+    async with asyncio.timeout(DEADLINE_S):
+        cluster = KafkaCluster(SETTINGS)
+        with pytest.raises(QueryError, match="cannot be read"):
+            await cluster.workers()
+        await cluster.close()
+
+
+async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+    may_end = [threading.Event(), threading.Event()]
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Log:
+        def submit_record(self, topic: str, key: None, entry: bytes, headers: None, on_result: Any) -> None:
+            on_result("t/0/1")
+
+        def close(self) -> None:
+            pass
+
+    def open_log(_: KafkaCluster) -> Any:
+        number = len(attempts)
+        attempts.append(number)
+        loop.call_soon_threadsafe(begun.set)
+        if number < len(may_end):
+            may_end[number].wait()
+        if number == 0:
+            raise TimersError("no broker answers")
+        return Log()
+
+    monkeypatch.setattr(KafkaCluster, "_new_log", open_log)
+    cluster = KafkaCluster(SETTINGS)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            writes = [asyncio.create_task(cluster.record(b"{}")) for _ in range(20)]
+            await begun.wait()
+            may_end[0].set()
+            found = await asyncio.gather(*writes, return_exceptions=True)
+            assert {str(error) for error in found} == {"no broker answers"} and len(attempts) == 1
+            begun.clear()
+            writes = [asyncio.create_task(cluster.record(b"{}")) for _ in range(20)]
+            await begun.wait()
+            may_end[1].set()
+            await asyncio.gather(*writes)
+            await cluster.record(b"{}")
+            assert len(attempts) == 2
+            await cluster.close()
+    finally:
+        for event in may_end:
+            event.set()
+
+
+class SimConsumer:
+    """A consumer of topics with a given number of partitions."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.closed = threading.Event()
+
+    def get_watermark_offsets(self, place: Any, timeout: float, cached: bool) -> tuple[int, int]:
+        self.asked.append(timeout)
+        return 0, 7
+
+    def assign(self, places: Any) -> None:
+        pass
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer, counts = SimConsumer(), {"orders": 3, "many": following.MAX_PARTITIONS}
+    monkeypatch.setattr(following, "reader", lambda *_: consumer)
+    monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
+    cluster = KafkaCluster(SETTINGS)
+    with pytest.raises(Problem, match="more than 256 partitions"):
+        await cluster.follow(["many", "orders"], None)
+    assert consumer.asked == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
+    monkeypatch.setattr(following, "OPENING_S", 3.0)
+    follower = await cluster.follow(["orders"], None)
+    assert follower.positions == [[7, 7, 7]] and max(consumer.asked) <= 3.0, "one limit for all partitions"
+    consumer.closed.clear()
+    await follower.close()
+    assert consumer.closed.is_set()
+    await cluster.close()
+
+
+async def test_a_stream_whose_client_went_while_it_began_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = SimConsumer()
+    monkeypatch.setattr(following, "reader", lambda *_: consumer)
+    async with one_thread_of_asyncio() as go_on:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def count(*_: Any) -> int:
+            loop.call_soon_threadsafe(begun.set)
+            go_on.wait()
+            return 1
+
+        monkeypatch.setattr(connection, "partitions_of", count)
+        cluster = KafkaCluster(SETTINGS)
+        gone = asyncio.create_task(cluster.follow(["orders"], None))
+        await begun.wait()
+        gone.cancel()
+        await asyncio.wait([gone])
+        go_on.set()
+        await cluster.close()
+        assert await asyncio.to_thread(consumer.closed.wait, DEADLINE_S)

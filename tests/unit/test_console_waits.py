@@ -1,0 +1,194 @@
+"""The console waits for a worker that is starting, and for leaders that move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from timers.broker.config import free_port
+from timers.client import by_id
+from timers.client.config import Connection
+from timers.config.settings import Settings
+from timers.console import kafka_cluster
+from timers.console.kafka_cluster import KafkaCluster
+from timers.core.ports import Lost
+from timers.errors import QueryError, TimersError
+from timers.kafka import connection, topic_offsets
+from timers.kafka.topic_offsets import TopicOffsets
+from timers.wire import query as wire
+
+NOT_LEADER = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))
+DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+FOUND = {"timers": [{"id": "a"}], "missing": []}
+STARTING = {"error": "this worker is starting"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "AGAIN_S", 0.0)
+    monkeypatch.setattr(kafka_cluster, "AGAIN_S", 0.01)
+    monkeypatch.setattr(kafka_cluster, "MIN_ATTEMPT_S", 0.05)
+    monkeypatch.setattr(topic_offsets, "_POLL_S", 0.01)
+
+
+def cluster_at(port: int) -> KafkaCluster:
+    return KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": f"http://127.0.0.1:{port}"}))
+
+
+def worker_with(find: Callable[[web.Request], Awaitable[web.Response]]) -> web.Application:
+    """A worker that answers the questions for one timer by ``find``."""
+    application = web.Application()
+    application.router.add_get(wire.FIND_PATH, find)
+    return application
+
+
+async def test_a_question_waits_for_a_worker_that_starts() -> None:
+    answers = iter([(503, STARTING), (503, {"timers": [], "missing": [{}]}), (200, FOUND)])
+
+    async def find(_: web.Request) -> web.Response:
+        status, body = next(answers)
+        return web.json_response(body, status=status)
+
+    application = worker_with(find)
+    port = free_port()
+    cluster = cluster_at(port)
+    asked = asyncio.create_task(cluster.ask(wire.FIND_PATH, {"id": "a"}))
+    await asyncio.sleep(0.1)
+    assert not asked.done(), "nothing answers at this port yet"
+    async with TestServer(application, port=port):
+        assert await asked == (200, FOUND)
+        await cluster.close()
+
+
+async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(_: web.Request) -> web.Response:
+        return web.json_response(STARTING, status=503)
+
+    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.1)
+    application = worker_with(find)
+    async with TestServer(application) as server:
+        cluster = cluster_at(server.port or 0)
+        assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, STARTING)
+    with pytest.raises(QueryError, match="no worker answers"):
+        await cluster.ask(wire.FIND_PATH, {"id": "a"})
+    await cluster.close()
+
+
+async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = 0
+
+    async def find(_: web.Request) -> web.Response:
+        nonlocal answered
+        answered += 1
+        if answered > 1:
+            await asyncio.sleep(60)
+        return web.json_response(STARTING, status=503)
+
+    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.3)
+    application = worker_with(find)
+    async with TestServer(application) as server:
+        cluster = cluster_at(server.port or 0)
+        assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, STARTING)
+        await cluster.close()
+    assert answered == 2
+
+
+class Failing:
+    """Fails with these errors, one call each, and returns ``result`` from then on."""
+
+    def __init__(self, result: Any, *errors: Exception) -> None:
+        self._result = result
+        self._errors = list(errors)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._result
+
+
+def test_a_call_is_repeated_while_leaders_move() -> None:
+    assert connection.while_moving(Failing(7, NOT_LEADER, AWAY), 10) == 7
+    with pytest.raises(KafkaException, match="AUTHORIZATION"):
+        connection.while_moving(Failing(7, NOT_LEADER, DENIED), 10)
+    with pytest.raises(KafkaException, match="NOT_LEADER"):
+        connection.while_moving(Failing(7, NOT_LEADER, AWAY), -1)
+
+
+def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SimConsumer:
+        assigned: list[TopicPartition]
+        get_watermark_offsets = staticmethod(Failing((3, 7), NOT_LEADER, AWAY))
+
+        def assign(self, partitions: list[TopicPartition]) -> None:
+            self.assigned = partitions
+
+        def poll(self, _: float) -> None:
+            return None
+
+        def close(self) -> None:
+            pass
+
+    consumer = SimConsumer()
+    monkeypatch.setattr(Connection, "consumer", lambda self: consumer)
+    monkeypatch.setattr(Connection, "partitions_of", lambda self, *_: 1)
+    topic = SimpleNamespace(partitions=[SimpleNamespace(leader=1)])
+    found = SimpleNamespace(topics={Settings.load({}).verdict_topic: topic})
+    monkeypatch.setattr(connection, "metadata", lambda *_: found)
+    ids = by_id.ById(Connection.resolve("b:1", None, None, 10, None))
+    monkeypatch.setattr(ids, "open", lambda: None)
+    ids.listen()
+    assert [tp.offset for tp in consumer.assigned] == [7]
+    ids.close()
+
+
+class SimAdmin:
+    """The offsets of one topic; the first answers are errors."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[TopicPartition, Future[Any]]:
+        class Found:
+            offset = 5
+
+        future: Future[Any] = Future()
+        if self.errors:
+            future.set_exception(self.errors.pop(0))
+        else:
+            future.set_result(Found())
+        return dict.fromkeys(wanted, future)
+
+
+@pytest.mark.parametrize(("errors", "timeout_s", "works"), [([NOT_LEADER, AWAY], 10, True), ([AWAY], -1, False)])
+def test_offsets_wait_for_their_leader(
+    errors: list[Exception], timeout_s: float, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = SimAdmin(*errors)
+    found = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None})}, brokers={1: None})
+    monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: admin)
+    monkeypatch.setattr(connection, "metadata", lambda *_: found)
+    offsets = TopicOffsets(Settings.load({"TIMERS_BROKERS": "b:1"}), timeout_s)
+    if works:
+        assert offsets.ends(["t"]) == {"t": {0: 5}}
+    else:
+        with pytest.raises(TimersError, match="no broker answers"):
+            offsets.ends(["t"])
+
+
+async def test_requests_are_read_when_their_leader_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_at(1)
+    reader = SimpleNamespace(read=Failing({"s": "record"}, Lost("t/0 has no leader")), close=lambda: None)
+    monkeypatch.setattr(cluster._requests, "_reader", reader)
+    assert [*await cluster._requests.read(["s"])] == ["s"]
+    await cluster.close()

@@ -1,0 +1,160 @@
+"""The worker's pages about timers: which questions wait for which, how many wait, and when machines are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core.index import NoIndex
+from timers.core.keys import NEVER
+from timers.core.listing import START
+from timers.core.machine import Machine
+from timers.request_formats import NATIVE
+from timers.store.memory import MemoryStore
+from timers.wire import query as wire
+from timers.wire.query import CountQuery, Query
+from timers.worker.queries.answers import Answer
+from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
+from timers.worker.queries.partition_sources import LocalSource
+from timers.worker.queries.turns import START as WINDOW_START
+from timers.worker.queries.turns import Turns
+
+SETTINGS = Settings.load({})
+WAITING: Any = Machine.waiting
+NEXT = "1896091200/t/0/7"
+
+
+class Reply(NamedTuple):
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+class Web:
+    """Faust's view of a page."""
+
+    def json(self, body: dict[str, Any], status: int, headers: dict[str, str]) -> Reply:
+        return Reply(status, body, headers)
+
+
+class SimQueries:
+    """Answers when ``go`` is set."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.running: Counter[str] = Counter()
+
+    async def _answer(self, kind: str) -> Answer:
+        self.running[kind] += 1
+        await self.go.wait()
+        return Answer([], None, [], {})
+
+    async def page(self, query: Query, *, forwarded: bool) -> Answer:
+        return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
+
+    async def count(self, query: CountQuery, *, forwarded: bool) -> Answer:
+        return await self.page(Query(after=query.after), forwarded=forwarded)
+
+    async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
+        return await self._answer("quick")
+
+
+class Pages:
+    """Handlers of the pages, over the queries above."""
+
+    def __init__(self) -> None:
+        self.queries = SimQueries()
+        pages = QueryPages(lambda: SETTINGS, lambda: 0.0)
+        pages.queries = self.queries  # type: ignore[assignment]
+        self._handlers: dict[str, Callable[..., Any]] = {}
+        pages.register(lambda path: lambda handler: self._handlers.setdefault(path, handler))
+
+    def ask(self, path: str, *, forwarded: bool = False, **query: str) -> asyncio.Task[Reply]:
+        headers = {wire.FORWARDED: "1"} if forwarded else {}
+        request = SimpleNamespace(headers=headers, query=query, raw_path=path)
+        return asyncio.create_task(self._handlers[path](Web(), request))
+
+
+async def test_more_questions_than_may_wait_are_refused_at_once() -> None:
+    pages = Pages()
+    asked = [pages.ask(wire.LIST_PATH) for _ in range(MAX_CONCURRENT + MAX_WAITING + 2)]
+    await asyncio.sleep(0.01)
+    refused = [task.result() for task in asked if task.done()]
+    assert [(each.status, each.headers["Retry-After"]) for each in refused] == [(429, "1")] * 2
+    assert "try again" in refused[0].body["error"]
+    assert pages.queries.running == {"quick": MAX_CONCURRENT}
+    pages.queries.go.set()
+    answers = await asyncio.gather(*asked)
+    assert Counter(each.status for each in answers) == {200: MAX_CONCURRENT + MAX_WAITING, 429: 2}
+
+
+async def test_first_pages_and_look_ups_do_not_wait_for_long_pages() -> None:
+    pages = Pages()
+    long = [pages.ask(wire.LIST_PATH, cursor=NEXT) for _ in range(MAX_CONCURRENT)]
+    long += [pages.ask(wire.LIST_PATH, forwarded=True, cursor=NEXT) for _ in range(MAX_CONCURRENT)]
+    quick = [pages.ask(wire.LIST_PATH), pages.ask(wire.FIND_PATH, id="a"), pages.ask(wire.COUNT_PATH, by="60")]
+    quick += [pages.ask(wire.LIST_PATH, forwarded=True)]
+    await asyncio.sleep(0.01)
+    assert pages.queries.running == {
+        "long": MAX_CONCURRENT,
+        "forwarded long": MAX_CONCURRENT,
+        "quick": 3,
+        "forwarded quick": 1,
+    }
+    pages.queries.go.set()
+    assert {each.status for each in await asyncio.gather(*long, *quick)} == {200, 404}
+
+
+class SimRunner:
+    """Asks a machine with one timer."""
+
+    def __init__(self) -> None:
+        store = MemoryStore()
+        store.write({9: [(0, "t", "k", b"", None, None)]}, 1)
+        self._machine: Any = SimpleNamespace(
+            _store=store, _index=NoIndex(), recovering=False, progress=SimpleNamespace(fired_through=NEVER)
+        )
+        self._machine.waiting = lambda *arguments: WAITING(self._machine, *arguments)
+
+    def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(question(self._machine))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("query", "waits"),
+    [
+        (Query(), False),
+        (Query(from_s=5, topic="t"), False),
+        (Query(limit=1000), True),
+        (Query(after=(1, "t", 0, 0)), True),
+    ],
+)
+async def test_only_short_first_pages_are_read_before_the_idle_window(query: Query, waits: bool) -> None:
+    now_s = 0.0
+
+    class SimTurns(Turns):
+        async def wait(self, *, quick: bool) -> None:
+            nonlocal now_s
+            now_s += self.wait_s(quick=quick)
+
+    source = LocalSource(
+        SimRunner(),  # type: ignore[arg-type]
+        ("requests", 0),
+        NATIVE,
+        moved=False,
+        hidden_topic="canary",
+        request_reader=None,  # type: ignore[arg-type]
+        turns=SimTurns(lambda: now_s),
+    )
+    page = await source.page(query, START, 10)
+    assert [each.timer["due"] for each in page.listed] == [9]
+    assert now_s == (WINDOW_START if waits else 0.0)

@@ -1,0 +1,61 @@
+"""Threads for the calls of the console that block.
+
+asyncio has one pool of a few threads for all that a process does. If reads of slow brokers filled it, no timer could be
+set and no password checked. So reads of each kind have threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from timers.console.problems import Problem
+from timers.slots import Slot, Slots
+
+MAX_WAIT_S = 5.0
+"""How long a request waits for a thread before it is refused."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Threads:
+    """A few threads for blocking calls of one kind.
+
+    Args:
+        name: of the kind, for the names of the threads.
+        count: calls that run at the same time.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self._executor = ThreadPoolExecutor(count, f"timers-console-{name}")
+        self._slots = Slots(count)
+
+    async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The result of a call. If the awaiting task is cancelled, the call still runs and still holds its thread.
+
+        Raises:
+            Problem: no thread became free in time.
+        """
+        slot = Slot(self._slots, MAX_WAIT_S, _busy)
+        await slot.take()
+
+        def give_back(running: asyncio.Future[_T]) -> None:
+            slot.give_back()
+            if not running.cancelled():
+                running.exception()  # read here, or asyncio logs the failure of a call whose task was cancelled
+
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, lambda: call(*args, **kwargs))
+        running.add_done_callback(give_back)
+        return await asyncio.shield(running)
+
+    async def close(self) -> None:
+        """Wait for the calls that run."""
+        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+
+
+def _busy() -> Problem:
+    return Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"})

@@ -27,14 +27,16 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 
 setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 
+# With the trap, Ctrl-C does not end a shell that does not yet wait for its command.
 run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
-	@$(BIN)/timers run || test $$? -eq 130
+	@trap : INT; $(BIN)/timers run || test $$? -eq 130
 
 # Compiled modules are kept: without them the start of a worker takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 3
+CHECK_JOBS ?= 5
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
@@ -71,10 +73,10 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 # process. Some tests wait, so more parts run at a time than there are cores. The longest parts begin first; the output of
 # each is shown at its end, if this make can do so.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
-	@$(MAKE) --no-print-directory --keep-going --jobs $(WAITING_JOBS) \
+	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
 
-PARTS = unit-a unit-b property clients simulation others
+PARTS = queues clients unit-a simulation unit-b property others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark
@@ -83,9 +85,11 @@ PART_simulation = tests/simulation
 PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
 # These mostly wait for librdkafka, with its mock cluster.
 PART_clients = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
+# These mostly wait for threads.
+PART_queues = $(filter-out $(PART_clients), $(wildcard tests/unit/test_queue_*.py))
 # Two halves of about the same length.
-PART_unit-a = $(filter-out $(PART_clients), $(wildcard tests/unit/test_[a-l]*.py))
-PART_unit-b = $(filter-out $(PART_clients), $(wildcard tests/unit/test_[m-z]*.py))
+PART_unit-a = $(filter-out $(PART_clients) $(PART_queues), $(wildcard tests/unit/test_[a-l]*.py))
+PART_unit-b = $(filter-out $(PART_clients) $(PART_queues), $(wildcard tests/unit/test_[m-z]*.py))
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)
@@ -101,7 +105,7 @@ ROUNDS ?= 1
 TIMERS ?= 1000000
 
 chaos: $(VENV)/.dev ## Storms of timers with faults; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run; FAULTS=kill,damage chooses
-	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS))
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(UNCOUNTED),--uncounted)
 
 SEEDS ?= 300
 

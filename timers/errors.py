@@ -23,6 +23,7 @@
     │   └── CheckpointMismatch the checkpoint of the engine on Spark does not belong to the log, or is damaged
     └── MachineStopped         the machine of a partition must stop
         ├── Fenced             another worker owns the partition now
+        ├── HistoryMismatch    the engine on Spark has decoded requests with an old settings history
         └── LogMismatch        the request log does not match the stored progress
             └── LevelTooHigh   the machine was raised to a feature level that this version does not support
 
@@ -130,6 +131,11 @@ class MachineStopped(TimersError):
 
 class Fenced(MachineStopped):
     """Another producer with the same transactional id has taken over: this machine must stop at once."""
+
+
+class HistoryMismatch(MachineStopped):
+    """The engine on Spark has decoded requests with a settings history that is no longer that of the progress. It reads
+    the progress again and repeats the micro-batch."""
 
 
 class LogMismatch(MachineStopped):

@@ -27,8 +27,21 @@ from tests.harness.acls import (
     WRITE,
     acl,
     operator_acls,
+    queue_acls,
     worker_acls,
 )
+from tests.harness.logins import (
+    AS_PLAIN,
+    PASSWORD,
+    PLAIN_PASSWORD,
+    REFUSED,
+    SECRETS,
+    USER,
+    as_worker,
+    login,
+    refused_login,
+)
+from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
@@ -41,20 +54,10 @@ from timers.core.timer import Rejected
 from timers.errors import AccessError, TimersError
 from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
+from timers.queue import Queue
 from timers.wire import dead_letter, future
 
 pytestmark = pytest.mark.broker
-
-PASSWORD = "pa55-w0rd-of-ada"
-PLAIN_PASSWORD = "pa55-w0rd-in-plain"
-KEY_PASSWORD = "pa55-w0rd-of-the-key"
-SECRETS = (PASSWORD, PLAIN_PASSWORD, KEY_PASSWORD)
-USER = "ada"
-AS_PLAIN = {
-    "TIMERS_SASL_MECHANISM": "PLAIN",
-    "TIMERS_SASL_USERNAME": PLAIN_USER,
-    "TIMERS_SASL_PASSWORD": PLAIN_PASSWORD,
-}
 
 
 @pytest.fixture(scope="module")
@@ -73,29 +76,6 @@ def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
     system.create_own_topics()
     yield system
     system.close()
-
-
-def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict[str, str]:
-    """Settings of a user who may log in."""
-    environment = {"TIMERS_BROKERS": broker.address_of(protocol), "TIMERS_SECURITY_PROTOCOL": protocol}
-    if "SASL" in protocol:
-        environment |= {"TIMERS_SASL_USERNAME": USER, "TIMERS_SASL_PASSWORD": PASSWORD}
-    if protocol.endswith("SSL"):
-        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.ca)
-    if protocol == "SSL":
-        chain, key = broker.certificates.issue(USER, KEY_PASSWORD)
-        environment |= {
-            "TIMERS_SSL_CERT_FILE": str(chain),
-            "TIMERS_SSL_KEY_FILE": str(key),
-            "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD,
-        }
-    return {name: value for name, value in (environment | more).items() if value}
-
-
-def as_worker(system: System, **changes: str) -> Settings:
-    """The settings of its worker."""
-    given = {name: value for name, value in (system.environment | changes).items() if value}
-    return Settings.load({"TIMERS_ID_TOPIC": "", **given})
 
 
 class Ran(NamedTuple):
@@ -270,6 +250,37 @@ def test_dead_letter_commands_need_no_more_than_the_documented_acls(
         assert not [secret for secret in SECRETS if secret in each.out + each.err]
 
 
+def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output that it may not write becomes a dead letter, and does not hold up other outputs and dead letters."""
+    topic, results, denied = guarded.target(), guarded.target(), guarded.target()
+    acls.add(
+        guarded.admin,
+        [
+            *queue_acls(guarded.settings, USER, topic, results),
+            *acl(TOPIC, topic, WRITE, principal=f"User:{USER}"),  # to send
+            *acl(TOPIC, denied, READ, principal=f"User:{USER}"),
+            *acl(TOPIC, guarded.settings.id_topic, READ, principal=f"User:{USER}"),
+        ],
+    )
+    for name, value in guarded.environment.items():
+        monkeypatch.setenv(name, value)
+    with Queue(topic, **PATIENT) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(4))
+        refused, rejected, written, retried = receive(queue, 4)
+        refused.output(denied, b"never")
+        refused.ack()
+        rejected.reject("bad")
+        written.output(results, b"result")
+        written.ack()
+        retried.retry(after=1)
+        queue.settle()
+        assert dict(queue.counters().dead) == {"rejected": 2}
+    letters = guarded.dead_letters().take(2)
+    assert {letter.text("timer-source") for letter in letters} == {refused.source, rejected.source}
+    assert [record.value for record in guarded.reader(results).take(1)] == [b"result"]
+    assert guarded.reader(denied).rest() == []
+
+
 def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_path: Path) -> None:
     system = System(broker.address, tmp_path)
     system.environment |= login(broker)
@@ -312,33 +323,6 @@ def test_without_its_transactional_ids_a_worker_ends_with_a_sentence(guarded: Sy
     worker = guarded.worker().start()
     assert worker.exit_code() == 1
     assert f"timers: User:{USER} may not write as transactional id '{guarded.app_id}-" in worker.log
-
-
-REFUSED = {
-    "wrong password": ({"TIMERS_SASL_PASSWORD": "nope-pa55"}, "refuse the login of TIMERS_SASL_USERNAME='ada'"),
-    "unknown user": ({"TIMERS_SASL_USERNAME": "eve"}, "refuse the login of TIMERS_SASL_USERNAME='eve'"),
-    "unknown authority": ({"TIMERS_SSL_CA_FILE": "strange"}, "cannot be trusted"),
-    "the system's authorities": ({"TIMERS_SSL_CA_FILE": ""}, "cannot be trusted"),
-    "other host": ({"TIMERS_BROKERS": "localhost"}, "cannot be trusted"),
-    "no certificate": ({"TIMERS_SECURITY_PROTOCOL": "SSL"}, "refuse the client's certificate"),
-}
-
-
-def refused_login(broker: SecureBroker, why: str) -> tuple[dict[str, str], str]:
-    """Settings with which no login succeeds, and the sentence about each."""
-    changes, said = REFUSED[why]
-    environment = login(broker) | changes
-    if changes.get("TIMERS_SSL_CA_FILE"):
-        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.other_ca)
-    if "TIMERS_BROKERS" in changes:  # the certificate names 127.0.0.1
-        environment["TIMERS_BROKERS"] = broker.address_of("SASL_SSL", "localhost")
-    if "TIMERS_SECURITY_PROTOCOL" in changes:
-        environment = {
-            **changes,
-            "TIMERS_BROKERS": broker.address_of("SSL"),
-            "TIMERS_SSL_CA_FILE": str(broker.certificates.ca),
-        }
-    return {name: value for name, value in environment.items() if value}, said
 
 
 @pytest.mark.parametrize("why", REFUSED)

@@ -13,7 +13,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.kafka.topic_offsets import TopicOffsets
+from timers.kafka.topic_offsets import TopicOffsets, remaining
 
 pytestmark = pytest.mark.broker
 
@@ -46,6 +46,31 @@ def test_where_topics_begin_and_end(system: System) -> None:
     assert 0 < since[cut][0] < NOW_MS
     system.admin.delete_records([TopicPartition(cut, 0, 4)])[TopicPartition(cut, 0)].result(DEADLINE_S)
     assert topics.whole_since_ms([cut], NOW_MS) == {cut: {0: NOW_MS, 1: 0}}
+
+
+def test_what_is_left_of_a_range() -> None:
+    """Records were deleted, a topic was created again and has fewer records, and another one is gone."""
+    starts = {"a": {0: 5, 1: 7, 2: 3}, "again": {0: 100}, "gone": {0: 1}}
+    first, ends = {"a": {0: 0, 1: 9}, "again": {0: 0}}, {"a": {0: 8, 1: 12}, "again": {0: 4}}
+    assert remaining(starts, first, ends) == (
+        {"a": {0: 5, 1: 9}, "again": {0: 4}},
+        {"a": {0: 8, 1: 12}, "again": {0: 4}},
+        2,
+    )
+    assert remaining({"gone": {0: 1}}, {}, {}) == ({}, {}, 0)
+
+
+def test_when_the_newest_record_was_appended(system: System) -> None:
+    """By the brokers' clock: times that producers set do not count."""
+    by_broker, by_producer = system.target(2), system.target(1, message_timestamp_type="CreateTime")
+    topics = TopicOffsets(system.settings)
+    assert topics.newest_append_ms(by_broker) is None
+    for topic in (by_broker, by_producer):
+        Publisher(system.address, topic).send_raw(b"key", b"value", [], 0)
+    (record,) = system.reader(by_broker).take(1)
+    assert topics.newest_append_ms(by_broker) == record.append_ms
+    assert topics.newest_append_ms(by_producer) is None
+    assert topics.newest_append_ms("nowhere") is None
 
 
 def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) -> None:

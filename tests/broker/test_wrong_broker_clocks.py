@@ -59,11 +59,15 @@ def assert_they_fire(system: System, requests: list[Request]) -> None:
 
 
 def held(worker: Worker) -> str:
-    """Wait until the worker is not ready because ticks are held; returns the sentence."""
+    """Wait until the worker is not ready because ticks of broker 1 are held; returns the sentence.
+
+    A consumer may not know who leads a partition right after the broker has started: then its ticks are "a broker's".
+    """
 
     def sentence() -> str | None:
         status, body = health(worker.port, "ready")
-        return next((why for why in body["reasons"] if "are held" in why), None) if status == 503 else None
+        named = (why for why in body["reasons"] if "ticks of broker 1 are held" in why)
+        return next(named, None) if status == 503 else None
 
     return wait_until(sentence, "ticks are held")
 
@@ -93,7 +97,7 @@ def test_after_a_month_a_broker_a_year_ahead_fires_nothing_early(
     sentence = held(worker)
     assert re.search(r"ticks of broker 1 are held: .* start with TIMERS_ACCEPT_TIME=\S+$", sentence)
     assert "ticks of broker 1 are held" in worker.log
-    assert scrape(worker.port).total("timers_brokers_held") == 1
+    assert scrape(worker.port).total("timers_brokers_held") >= 1
     broker.stop()
     start(broker, ahead_by(MONTH_S, tmp_path))
     wait_ready(worker)

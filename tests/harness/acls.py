@@ -20,7 +20,7 @@ from timers.config.settings import Settings
 from timers.wire import topics
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
-CREATE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS
+CREATE, DELETE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS
 TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -76,6 +76,22 @@ def operator_acls(settings: Settings, user: str) -> list[AclBinding]:
         *acl(TOPIC, settings.request_topic, READ, WRITE, principal=who),
         *acl(GROUP, "timers-watch", READ, principal=who),
         *acl(TRANSACTIONAL_ID, topics.retrier_id(settings.app_id), WRITE, principal=who),
+    ]
+
+
+def queue_acls(settings: Settings, user: str, topic: str, *outputs: str) -> list[AclBinding]:
+    """The ACLs that a process of the queue ``topic`` needs, without guards; ``docs/security.md`` lists the same."""
+    who, group = f"User:{user}", topics.queue_group(topic)
+    return [
+        *acl(TOPIC, topic, READ, principal=who),
+        *acl(TOPIC, topics.queue_returns(group), READ, CREATE, DELETE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, topics.queue_ledger(group), READ, WRITE, CREATE, principal=who),
+        *acl(TOPIC, settings.request_topic, WRITE, principal=who),
+        *acl(TOPIC, settings.dead_letter_topic, WRITE, principal=who),
+        *acl(GROUP, group, READ, principal=who),
+        *acl(GROUP, "timers-watch", READ, principal=who),
+        *acl(TRANSACTIONAL_ID, f"{group}-", WRITE, principal=who, prefixed=True),
+        *(binding for output in outputs for binding in acl(TOPIC, output, WRITE, principal=who)),
     ]
 
 

@@ -37,7 +37,7 @@ def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[
     """What counts of a machine's state: keys that may fire, and ids that are remembered."""
     index, fired_through = Index(store, retention_s), machine.progress.fired_through
     keys = [(due_s, row[0]) for due_s, rows in store.scan((-1, 0), 10**12) for row in index.alive(due_s, rows)]
-    entries = dict(store.entries_after(b"", 10**6))
+    entries = dict(store.entries_after(b"", 10**6).entries)
     return keys, {id: entry for id, entry in entries.items() if not is_over(entry, fired_through, retention_s)}
 
 
@@ -192,5 +192,5 @@ def test_what_is_over_is_swept_in_the_end(events: list[Event]) -> None:
         rig.observe(rig.tick_ms // 1000 + 10)
         rig.fire()
         rig.machine.commit_progress(even_if_idle=True)
-    assert rig.store.entries_after(b"", 10) == []
+    assert rig.store.entries_after(b"", 10).entries == []
     assert rig.store.pending == 0

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timers.core.index import NoIndex
 from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
+from timers.core.machine import Machine
+from timers.core.timer import Origin, Row, RowsByDue, id_text
+from timers.store import layout, rocks
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
 from timers.wire import query as wire
+from timers.worker.queries import reading
+from timers.worker.queries.reading import Place, TimerFilter
 
 POSITIONS = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 5))
 
@@ -109,3 +123,57 @@ QUERIES = st.builds(
 @given(QUERIES)
 def test_a_question_is_understood_as_it_was_meant(query: wire.Query) -> None:
     assert wire.parse_query(wire.parameters_of(query)) == query
+
+
+PLACE = Place("req", 1, moved=False)
+MEMORY = RocksMemory(16 * 1024 * 1024)
+TOPICS = ("t", "tt", "canary")
+GIVEN_IDS = (None, b"req/1/0", b"a", b"a-b", "ü1".encode(), b"\xff", b"a\xff", b"\xc3", "a\ufffd".encode())
+VALUES = st.sampled_from([b"", b"a", b"t"])
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TOPICS), st.sampled_from(GIVEN_IDS), VALUES), max_size=12)
+PREFIXES = ("", "req/1/", "req/1/1", "re", "req/10", "a", "a-", "ü", "\ufffd", "a\ufffd", "t", "\ud800", "none")
+
+
+@settings(max_examples=40)  # each opens a store
+@given(ROWS, st.sampled_from([None, *TOPICS, "none"]), st.sampled_from(PREFIXES), st.sampled_from([1, 2, 100]))
+def test_a_filtered_list_is_the_list_without_the_others(
+    given_rows: list[tuple[int, str, bytes | None, bytes]], topic: str | None, prefix: str, limit: int
+) -> None:
+    """A store on disk leaves out entries that cannot match without decoding them."""
+    rows: RowsByDue = {}
+    for offset, (due_s, target, id, value) in enumerate(given_rows):
+        origin = None if id is None else Origin(id_text(id), due_s, 0)
+        row: Row = (offset, target, "k", value, None, origin)
+        rows.setdefault(due_s, []).append(row)
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "GROUP_ROWS", 2)
+        patch.setattr(reading, "SLICE_ROWS", 3)
+        patch.setattr(rocks, "SKIPPED", 2)
+        store = RocksStore.open(Path(directory) / "store", "here", MEMORY)
+        try:
+            store.write(rows, len(given_rows))
+            machine: Any = SimpleNamespace(
+                _store=store, _index=NoIndex(), recovering=False, progress=SimpleNamespace(fired_through=NEVER)
+            )
+            machine.waiting = partial(Machine.waiting, machine)
+            every = _ids(machine, TimerFilter(None, "", None, with_values=False), 100)
+            found = _ids(machine, TimerFilter(topic, "canary", None, with_values=False, prefix=prefix), limit)
+        finally:
+            store.close()
+    assert found == [
+        (due_s, target, id)
+        for due_s, target, id in every
+        if (target == topic or (topic is None and target != "canary")) and id.startswith(prefix)
+    ]
+
+
+def _ids(machine: Any, timer_filter: TimerFilter, limit: int) -> list[tuple[int, str, str]]:
+    """Due second, topic and id of all timers of a filter, page by page."""
+    found, after = [], START
+    while True:
+        page = reading.page(machine, PLACE, timer_filter, after, limit)
+        found += [(each.timer["due"], each.timer["topic"], each.timer["id"]) for each in page.listed]
+        if page.through is None:
+            return found
+        assert page.through > after
+        after = page.through

@@ -73,7 +73,7 @@ def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, 
     """Rows that may fire, and the index."""
     index = Index(store, 0)
     rows = [(due_s, row) for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
-    return rows, dict(store.entries_after(b"", 10**6))
+    return rows, dict(store.entries_after(b"", 10**6).entries)
 
 
 def recovered(rig: Rig, piece: int) -> Any:
@@ -185,7 +185,7 @@ def check(events: list[Event], chunk_timers: int, piece: int, index: type[Marker
     assert len(dict(delivered)) == len(delivered) == len(rig.outbox.redelivered), "twice"
     assert dict(delivered).items() <= leases_over(rig).items(), "delivered again, though its lease was not over"
     assert all(row[1:3] == (rig.spec.request_format.callback_topic, b"queue") for row in rig.outbox.redelivered)
-    assert dict(rig.store.entries_after(b"", 10**6)) == {}, "nothing is remembered of messages that have ended"
+    assert dict(rig.store.entries_after(b"", 10**6).entries) == {}, "nothing is remembered of messages that have ended"
     assert rig.store.pending == 0
 
 

@@ -80,8 +80,8 @@ class Rig(RandomRig):
 
     def state(self, store: MemoryStore, machine: Any) -> tuple[list[OrderKey], dict[bytes, Entry]]:
         """The timers that will fire, and the entries of their ids."""
-        waiting = [(due_s, row[0]) for due_s, rows in machine.waiting(NEVER) for row in rows]
-        held = {entry[:2]: (id, entry) for id, entry in store.entries_after(TIME_ID, 1000)}
+        waiting = [(due_s, row[0]) for (due_s, _), rows in machine.waiting(NEVER) for row in rows]
+        held = {entry[:2]: (id, entry) for id, entry in store.entries_after(TIME_ID, 1000).entries}
         return waiting, dict(held[key] for key in waiting)
 
     def recovered(self, piece: int) -> Any:

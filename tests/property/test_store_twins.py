@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.operation import Entry
+from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
 from timers.store import layout, memory_limit, rocks
 from timers.store.memory import MemoryStore
@@ -29,6 +31,7 @@ def small_groups() -> Iterator[None]:
         patch.setattr(layout, "GROUP_ROWS", 3)
         patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
+        patch.setattr(rocks, "SKIPPED", 2)
         patch.setattr(memory_limit, "JOURNAL_BYTES", 600)
         patch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
         yield
@@ -69,6 +72,19 @@ def _plain(row: Row) -> Row:
     offset, topic, key, value, headers, origin = row
     plain_headers = [(name, data) for name, data in headers] if headers else None
     return offset, topic, key, value, plain_headers, Origin(*origin) if origin else None
+
+
+def paged(store: Store, limit: int) -> list[tuple[bytes, Entry]]:
+    """All entries of the index, in pages that each read no more than ``limit`` of its keys."""
+    entries: list[tuple[bytes, Entry]] = []
+    through: bytes | None = b""
+    while through is not None:
+        page = store.entries_after(through, limit)
+        assert len(page.entries) <= limit
+        assert page.through is None or page.through > through
+        entries += page.entries
+        through = page.through
+    return entries
 
 
 class Twins:
@@ -143,21 +159,36 @@ class Twins:
             store.drop_through(self.fired_through, next_offset)
         self.next_offset = self.memory.applied
 
+    def check_sought(self, everything: list[tuple[int, Row]]) -> None:
+        """Rows with these texts are found, from any key that was reached."""
+        for topic, id in (("ü", ""), ("t", "t/0/1")):
+            after, seen = NEVER, []
+            for through, rows in list(self.rocks.waiting(NEVER, [each.encode() for each in (topic, id) if each])):
+                assert through > after
+                after = through
+                seen += [(through[0], _plain(row)) for row in rows]
+            wanted = [each for each in everything if each[1][1] == topic and (not id or each[1][5])]
+            assert [each for each in seen if each in wanted] == wanted
+
     def check(self, ahead_s: int) -> None:
         second = self.now_s + ahead_s
         assert rows_of(self.rocks) == rows_of(self.memory)
         assert rows_of(self.rocks, self.fired_through, second) == rows_of(self.memory, self.fired_through, second)
         everything = rows_of(self.memory)
         for after in (NEVER, self.fired_through, (second, MAX_OFFSET), *((due_s, row[0]) for due_s, row in everything)):
-            seen = [(due_s, _plain(row)) for due_s, rows in self.rocks.waiting(after) for row in rows]
+            waiting = list(self.rocks.waiting(after))
+            seen = [(due_s, _plain(row)) for (due_s, _), rows in waiting for row in rows]
             assert seen == [(due_s, row) for due_s, row in everything if (due_s, row[0]) > after]
+            assert all((due_s, rows[-1][0]) == (due_s, offset) for (due_s, offset), rows in waiting)
+        self.check_sought(everything)
         assert self.rocks.pending == self.memory.pending == len(rows_of(self.memory))
         assert self.rocks.applied == self.memory.applied
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
-        page = list(self.memory.entries_after(b"", 10))
-        mature = list(self.rocks.entries_after(b"", 10))
+        page = list(self.memory.entries_after(b"", 10).entries)
+        mature = list(self.rocks.entries_after(b"", 10).entries)
         assert [entry for entry in page if entry in mature] == mature  # without the latest ones
-        assert list(self.rocks.entries_after(b"a", 2)) == [entry for entry in mature if entry[0] > b"a"][:2]
+        assert paged(self.memory, 2) == page
+        assert paged(self.rocks, 2) == mature
         for ids in (ALL_IDS, [b"a", b"nobody"]):
             found = self.rocks.entries(ids)
             assert {id: found[id] for id in found if found[id]} == {id: entry for id, entry in page if id in ids}
@@ -170,9 +201,9 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
         twins.write([], {b"%d" % number: (number, number, 0), before: None if number % 2 else (9, 9, 9)})
         if number % 7 == 0:
             twins.reopen()
-        page = dict(twins.memory.entries_after(b"", 100))
+        page = dict(twins.memory.entries_after(b"", 100).entries)
         assert twins.rocks.entries(page) == page
-        mature = dict(twins.rocks.entries_after(b"", 100))
+        mature = dict(twins.rocks.entries_after(b"", 100).entries)
         assert mature.items() <= page.items()
         assert page.keys() - mature.keys() <= {b"%d" % each for each in range(max(0, number - 11), number + 1)}
         assert sum(key < b"\xfe" for key in twins.rocks._db.rdict.keys(from_key=b"\xfd")) <= 8, "batches in the journal"

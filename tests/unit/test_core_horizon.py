@@ -87,7 +87,7 @@ class ColdRig(MachineRig):
     @property
     def state(self) -> Any:
         rows = [row for _, group in self.store.scan(NEVER, 10**12) for row in group]
-        return rows, sorted(self.store.entries_after(b"", 10**6))
+        return rows, sorted(self.store.entries_after(b"", 10**6).entries)
 
     @property
     def verdicts(self) -> list[str]:

@@ -64,7 +64,7 @@ class Rig(MachineRig):
     @property
     def waiting(self) -> list[tuple[int, int]]:
         """(due second, offset) of the timers that will fire."""
-        return [(due_s, row[0]) for due_s, rows in self.machine.waiting(NEVER) for row in rows]
+        return [(due_s, row[0]) for (due_s, _), rows in self.machine.waiting(NEVER) for row in rows]
 
     @property
     def recovered(self) -> list[tuple[int, int]]:
@@ -159,7 +159,7 @@ def test_a_cancelled_id_is_set_again_by_the_source_of_the_cancel(rig: Rig) -> No
 def test_a_cancel_of_nothing_leaves_the_id_absent(rig: Rig) -> None:
     assert rig.ask("a", None) == ("unknown", None, None)
     assert rig.ask("a", BASE_S + 5, ABSENT)[0] == "set"
-    assert rig.store.entries_after(TIME_ID, 10) == [(b"a", (BASE_S + 5, 1, BASE_S))]
+    assert rig.store.entries_after(TIME_ID, 10).entries == [(b"a", (BASE_S + 5, 1, BASE_S))]
 
 
 def test_requests_without_a_condition_are_judged_as_before(rig: Rig) -> None:
@@ -231,7 +231,7 @@ def test_entries_are_swept_by_append_times_and_only_after_their_timers_have_fire
     rig.tick(BASE_S + 3)
 
     def held() -> set[bytes]:
-        return {id for id, _ in rig.store.entries_after(TIME_ID, 100)}
+        return {id for id, _ in rig.store.entries_after(TIME_ID, 100).entries}
 
     rig.machine.commit_progress()
     assert held() == {b"fired", b"cancelled", b"late"}
@@ -283,7 +283,8 @@ def test_what_had_fired_before_the_raise_is_absent_whether_it_was_swept_or_not()
     rig.ask("a", BASE_S + 1)
     rig.ask("pending", BASE_S + 500)
     rig.tick(BASE_S + 1 + RETENTION_S)
-    assert {id for id, _ in rig.store.entries_after(TIME_ID, 10)} == {b"pending"}, "a was swept by what has fired"
+    page = rig.store.entries_after(TIME_ID, 10)
+    assert {id for id, _ in page.entries} == {b"pending"}, "a was swept by what has fired"
     assert rig.machine.raise_level(CONDITIONS)
     rig.at(BASE_S + 3)  # the clock of another leader is behind
     assert rig.ask("a", BASE_S + 99, ABSENT)[0] == "set"

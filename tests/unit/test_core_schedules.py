@@ -84,7 +84,7 @@ def test_a_tombstone_ends_the_version_that_it_names() -> None:
     rig.second(9)
     assert rig.fired == [(5, 0)]
     assert rig.outbox.republished == []
-    assert rig.store.entries_after(b"", 9) == []
+    assert rig.store.entries_after(b"", 9).entries == []
 
 
 def test_a_version_before_the_tombstone_of_another_is_republished_and_fires_once() -> None:

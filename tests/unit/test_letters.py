@@ -275,7 +275,9 @@ ORDERS = QueueTopics("orders", "queue.o-returns")
         ({"code": "rejected", "value": future.encode("queue.p-returns", "o-1", b"v"), "source": "orders/3/7"}, False),
         ({"code": "rejected", "source": "orders/3/7", "max_bytes": 0}, True),
         ({"code": "rejected", "source": "other/3/7", "max_bytes": 0}, False),
-        ({"code": "topic-unknown", "value": future.encode("queue.o-returns", "o-1", b"v")}, False),
+        ({"code": "message-too-large", "value": future.encode("queue.o-returns", "o-1", b"v")}, True),
+        ({"code": "message-too-large", "value": future.encode("queue.p-returns", "o-1", b"v")}, False),
+        ({"code": "message-too-large", "source": "orders/3/7", "max_bytes": 0}, False),
     ],
 )
 def test_a_filter_selects_dead_letters_of_a_queue(given: dict[str, Any], selected: bool) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from tests.harness.machines import NativeRig
 from timers.core.progress import Progress
@@ -121,3 +122,20 @@ async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages[0].endswith("/s, 6 offsets to go")
     rig.read()
     await asyncio.wait_for(task, 30)
+
+
+def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
+    def logged(name: str, error: Exception) -> logging.LogRecord:
+        try:
+            raise error
+        except Exception:
+            entry = record(name, "Unexpected error in %s routine", "sender", error=True)
+        assert logs.KafkaErrorFilter().filter(entry)
+        return entry
+
+    short = logged("aiokafka.producer.sender", KafkaConnectionError("connection closed"))
+    assert logging.Formatter().format(short) == (
+        "Unexpected error in sender routine: KafkaConnectionError: connection closed"
+    )
+    for other in (logged("aiokafka.producer.sender", ValueError("x")), logged("timers", KafkaConnectionError("x"))):
+        assert "Traceback" in logging.Formatter().format(other)

@@ -38,6 +38,7 @@ WRONG = [
     ("TIMERS_ADVERTISED_URL", "http://me:secret@worker-1", "http://host:port"),
     ("TIMERS_WORKER_URL", "ftp://worker-1", "http://host:port"),
     ("TIMERS_WORKER_URL", "http://", "http://host:port"),
+    ("TIMERS_WORKER_URL", "http://worker-1:65536", "http://host:port"),
     ("TIMERS_QUERIES", "on", "one of off, timers, values"),
     ("TIMERS_QUERY_SECRET_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_BIND", "a/b", "host name or address"),

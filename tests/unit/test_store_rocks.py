@@ -16,7 +16,8 @@ from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.store import failures, layout, rocks
+from timers.store import failures, layout, memory_limit, rocks
+from timers.store.index_journal import IndexJournal
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 
@@ -136,6 +137,21 @@ def test_entries_after_the_last_possible_second_are_not_rows(tmp_path: Path) -> 
     store.delete((99_999_999_999, 0), 1)
     assert store.oldest_due_s() is None
     assert list(store.scan(NEVER, 10**12)) == []
+    store.close()
+
+
+def test_a_page_of_the_index_ends_though_all_its_ids_are_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_limit, "JOURNAL_BYTES", 600)
+    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
+    store = RocksStore.open(tmp_path / "s", "cluster=c", MEMORY, indexed=True)
+    for number in range(100):
+        store.write({}, number + 1, {b"%03d" % number: (number, number, 0)})
+    assert store.entries_after(b"", 10).entries[-1][0] == b"009"
+    monkeypatch.setattr(IndexJournal, "__contains__", lambda journal, id: True)
+    page = store.entries_after(b"", 10)
+    assert (page.entries, page.through) == ([], b"009")
     store.close()
 
 

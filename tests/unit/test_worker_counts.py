@@ -14,6 +14,7 @@ from timers.wire import query as wire
 from timers.wire.query import CountQuery
 from timers.worker.queries import answers
 from timers.worker.queries.answers import Queries
+from timers.worker.queries.turns import Turns
 
 PARTITIONS = [("a", 0), ("a", 1), ("a", 10), ("b", 2)]
 
@@ -32,16 +33,11 @@ class SimSource:
         return Counter({(second, "t"): 1}), (second, 7) if second < 10 else None
 
 
-class SimWindow:
-    async def wait(self) -> None:
-        pass
-
-
 class SimQueries(Queries):
     """Reads the source above."""
 
     def __init__(self) -> None:
-        self._idle_window = SimWindow()  # type: ignore[assignment]
+        self._turns = Turns(lambda: None)
 
     def _partitions(self) -> set[TopicPartition]:
         return {*PARTITIONS, ("c", 0)}
@@ -56,6 +52,7 @@ class SimQueries(Queries):
 @pytest.mark.parametrize("most", [1, 3, 2000])
 async def test_all_partitions_are_counted_once(seconds: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_READING_S", seconds)
+    monkeypatch.setattr(answers, "QUICK_S", seconds)
     monkeypatch.setattr(answers, "MAX_COUNTS", most)
     query, total, asked = CountQuery(1, from_s=3), Counter[tuple[int, str]](), 0
     missing: dict[TopicPartition, str] = {}

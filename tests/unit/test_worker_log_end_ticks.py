@@ -62,16 +62,49 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatc
         assert runners[LED_BY_2].ticks.empty()
         assert ticks.waiting == {}, "not yet"
         monkeypatch.setattr(log_end_ticks, "UNKNOWN_S", -1.0)
-        assert {tp: waiting.reason for tp, waiting in ticks.waiting.items()} == {LEADERLESS: "brokers"}
+        assert {tp: waiting.reason for tp, waiting in ticks.waiting.items()} == dict.fromkeys(
+            (LED_BY_2, LEADERLESS), "brokers"
+        )
         offsets.ask = answer_all
         ticks.tick(Tick(3000))
         assert await runners[LEADERLESS].ticks.get() == (Tick(3000), 7)
-        assert ticks.waiting == {}, "it has a leader again"
+        assert set(ticks.waiting) == {LED_BY_2}, "the other one has a leader again"
         del offsets.ask
         assert offsets.asked.count(2) == 1, "one request to a leader at a time"
         offsets.answering[2].set()
         assert await runners[LED_BY_2].ticks.get() == (Tick(1000), 7)
         assert await runners[LED_BY_2].ticks.get() == (Tick(3000), 7), "the newest tick follows at once"
+    await ticks.close()
+
+
+async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes longer than a second, so requests to that leader follow each other without a pause."""
+    offsets: Any = SimOffsets()
+    monkeypatch.setitem(LEADERS, LED_BY_1, 2)
+    runners: Any = {LED_BY_2: SimRunner()}
+    asked: asyncio.Queue[list[TopicPartition]] = asyncio.Queue()
+    answer = asyncio.Semaphore(0)
+
+    async def ask_slowly(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.put_nowait(list(tps))
+        await answer.acquire()
+        return dict.fromkeys(tps, 7)
+
+    offsets.ask = ask_slowly
+    ticks = LogEndTicks(offsets, lambda: runners)
+    async with asyncio.timeout(30):
+        ticks.tick(Tick(1000))
+        assert await asked.get() == [LED_BY_2]
+        runners[LED_BY_1] = SimRunner()
+        for second in (2, 3):
+            ticks.tick(Tick(second * 1000))
+            await asyncio.sleep(0.01)  # the leaders are asked for
+            monkeypatch.setattr(log_end_ticks, "UNKNOWN_S", -1.0)
+            assert LED_BY_1 in ticks.waiting
+            answer.release()
+            assert set(await asked.get()) == {LED_BY_1, LED_BY_2}
+        answer.release()
+        assert (await runners[LED_BY_1].ticks.get())[1] == 7
     await ticks.close()
 
 

@@ -23,6 +23,12 @@ RETENTION_S = 20
 ANY = TimerFilter(None, "canary", None, with_values=False)
 
 
+@pytest.fixture(autouse=True)
+def slices_without_an_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice also ends after some time, which on a busy machine is after any row."""
+    monkeypatch.setattr(reading, "SLICE_S", float("inf"))
+
+
 class Rig(MachineRig):
     """A machine with a horizon of 100 s."""
 
@@ -148,6 +154,23 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: p
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
+def test_a_slice_ends_after_its_time_also_if_no_timer_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(indexed=True)
+    for number in range(30):
+        rig.ask(5 + number, f"id-{number}")
+    monkeypatch.setattr(reading, "SLICE_S", -1.0)
+    rare = TimerFilter(None, "canary", None, with_values=False, prefix="id-29")
+    after, found = START, []
+    for _ in range(30):
+        page = reading.page(rig.machine, rig.place, rare, after, 9)
+        found += [each.timer["id"] for each in page.listed]
+        if page.through is None:
+            break
+        assert page.through > after
+        after = page.through
+    assert found == ["id-29"]
+
+
 def test_no_state_is_known_during_a_replay() -> None:
     rig = Rig(indexed=True)
     rig.ask(50, "a")
@@ -181,12 +204,12 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.Mo
         counts: Counter[tuple[int, str]] = Counter()
         after: OrderKey | None = NEVER
         while after is not None:
-            found, following = reading.count(rig.machine, ANY, 10, after)
+            found, following = reading.count(rig.machine, rig.place, ANY, 10, after)
             assert following is None or following > after
             counts += found
             after = following
         assert counts == expected
     hidden = TimerFilter(None, "t", None, with_values=False)
-    assert reading.count(rig.machine, hidden, 10, NEVER)[0] == Counter()
+    assert reading.count(rig.machine, rig.place, hidden, 10, NEVER)[0] == Counter()
     first = TimerFilter("t", "t", 10, with_values=False)
-    assert reading.count(rig.machine, first, 10, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)
+    assert reading.count(rig.machine, rig.place, first, 10, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)

@@ -33,6 +33,7 @@ from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id
 from timers.core.levels import CONDITIONS
 from timers.core.operation import CHANGED, UNKNOWN
 from timers.errors import ConditionsOffError, NoVerdictError, PublishError, TimersError, UnacknowledgedError
+from timers.kafka import connection
 from timers.kafka.records import headers_of
 from timers.wire import headers as h
 from timers.wire import topics, verdict
@@ -122,12 +123,8 @@ class ById:
                 self._partitions = self._kafka.partitions_of(consumer, self._topic)
                 self._verdict_partitions = count = self._kafka.partitions_of(consumer, self._verdict_topic)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
-                found = consumer.list_topics(self._verdict_topic, timeout=self._kafka.timeout_s)
                 for tp in tps:
-                    if found.topics[self._verdict_topic].partitions[tp.partition].leader == -1:
-                        tp.offset = OFFSET_END  # its end when it has a leader; until then it gets no verdict
-                        continue
-                    _, tp.offset = consumer.get_watermark_offsets(tp, timeout=self._kafka.timeout_s, cached=False)
+                    tp.offset = connection.while_moving(partial(self._end, consumer, tp), self._kafka.timeout_s)
                 consumer.assign(tps)
             except KafkaException as error:
                 consumer.close()
@@ -138,6 +135,15 @@ class ById:
             self._consumer = consumer
             self._reader = threading.Thread(target=self._read_verdicts, args=[consumer], name=READER, daemon=True)
             self._reader.start()
+
+    def _end(self, consumer: Consumer, tp: TopicPartition) -> int:
+        """The end of a partition of verdicts. Without a leader it gets none: its end when it has a leader is enough."""
+        timeout_s = self._kafka.timeout_s
+        found = connection.metadata(consumer, self._kafka.reports, timeout_s, tp.topic)
+        if found.topics[tp.topic].partitions[tp.partition].leader == -1:
+            return OFFSET_END
+        _, end = consumer.get_watermark_offsets(tp, timeout=timeout_s, cached=False)
+        return int(end)
 
     def close(self) -> None:
         """Wait for the brokers' answers. Calls that wait for a verdict get an error."""
@@ -199,14 +205,17 @@ class ById:
         call = self._add_call(key)
 
         def publish(asked: Future[VerdictMessage]) -> None:
-            if asked.cancelled() or call.future.done():
+            if asked.cancelled():
                 return
             error = asked.exception()
             if isinstance(error, TimersError):
                 call.set_result(error)
             elif asked.result().verdict == CHANGED:
                 self._judging.add(partition)
-                self._unsent.discard(call.future)
+                with self._lock:  # so that a caller whose time is over is told what happens: sent or not
+                    if call.future.done():
+                        return
+                    self._unsent.discard(call.future)
                 try:
                     self._publish(key, value, headers, partial(self._sent, call))
                 except (TimersError, BufferError) as refusal:
@@ -224,7 +233,8 @@ class ById:
         except BaseException:
             self._remove_call(key, call)
             raise
-        self._unsent.add(call.future)
+        with self._lock:
+            self._unsent.add(call.future)
         asked.add_done_callback(publish)
         call.future.add_done_callback(lambda _: asked.cancel())
         return call.future
@@ -257,12 +267,13 @@ class ById:
         try:
             return future.result(timeout_s)
         except TimeoutError:
-            future.cancel()
             raise self.no_verdict_error(future, timeout_s) from None
 
     def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
-        """The error for a verdict that did not come in time."""
-        sent = future not in self._unsent
+        """Cancel a call whose verdict did not come in time; return the error that says whether its request is sent."""
+        future.cancel()
+        with self._lock:
+            sent = future not in self._unsent
         outcome = "is in that topic, and counts as soon as a worker reads it" if sent else "was not sent"
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}? The "

@@ -16,6 +16,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_VALUE_BYTES = 200
 """Bytes of a value that a line shows."""
 
+_HEADER_BYTES = 200
+"""What Python needs for a header beside its name and its value. A record of 1 MB may have 500,000 empty headers."""
+
 
 @dataclass(frozen=True)
 class CallbackRecord:
@@ -45,6 +48,12 @@ class CallbackRecord:
             message.value(),
             headers_of(message),
         )
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory the record takes."""
+        headers = sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
 
     @property
     def due_s(self) -> int | None:

@@ -248,31 +248,38 @@ def _is_utf8(text: str | bytes) -> bool:
     return True
 
 
-def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes | str | None]]:
+def sent_headers(headers: HeadersLike) -> SentHeaders:
+    """Headers as librdkafka takes them, in order, with values as bytes.
+
+    Raises:
+        InvalidTimerError: a name or a value cannot be sent. A name that is not UTF-8 would end the process in
+            librdkafka.
+    """
+    return [_header(pair) for pair in (headers.items() if isinstance(headers, Mapping) else headers)]
+
+
+def _header(pair: object) -> tuple[str, bytes | None]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InvalidTimerError(f"header {pair!r} is not a (name, value) pair")
+    name, value = pair
+    if not isinstance(name, str) or not _is_utf8(name):
+        raise InvalidTimerError(f"header name {name!r} is not a str that UTF-8 can carry")
+    if value is not None and not isinstance(value, str | BytesLike):
+        raise InvalidTimerError(f"header {name!r} has a value of type {type(value).__name__}: give bytes, str or None")
+    if isinstance(value, str) and not _is_utf8(value):
+        raise InvalidTimerError(f"header {name!r} has characters that UTF-8 cannot carry: give bytes")
+    return name, None if value is None else _bytes(value)
+
+
+def _headers(headers: HeadersLike, token: str | None) -> SentHeaders:
     """Checked headers and the token's header, which replaces a token among the given headers."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked: list[tuple[str, bytes | str | None]] = []
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InvalidTimerError(f"header {pair!r} is not a (name, value) pair")
-        name, value = pair
-        if not isinstance(name, str) or not _is_utf8(name):
-            raise InvalidTimerError(f"header name {name!r} is not a str that UTF-8 can carry")
+    checked: SentHeaders = []
+    for name, value in sent_headers(headers):
         if name.startswith(names.PREFIX):
             raise InvalidTimerError(
                 f"header {name!r} is reserved: {names.PREFIX}* belongs to the engine; rename it, or leave it out if it "
                 "was copied from a callback"
             )
-        if value is not None and not isinstance(value, str | BytesLike):
-            raise InvalidTimerError(
-                f"header {name!r} has a value of type {type(value).__name__}: give bytes, str or None"
-            )
-        if isinstance(value, str):
-            if not _is_utf8(value):
-                raise InvalidTimerError(f"header {name!r} has characters that UTF-8 cannot carry: give bytes")
-            value = value.encode()
-        elif value is not None:
-            value = _bytes(value)
         if token is None or name != names.TOKEN:
             checked.append((name, value))
     if token is not None:

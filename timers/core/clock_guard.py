@@ -93,13 +93,15 @@ class ClockGuard:
         accept_s: instant up to which an operator accepts ticks; None: none.
 
     Attributes:
-        anchor: the last tick with which a second clock agreed.
+        anchor: the last tick with which a second clock agreed, or the first one.
+        agreed: the last tick with which a second clock or an operator agreed.
     """
 
     def __init__(self, max_leap_s: int, accept_s: int | None = None) -> None:
         self._max_leap_s = max_leap_s
         self._accept_s = accept_s
         self.anchor: Seen | None = None
+        self.agreed: Seen | None = None
         self._read: dict[int, Seen] = {}
         self._counted: dict[int, Seen] = {}
         self._holds: dict[int | None, Hold] = {}
@@ -132,9 +134,11 @@ class ClockGuard:
         leaps = self._leaps(tick)
         newer_than_s = tick.boot_s - FRESH_S if not leaps else hold.first.boot_s if hold else tick.boot_s
         if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
-            self.anchor = tick
+            self.anchor = self.agreed = tick
         elif leaps:
-            if not self._follows(tick, fired_s, clocks.wall_s) and not self._is_accepted(tick):
+            if self._is_accepted(tick):
+                self.agreed = tick
+            elif not self._follows(tick, fired_s, clocks.wall_s):
                 self._holds[broker] = Hold(broker, hold.first if hold else tick, tick, clocks.wall_s)
                 return False
             self.anchor = tick

@@ -59,8 +59,11 @@ def key_after(position: Position, topic: str, partition: int) -> OrderKey:
 
 
 def share_of(limit: int, sources: int) -> int:
-    """Returns how many timers to read from a source at a time, for a page of ``limit`` timers."""
-    return min(limit, max(16, 2 * limit // max(1, sources)))
+    """Returns how many timers to read from a source at a time, for a page of ``limit`` timers.
+
+    Rather too many: a source whose timers are used up is read again while the others wait.
+    """
+    return min(limit, max(32, 2 * limit // max(1, sources)))
 
 
 async def merge(sources: Sequence[Source], after: Position, limit: int, enough: Callable[[], bool]) -> Page:

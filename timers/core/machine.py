@@ -14,7 +14,7 @@ holds the state that both share, and :mod:`timers.core.loop` decides the order. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from timers.core.accepting import Accepting
 from timers.core.firing import Firing
@@ -63,13 +63,21 @@ class Machine(Accepting, Firing):
         """Due second of the next timer to fire; None: no timer is stored."""
         return self._store.oldest_due_s()
 
-    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """Yields (due second, rows) of timers above ``after`` that will fire, in the order in which they fire.
+    def waiting(
+        self, after: OrderKey, wanted: Callable[[Row], bool] | None = None, sought: Sequence[bytes] = ()
+    ) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        """Yields (key, rows) of timers above ``after`` that will fire, in the order in which they fire.
 
-        A list of rows may be empty. Use the iterator between two steps of the machine only.
+        All timers at or below the key have been yielded. Rows may be empty. Use the iterator between two steps of the
+        machine only.
+
+        Args:
+            wanted: leaves out rows before they are looked up in the index, which takes longer than to read them.
+            sought: as in :meth:`timers.core.ports.Store.waiting`.
         """
-        for due_s, rows in self._store.waiting(max(after, self.progress.fired_through)):
-            yield due_s, self._index.alive(due_s, rows)
+        for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
+            left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
+            yield through, self._index.alive(through[0], left) if left else left
 
     def find(self, id: bytes) -> Entry | None:
         """Returns the latest version of an id: pending, cold, or fired and remembered."""

@@ -1,7 +1,7 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from timers.core.chunk_size import ChunkSize
 from timers.core.keys import OrderKey
@@ -34,6 +34,15 @@ class Decoder(Protocol):
     """Decodes records of one topic. Pure: the same records give the same result at any time [I4]."""
 
     def __call__(self, records: Sequence[Any], max_request_bytes: int) -> Decoded: ...
+
+
+class IndexPage(NamedTuple):
+    """Entries that were read from the index in the order of ids."""
+
+    entries: Sequence[tuple[bytes, Entry]]
+    """Without the newest ones, if the store keeps these apart."""
+    through: bytes | None
+    """The id that was read last; None at the end of the index."""
 
 
 class Store(Protocol):
@@ -73,16 +82,21 @@ class Store(Protocol):
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         """Returns the index entries of some ids. An id without an entry is absent or has None."""
 
-    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """Returns the next entries of the index above ``id``, in the order of ids. The newest may be absent."""
+    def entries_after(self, id: bytes, limit: int) -> IndexPage:
+        """Returns those of the next ``limit`` entries of the index above ``id`` that are not among the newest."""
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Yields (due second, rows) above ``after`` and due at or before ``until_s``, in key order."""
 
-    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """Yields (due second, rows) above ``after``, for listings: it may begin inside a group.
+    def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        """Yields (key, rows) above ``after``, for listings: it may begin inside a group.
 
-        :meth:`delete` works only after :meth:`scan`.
+        All rows at or below the key have been yielded. :meth:`delete` works only after :meth:`scan`.
+
+        Args:
+            sought: texts in UTF-8 that stand in each row that the caller wants, such as the callback topic. Rows
+                without them may be left out, so that they need not be decoded; an empty list says now and then how far
+                the store was read.
         """
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from timers.core.horizon import Horizon
 from timers.core.levels import FIRST
 from timers.core.ports import Decoder
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDUE, Progress
 from timers.core.timer import Decoded
+
+
+class ReadSettings(NamedTuple):
+    """The settings that decide about a record."""
+
+    max_request_bytes: int
+    level: int
+    rejects_overdue: bool
 
 
 class Reader:
@@ -27,24 +35,44 @@ class Reader:
 
     def read(self, records: Sequence[Any], to_offset: int, progress: Progress) -> Decoded:
         """Decode records that end before ``to_offset``, with the settings history of ``progress``."""
+        parts = self.parts(records, to_offset, progress)
+        if len(parts) == 1:
+            return self.decode(*parts[0])
+        decoded = Decoded()
+        for part in parts:
+            decoded.extend(self.decode(*part))
+        return decoded
+
+    def parts(
+        self, records: Sequence[Any], to_offset: int, progress: Progress
+    ) -> list[tuple[Sequence[Any], ReadSettings]]:
+        """Split records that end before ``to_offset`` where a setting changes; no part is empty."""
         if not records:
-            return Decoded()
+            return []
         start = records[0].offset
         changes = progress.boundaries(start, to_offset)
         if not changes:
-            return self._read_part(records, start, progress)
-        decoded = Decoded()
-        for low, high in zip([start, *changes], [*changes, to_offset], strict=True):
-            part = [record for record in records if low <= record.offset < high]
-            decoded.extend(self._read_part(part, low, progress))
-        return decoded
+            return [(records, self.settings_at(start, progress))]
+        split = [
+            ([record for record in records if low <= record.offset < high], self.settings_at(low, progress))
+            for low, high in zip([start, *changes], [*changes, to_offset], strict=True)
+        ]
+        return [part for part in split if part[0]]
 
-    def _read_part(self, records: Sequence[Any], offset: int, progress: Progress) -> Decoded:
-        """Decode records for which all settings are the same."""
-        if not records:
-            return Decoded()
-        max_bytes = progress.setting_at(MAX_REQUEST_BYTES, offset, self._max_request_bytes)
-        decode = self._decoder(
-            progress.setting_at(FEATURE_LEVEL, offset, FIRST), progress.setting_at(REJECT_OVERDUE, offset, 0) > 0
+    def settings_at(self, offset: int, progress: Progress) -> ReadSettings:
+        """The settings for the record at ``offset``, by the settings history of ``progress``."""
+        return ReadSettings(
+            progress.setting_at(MAX_REQUEST_BYTES, offset, self._max_request_bytes),
+            progress.setting_at(FEATURE_LEVEL, offset, FIRST),
+            progress.setting_at(REJECT_OVERDUE, offset, 0) > 0,
         )
-        return self._horizon.read(records, decode, max_bytes)
+
+    def are_settings(self, settings: ReadSettings, from_offset: int, to_offset: int, progress: Progress) -> bool:
+        """Whether ``settings`` are those for all records of a range, by the settings history of ``progress``."""
+        offsets = [from_offset, *progress.boundaries(from_offset, to_offset)]
+        return all(self.settings_at(offset, progress) == settings for offset in offsets)
+
+    def decode(self, records: Sequence[Any], settings: ReadSettings) -> Decoded:
+        """Decode records to which the same settings apply."""
+        decode = self._decoder(settings.level, settings.rejects_overdue)
+        return self._horizon.read(records, decode, settings.max_request_bytes)

@@ -31,7 +31,7 @@ class Sweeper:
         """Read the next entries, and remove those that are over. Call once a second."""
         limit, self._written = max(MIN_SWEEP_ENTRIES, self._written), 0
         page = self._store.entries_after(self._cursor, limit)
-        self._cursor = page[-1][0] if len(page) == limit else b""
-        over: Entries = {id: None for id, entry in page if is_over(entry)}
+        self._cursor = b"" if page.through is None else page.through
+        over: Entries = {id: None for id, entry in page.entries if is_over(entry)}
         if over:
             self._store.write({}, self._store.applied, over)

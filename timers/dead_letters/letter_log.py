@@ -12,7 +12,7 @@ from tqdm import tqdm
 from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.errors import TimersError
-from timers.kafka import connection, records
+from timers.kafka import connection, records, topic_offsets
 from timers.kafka.clients import reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
@@ -43,12 +43,15 @@ class LetterLog:
 
     Args:
         shows_progress: whether long readings show a bar on stderr.
+        timeout_s: how long leaders may move.
 
     Raises:
         TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings, *, shows_progress: bool = True) -> None:
+    def __init__(
+        self, settings: Settings, *, shows_progress: bool = True, timeout_s: float = topic_offsets.TIMEOUT_S
+    ) -> None:
         self._settings = settings
         self._shows_progress = shows_progress
         self.topic = settings.dead_letter_topic
@@ -66,7 +69,7 @@ class LetterLog:
                 f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
                 "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
-        self._offsets = TopicOffsets(settings)
+        self._offsets = TopicOffsets(settings, timeout_s)
 
     def _reader(self) -> Consumer:
         return reader(self._properties, fetch_wait_max_ms=_FETCH_WAIT_MS)

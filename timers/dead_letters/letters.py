@@ -187,15 +187,17 @@ class QueueTopics(NamedTuple):
     """Where its messages come back."""
 
     def owns(self, letter: Letter) -> bool:
-        """Whether a dead letter is one of this queue's messages.
+        """Whether a dead letter is one of this queue's messages: given up by a receiver, or by a worker that could not
+        return it.
 
         Truncated ones do not name their queue: they count for each queue on the topic of their message.
         """
-        if letter.decoded.code not in QUEUE_CODES:
-            return False
         source = topics.parse_source(letter.decoded.source)
         return letter.summary.topic == self.returns_topic or (
-            letter.is_truncated and source is not None and source[0] == self.topic
+            letter.is_truncated
+            and letter.decoded.code in QUEUE_CODES
+            and source is not None
+            and source[0] == self.topic
         )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from time import monotonic
-from typing import Any, Protocol
+from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -24,7 +25,12 @@ from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
 
+AGAIN_S = 0.2
+"""Time between two tries of a call that failed because a leader moves."""
+
 _FIRST_ATTEMPT_S = 0.25
+
+_T = TypeVar("_T")
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
@@ -159,11 +165,13 @@ class ErrorReports:
 
     Attributes:
         refusal: why the brokers refuse the connection; None if they do not.
+        are_down: no broker takes a connection. A broker that is slow to answer does not count.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.refusal: AccessError | None = None
+        self.are_down = False
 
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
@@ -185,6 +193,8 @@ class ErrorReports:
                 f"the brokers at {settings.brokers} refuse the client's certificate ({reason}): set "
                 "TIMERS_SSL_CERT_FILE and TIMERS_SSL_KEY_FILE to one that they trust"
             )
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.are_down = True
 
     def hint(self) -> str:
         """A further possible cause when no broker answers, as a question."""
@@ -218,14 +228,26 @@ class _Client(Protocol):
     def poll(self, timeout: float = -1) -> Any: ...
 
 
-def metadata(client: _Client, reports: ErrorReports, timeout_s: float, topic: str | None = None) -> Any:
+def metadata(
+    client: _Client,
+    reports: ErrorReports,
+    timeout_s: float,
+    topic: str | None = None,
+    is_over: Callable[[float], bool] = lambda _: False,
+) -> Any:
     """``client.list_topics`` that ends at once when the brokers refuse the login, instead of after ``timeout_s``.
+
+    Args:
+        is_over: asked after each attempt, of which each takes twice as long, with the seconds since the call: whether
+            to wait no longer.
 
     Raises:
         AccessError: the brokers refuse the login, or their certificate cannot be trusted.
         KafkaException: no broker answers within ``timeout_s``.
     """
-    deadline = monotonic() + timeout_s
+    began_s = monotonic()
+    deadline = began_s + timeout_s
+    reports.are_down = False
     attempt_s = _FIRST_ATTEMPT_S
     while True:
         remaining_s = deadline - monotonic()
@@ -239,17 +261,42 @@ def metadata(client: _Client, reports: ErrorReports, timeout_s: float, topic: st
                 raise reports.refusal from None
             if code_of(error) not in UNREACHABLE or monotonic() >= deadline:
                 raise
+            if is_over(monotonic() - began_s):
+                raise
         attempt_s *= 2
 
 
-def partitions_of(client: _Client, reports: ErrorReports, topic: str, timeout_s: float | None = None) -> int:
+def while_moving(call: Callable[[], _T], timeout_s: float) -> _T:
+    """The result of a call to the brokers, which is repeated while leaders move or no broker answers.
+
+    Raises:
+        KafkaException: the last error when ``timeout_s`` is over; any other error at once.
+    """
+    deadline = monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            if code_of(error) not in MOVING | UNREACHABLE or monotonic() > deadline:
+                raise
+        sleep(AGAIN_S)
+
+
+def partitions_of(
+    client: _Client,
+    reports: ErrorReports,
+    topic: str,
+    timeout_s: float | None = None,
+    is_over: Callable[[float], bool] = lambda _: False,
+) -> int:
     """Number of partitions of a topic; 0 if the topic does not exist. The request does not create it.
 
     Raises:
         AccessError: the brokers refuse the login, or their certificate cannot be trusted.
-        KafkaException: no broker answers within ``timeout_s`` (10 s by default), or the topic may not be described.
+        KafkaException: no broker answers within ``timeout_s`` (10 s by default) or before ``is_over``, or the topic may
+            not be described.
     """
-    found = metadata(client, reports, TIMEOUT_S if timeout_s is None else timeout_s, topic).topics[topic]
+    found = metadata(client, reports, TIMEOUT_S if timeout_s is None else timeout_s, topic, is_over).topics[topic]
     if found.error is not None and found.error.code() in NO_TOPIC:
         return 0
     if found.error is not None and found.error.code() not in MOVING:

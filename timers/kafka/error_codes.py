@@ -37,6 +37,9 @@ NOT_ALLOWED = frozenset(
 )
 """An ACL is missing."""
 
+RECORD_REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""The topic takes other records, but not this one or not this batch."""
+
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 """The consumer group does not exist: it has no members and no commits."""
 

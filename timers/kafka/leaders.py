@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from time import monotonic
 from typing import Any
 
@@ -22,6 +22,9 @@ TIMEOUT_S = 3.0
 
 ANSWER_S = 2.0
 """Time for an answer of each leader."""
+
+_GRACE_S = 1.0
+"""librdkafka is given up this long after its time-out."""
 
 FRESH_S = 0.5
 """Seconds for which answers of leaders count."""
@@ -86,6 +89,7 @@ class AnsweringLeaders:
         asked = [each for each in places if self._silent_until.get(each, 0.0) <= now_s]
         latest = {Place(*each): OffsetSpec.latest() for each in asked}  # type: ignore[no-untyped-call]
         futures = self._admin.list_offsets(latest, request_timeout=ANSWER_S) if latest else {}
+        wait(futures.values(), ANSWER_S + _GRACE_S)
         answered = {(each.topic, each.partition) for each, future in futures.items() if _is_answered(future)}
         self._silent_until |= dict.fromkeys(set(asked) - answered, monotonic() + SILENT_S)
         answer: dict[str, list[bool]] = {}
@@ -109,6 +113,8 @@ class AnsweringLeaders:
 
 def _is_answered(offset: Future[Any]) -> bool:
     """Whether a leader answered, though perhaps with a refusal."""
+    if not offset.done():
+        return False
     try:
         found: int = offset.result().offset
     except KafkaException as error:

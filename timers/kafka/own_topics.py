@@ -15,6 +15,9 @@ UNLIMITED = "-1"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
 
+SMALL_SEGMENTS = {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"}
+"""Of a compacted topic that is read as a whole: only closed segments are compacted."""
+
 _READ, _WRITE = AclOperation.READ, AclOperation.WRITE
 
 
@@ -70,12 +73,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
             (_READ, _WRITE),
             needs_append_time=True,
         ),
-        # Small segments: only closed ones are compacted, and a new owner reads what is not compacted.
-        OwnTopic(
-            settings.progress_topic,
-            {"cleanup.policy": "compact", "segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"},
-            (_READ, _WRITE),
-        ),
+        OwnTopic(settings.progress_topic, {"cleanup.policy": "compact", **SMALL_SEGMENTS}, (_READ, _WRITE)),
         OwnTopic(
             settings.dead_letter_topic,
             {

@@ -87,7 +87,8 @@ def create_if_missing(
     config = {"cleanup.policy": cleanup_policy, **time_config, **config}
     try:
         connection.metadata(admin, reports, connection.TIMEOUT_S)
-        return create(admin, NewTopic(topic, partitions, settings.replication or -1, config=config))
+        new = NewTopic(topic, partitions, settings.replication or -1, config=config)
+        return connection.while_moving(lambda: create(admin, new), connection.TIMEOUT_S)
     except KafkaException as error:
         raise reports.user_error(error, f"topic {topic!r} cannot be created") from error
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from time import monotonic, sleep
+from typing import Any, NamedTuple
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -20,11 +21,12 @@ from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, reader
-from timers.kafka.error_codes import MOVING, code_of
+from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs
 
 TIMEOUT_S = 30.0
+"""How long a leader that moves, or does not answer, is waited for."""
 
 PRODUCERS_CLOCKS_MS = 60_000
 """Accepted error of a producer's clock."""
@@ -34,9 +36,40 @@ Offsets = dict[str, dict[int, int]]
 
 _POLL_S = 0.5
 
+_AWAY = MOVING | UNREACHABLE
+
+
+class Remaining(NamedTuple):
+    """The part of a range of offsets that topics still have."""
+
+    starts: Offsets
+    """Without topics and partitions that do not exist any more. At most the end."""
+    ends: Offsets
+    deleted: int
+    """Number of offsets of the range that are deleted."""
+
+
+def remaining(starts: Offsets, first: Offsets, ends: Offsets) -> Remaining:
+    """The part of the range from ``starts`` on that topics have.
+
+    Args:
+        first: the first offset that each partition has.
+        ends: the ends of the same partitions.
+    """
+    kept = {
+        topic: {p: min(max(start, first[topic][p]), ends[topic][p]) for p, start in of.items() if p in ends[topic]}
+        for topic, of in starts.items()
+        if topic in ends
+    }
+    deleted = sum(max(0, first[topic][p] - starts[topic][p]) for topic, of in kept.items() for p in of)
+    return Remaining(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
+
 
 class TopicOffsets:
     """The topics that exist, and their offsets. Joins no group and commits nothing.
+
+    Args:
+        timeout_s: how long each method may wait for leaders.
 
     Attributes:
         brokers: number of brokers.
@@ -45,12 +78,13 @@ class TopicOffsets:
         TimersError: no broker answers or accepts the login. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = settings
+        self._timeout_s = timeout_s
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
         try:
-            found = connection.metadata(self._admin, self._reports, TIMEOUT_S)
+            found = connection.metadata(self._admin, self._reports, timeout_s)
         except KafkaException as error:
             raise self._user_error(error) from error
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
@@ -97,6 +131,24 @@ class TopicOffsets:
                 return ends
             sleep(_POLL_S)
 
+    def remaining(self, starts: Offsets) -> Remaining:
+        """What committed readers can read from ``starts`` on."""
+        return remaining(starts, self.starts(starts), self.ends(starts))
+
+    def newest_append_ms(self, topic: str) -> int | None:
+        """When the brokers appended the newest record of a topic; None if it has none, or if producers set its times.
+
+        None also if the topic does not exist, or if this user may not read its configuration.
+        """
+        try:
+            config = configs(self._admin, self.existing([topic]), TIMEOUT_S, skip_denied=True).get(topic, {})
+        except KafkaException as error:
+            raise self._user_error(error) from error
+        if config.get("message.timestamp.type") != "LogAppendTime":
+            return None
+        newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        return max((int(each.timestamp) for each in newest.values() if each.offset >= 0), default=None)
+
     def at_time(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
@@ -110,28 +162,37 @@ class TopicOffsets:
     def _offsets_at(
         self, topics: Iterable[str], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> Offsets:
-        names = self.existing(topics)
-        wanted = {TopicPartition(topic, p): spec for topic in names for p in self._partitions[topic]}
-        offsets: Offsets = {topic: {} for topic in names}
+        offsets: Offsets = {topic: {} for topic in self.existing(topics)}
+        for (topic, partition), found in self._listed(offsets, spec, isolation).items():
+            offsets[topic][partition] = found.offset
+        return offsets
+
+    def _listed(
+        self, topics: Iterable[str], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> Mapping[tuple[str, int], Any]:
+        """(topic, partition) -> the offset and the timestamp that a broker lists for each existing partition."""
+        wanted = {TopicPartition(topic, p): spec for topic in self.existing(topics) for p in self._partitions[topic]}
+        listed: dict[tuple[str, int], Any] = {}
         if not wanted:
-            return offsets
-        deadline = monotonic() + TIMEOUT_S
+            return listed
+        deadline = monotonic() + self._timeout_s
         while True:
-            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            left_s = max(_POLL_S, deadline - monotonic())
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
             try:
                 for where, future in futures.items():
-                    offset = future.result(TIMEOUT_S).offset
-                    if offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
+                    found = future.result(left_s + _POLL_S)
+                    if found.offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                    offsets[where.topic][where.partition] = offset
-                return offsets
+                    listed[where.topic, where.partition] = found
+                return listed
             except KafkaException as error:
-                if code_of(error) not in MOVING or monotonic() > deadline:
+                if code_of(error) not in _AWAY or monotonic() > deadline:
                     raise self._user_error(error, where.topic) from error
                 sleep(_POLL_S)
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
-                    connection.metadata(self._admin, self._reports, TIMEOUT_S)
+                    connection.metadata(self._admin, self._reports, left_s)
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, dict[int, int]]:
         """Time since which each partition has all records; 0 if its offsets show no deletion.

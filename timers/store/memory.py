@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 
@@ -52,8 +53,9 @@ class MemoryStore:
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         return {id: self._entries.get(id) for id in ids}
 
-    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        return sorted(each for each in self._entries.items() if each[0] > id)[:limit]
+    def entries_after(self, id: bytes, limit: int) -> IndexPage:
+        entries = sorted(each for each in self._entries.items() if each[0] > id)[:limit]
+        return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         key = lambda entry: entry[0]  # noqa: E731
@@ -66,8 +68,9 @@ class MemoryStore:
             entries = entries[len(group) :]
             yield due_s, group
 
-    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        return self.scan(after, MAX_OFFSET)
+    def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        for due_s, rows in self.scan(after, MAX_OFFSET):
+            yield (due_s, rows[-1][0]), rows
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])

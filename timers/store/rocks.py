@@ -9,6 +9,7 @@ If a store cannot be read, no timer is lost: see :mod:`timers.store.database`.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from rocksdict import WriteBatch
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 from timers.errors import StoreError
@@ -33,6 +35,11 @@ from timers.store.memory_limit import RocksMemory
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_PAIR = struct.Struct(">QQ")
+
+SKIPPED = 32
+"""Entries that are left out before a caller learns of it, and may stop."""
 
 POINT_DELETES = 128
 """Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
@@ -184,12 +191,15 @@ class RocksStore:
             known |= zip(ids, decoded, strict=True)
         return known
 
-    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """The next entries in the order of ids, without those that are still in the journal."""
+    def entries_after(self, id: bytes, limit: int) -> IndexPage:
+        """The next entries in the order of ids, without those that are still in the journal.
+
+        These count too: while most ids are in the journal, a page without them could read the whole index.
+        """
         journal = self._journal or ()
-        entries = ((key[1:], value) for key, value in self._db.items(INDEX + id + b"\0", OTHER))
-        page = islice((entry for entry in entries if entry[0] not in journal), limit)
-        return [(id, self._decoded(layout.unpack_entry, value)) for id, value in page]
+        read = [(key[1:], value) for key, value in islice(self._db.items(INDEX + id + b"\0", OTHER), limit)]
+        entries = [(id, self._decoded(layout.unpack_entry, value)) for id, value in read if id not in journal]
+        return IndexPage(entries, read[-1][0] if len(read) == limit else None)
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
         try:
@@ -223,15 +233,25 @@ class RocksStore:
             raise self._db.damaged(UNREADABLE, error) from error
         raise self._db.ended_early(key)
 
-    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
+    def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        """See :class:`timers.core.ports.Store`. MessagePack has texts as they are, so they are sought in whole entries.
+        An entry of one row takes 1.8 us if it is decoded, and 0.6 us if not, without its look-up in the index.
+        """
         first = next_key(after)
         # An entry of the same second may begin before ``after`` and end after it.
         first = self._db.last_between(first[:8], first) or first
+        one, two, *_ = (*sought, b"", b"")
+        pair, skipped = _PAIR.unpack_from, 0
         for key, value in self._db.items(first, ROWS_END):
-            due_s = U64.unpack_from(key)[0]
-            rows = [row for row in self._decoded(unpack, value) if (due_s, row[0]) > after]
-            if rows:
-                yield due_s, rows
+            if one in value and two in value:
+                due_s = pair(key)[0]
+                rows = [row for row in self._decoded(unpack, value) if (due_s, row[0]) > after]
+                if rows:
+                    yield (due_s, rows[-1][0]), rows
+            else:
+                skipped += 1
+                if skipped % SKIPPED == 0 and (through := pair(key)) > after:
+                    yield through, ()
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         batch = WriteBatch(raw_mode=True)

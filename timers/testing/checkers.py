@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
-from timers.core.progress import Progress
+from timers.core.progress import MAX_REQUEST_BYTES, Progress
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
@@ -25,6 +25,7 @@ from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
 from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.store_checks import StoreChecks
+from timers.testing.time_checks import TimeChecks
 from timers.testing.worker import SimRunner
 from timers.wire import dead_letter
 from timers.wire import headers as h
@@ -50,19 +51,11 @@ class Checkers:
         self._formats = formats_at(settings, LEVEL)
         self.supported: Callable[[], Iterable[int]] = lambda: ()
         """Returns the feature level that each member of the group supports."""
-        self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
-        self.steps_back: list[int] = []
-        """``seq`` of the log at each backward step of the brokers' clock."""
-        self.early_limit_s = 0
-        """Seconds by which timers may fire early: a broker's clock may be ahead by less than the limit of a leap."""
         self.logs = {each: MachineLog.of(self._formats[each[0]], Progress.first(level)) for each in machines}
+        self.times = TimeChecks(log, self.logs)
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()
-
-    def note_tick(self, second: int) -> None:
-        """Note where the logs end for committed readers at the begin of a second."""
-        self._ticks.append((second, {machine: self._log.last_stable(*machine) for machine in self.logs}))
 
     # ---- after every step ---------------------------------------------------------------------------------------
 
@@ -115,7 +108,7 @@ class Checkers:
                     self._check_attempt(name, attempt, due_s, row[1], runner)
                     self._moved[name, attempt] += 1
                     self.counts["retried"] += 1
-                    self._check_not_ended(self._by_source[name])
+                    self.times.check_not_ended(self._by_source[name])
         request = Request(record, key, row, name, attempt, timer_id)
         log.changed = True
         if row is not None and PartitionColdFormat(record.topic, record.partition).is_copy(record):
@@ -201,15 +194,6 @@ class Checkers:
         log.changed = True
         self.counts[verdict.verdict] += 1
 
-    def _check_not_ended(self, request: Request) -> None:
-        """Check that a timer was not ended before its due second began."""
-        if request.key is None or request.end is None:
-            return
-        ends = next((ends for second, ends in self._ticks if second >= request.key[0]), None)
-        machine = request.record.topic, request.record.partition
-        if ends is not None and request.end.offset < ends[machine]:
-            raise Violation(f"{request.name} fired, although {request.end.source} ended it before its second began")
-
     def _dead_letter(self, record: SimRecord) -> None:
         headers = dict(record.headers)
         source = (headers[h.TIMER_SOURCE] or b"").decode()
@@ -259,9 +243,9 @@ class Checkers:
             raise Violation(f"bytes in, bytes out: {source} fired as {record!r}, asked for {expected!r}")
         self._fired[request.name] += 1
         if not self._moved[request.name, 0] + self._moved[request.name, 1]:
-            self._check_not_ended(request)
+            self.times.check_not_ended(request)
         if runner is not None:
-            self._check_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
+            self.times.check_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
         self._note_outcome(request.name)
         self.counts["fired"] += 1
 
@@ -284,23 +268,6 @@ class Checkers:
         for log in self.logs.values():
             log.changed = True
 
-    def _check_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
-        """Check that a timer did not fire before its due second, by the brokers' clock.
-
-        After a backward step of that clock, requests made since may fire at most two seconds early [I10].
-        """
-        if fired_ms // 1000 < due_s - 2:
-            raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
-        since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
-        if since < 0:
-            if record.timestamp_ms < (due_s - self.early_limit_s) * 1000:
-                raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
-            return
-        if request.record.seq > since:
-            observed = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
-            if observed is not None and due_s > observed + 2:
-                raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {observed} again")
-
     def _progress(self, record: SimRecord) -> None:
         machine = topic, partition = progress_record.decode_key(record.key or b"")
         log = self.logs[machine]
@@ -313,6 +280,7 @@ class Checkers:
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
+        self._reject_too_large(log, before.next_offset)
         if log.id_oracle is not None:
             log.id_oracle.judge(after)
         if after.level > before.level:
@@ -320,6 +288,19 @@ class Checkers:
                 raise Violation(f"{machine} was raised to level {after.level}, which a worker does not support")
             log.read_again(self._formats[topic].decoder(after.level, False), self._settings.max_request_bytes)
             self.counts["raised"] += 1
+
+    def _reject_too_large(self, log: MachineLog, from_offset: int) -> None:
+        """Note which of the requests that were accepted now exceed the limit at their offset [I4]."""
+        progress = log.progress
+        for offset in range(from_offset, progress.next_offset):
+            request = log.requests.get(offset)
+            if request is None or request.row is None or request.row[5] is not None:  # retries and copies are larger
+                continue
+            limit = progress.setting_at(MAX_REQUEST_BYTES, offset, self._settings.max_request_bytes)
+            if len(request.record.value or b"") > limit:
+                request.key = request.row = None
+                self.counts["accepted"] -= 1
+                self.counts["rejected"] += 1
 
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         """Check that each request has as many outcomes as the committed progress says."""

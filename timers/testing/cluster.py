@@ -199,7 +199,7 @@ class SimCluster:
 
     def _tick(self) -> None:
         self._oscillator.tick()
-        self.checkers.note_tick(self.clock.now_s)
+        self.checkers.times.note_tick(self.clock.now_s)
 
     def _step_clock(self) -> str:
         milliseconds = self._random.choice([-700, -1900, -2500, -5000, -20_000, -3_600_000, 4000, 60_000])
@@ -211,7 +211,7 @@ class SimCluster:
         self.clock.step_ms(milliseconds)
         if milliseconds < 0:
             self.log.seq += 1
-            self.checkers.steps_back.append(self.log.seq)
+            self.checkers.times.steps_back.append(self.log.seq)
         self._workload.near()
         self._tick()
 

@@ -169,7 +169,7 @@ class Simulator(SimCluster):
         if not records or not worker.alive:
             return "nothing"
         old = self._random.choice(records)
-        since = max(self.checkers.steps_back, default=-1)
+        since = max(self.checkers.times.steps_back, default=-1)
         if old.seq < since:
             return "nothing"  # ticks from before a backward step are not read again
         worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
@@ -203,12 +203,12 @@ class Simulator(SimCluster):
     def _leap_in_steps(self) -> str:
         """Let the clock of one broker leap several times, each time by less than the limit."""
         self._oscillator.tick_of_each()
-        self.checkers.early_limit_s = 2 * MAX_CLOCK_LEAP_S
+        self.checkers.times.early_limit_s = 2 * MAX_CLOCK_LEAP_S
         self._workload.near()
         for step in (steps := range(1, self._clock_random.randint(3, 9))):
             ahead_s = step * 0.9 * MAX_CLOCK_LEAP_S
-            if ahead_s <= self.checkers.early_limit_s:
-                self.checkers.note_tick(int(self.clock.now_ms / 1000 + ahead_s))
+            if ahead_s <= self.checkers.times.early_limit_s:
+                self.checkers.times.note_tick(int(self.clock.now_ms / 1000 + ahead_s))
             self._oscillator.wrong_tick(ahead_s)
             for worker in self.workers:
                 worker.poll_ticks()
@@ -216,7 +216,7 @@ class Simulator(SimCluster):
                     if name in worker.runners:
                         self._step(worker, name)
         self.log.seq += 1
-        self.checkers.steps_back.append(self.log.seq)
+        self.checkers.times.steps_back.append(self.log.seq)
         self._oscillator.tick_of_each()
         return f"{len(steps)} times"
 

@@ -58,7 +58,7 @@ class StoreChecks:
 
     def _check_index(self, runner: SimRunner, log: MachineLog, oracle: IdOracle) -> None:
         store, progress = runner.store, runner.machine.progress
-        known, wanted = dict(store.entries_after(TIME_ID, 10**6)), log.entries(store.applied)
+        known, wanted = dict(store.entries_after(TIME_ID, 10**6).entries), log.entries(store.applied)
         time_s, (held,) = oracle.time_s(store.applied), store.entries([TIME_ID]).values()
         if held != ((time_s, 0, 0) if time_s else None):
             raise Violation(f"the latest append time of {runner.name} is {time_s}, and the store holds {held}")
@@ -80,7 +80,7 @@ class StoreChecks:
         expected, keys = log.pending(store.applied, progress), [(due_s, row[0]) for due_s, row in _alive(runner)]
         missing = [key for key in expected if key not in keys and not log.is_compacted(key)]
         surplus = [key for key in keys if key not in expected and not progress.has_fired(key)]
-        known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
+        known, wanted = dict(store.entries_after(b"", 10**6).entries), log.entries(store.applied)
         for key in list(surplus):  # compaction removed the version that replaced it
             if log.is_compacted(key):
                 surplus.remove(key)
@@ -161,5 +161,5 @@ def _alive(runner: SimRunner) -> list[tuple[int, Row]]:
     rows = [(due_s, row) for (due_s, _), row in zip(store.keys, store.rows, strict=True)]
     if not runner.indexed:
         return rows
-    held = {entry[:2] for _, entry in store.entries_after(b"", 10**6)}
+    held = {entry[:2] for _, entry in store.entries_after(b"", 10**6).entries}
     return [(due_s, row) for due_s, row in rows if (due_s, row[0]) in held]

@@ -26,6 +26,10 @@ DEFAULT_LIMIT = 100
 
 MAX_GROUP_S = 86_400
 
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""A worker's answer is shorter: 8 MiB of values and one value of each partition, as JSON. A longer one comes from
+another server."""
+
 PENDING = "pending"
 """The timer waits for its due second."""
 FIRED = "fired"
@@ -66,6 +70,11 @@ class Query(NamedTuple):
         """The listing begins after this position."""
         return max(self.after, (self.from_s, *START[1:]))
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether it is for a short first page, for which someone waits. One with values may be large."""
+        return self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
+
 
 class CountQuery(NamedTuple):
     """Which timers are counted, and in which groups. Partitions are counted one after the other."""
@@ -80,10 +89,20 @@ class CountQuery(NamedTuple):
     partition: TopicPartition | None = None
     """Only this one; None: all."""
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether it is for the first page."""
+        return self.after == START
+
 
 def format_due(due_s: int) -> str:
     """Return a due second as RFC 3339 in UTC."""
     return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 us; strftime takes 2
+
+
+def shown_id(row: Row, position: str) -> str:
+    """Return the id of a timer as answers have it: that of its sender, or else the source of its request."""
+    return position if row[5] is None else id_bytes(row[5][0]).decode(errors="replace")
 
 
 def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, with_value: bool) -> Timer:
@@ -93,7 +112,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     position = topics.source(topic, partition, offset)
     source = position if origin is None else origin.source or (origin.timer_id if moved else position)
     timer: Timer = {
-        "id": position if origin is None else id_bytes(origin.timer_id).decode(errors="replace"),
+        "id": shown_id(row, position),
         "due": due_s,
         "due_at": format_due(due_s),
         "topic": callback_topic,

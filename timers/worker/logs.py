@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
 
+from aiokafka.errors import KafkaError
+
 from timers.errors import TimersError
 
 JSON = "json"
@@ -90,6 +92,19 @@ class OwnErrorFilter(logging.Filter):
         return not (self._fatal() and "We experienced a crash" in str(record.msg))
 
 
+class KafkaErrorFilter(logging.Filter):
+    """Replaces the traceback of a Kafka error that aiokafka logs by the error: a broker that is away is nothing
+    unforeseen, and what the worker does about it is in its own lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, KafkaError) and record.name.partition(".")[0] == "aiokafka":
+            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
 def timers_error_in(error: BaseException | None) -> TimersError | None:
     """The first :class:`TimersError` among ``error`` and its causes; None if there is none."""
     seen: set[int] = set()  # the contexts of exceptions can form a cycle
@@ -106,5 +121,6 @@ def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
     for handler in logging.root.handlers:
         handler.addFilter(OwnErrorFilter(fatal))
         handler.addFilter(RepeatFilter())
+        handler.addFilter(KafkaErrorFilter())
         if log_format == JSON:
             handler.setFormatter(JsonFormatter())

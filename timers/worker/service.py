@@ -39,8 +39,8 @@ from timers.worker.logins import faust_credentials, hide_logins
 from timers.worker.machines.pool import Pool
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
-from timers.worker.queries.idle_window import IdleWindow
 from timers.worker.queries.pages import QueryPages
+from timers.worker.queries.turns import Turns
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
@@ -188,9 +188,7 @@ class TimersApp(faust_internals.App):
         settings, pool, now_s = self.settings, self._pool, self._tick_scheduler.broker_now_s
         consumer: BatchConsumer = self.consumer
         pool.bind(settings, cluster, consumer, self.end, now_s)
-        self._query_pages.queries = Queries(
-            settings, pool, consumer.members, lambda: self.http_client, IdleWindow(now_s)
-        )
+        self._query_pages.queries = Queries(settings, pool, consumer.members, lambda: self.http_client, Turns(now_s))
         service = {"loop": self.loop, "beacon": self.beacon}
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)

@@ -16,6 +16,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupLoadInProgressError,
     KafkaError,
+    KafkaTimeoutError,
     NotCoordinatorForGroupError,
     for_code,
 )
@@ -60,12 +61,28 @@ async def _may_join(settings: Settings) -> bool:
 
 
 def describe(settings: Settings) -> DescribedGroup:
-    """State and members of the app's group; no members if it does not exist. Blocks.
+    """State and members of the app's group; no members if it does not exist. Blocks while the coordinator moves.
 
     Raises:
-        KafkaError: the coordinator does not answer, or the user may not describe the group.
+        KafkaError: the coordinator does not answer within ten seconds, or the user may not describe the group.
     """
-    return asyncio.run(_describe(settings))
+    return asyncio.run(_describe_while_moving(settings))
+
+
+async def _describe_while_moving(settings: Settings) -> DescribedGroup:
+    failure: KafkaError = KafkaTimeoutError(f"no answer within {_TIMEOUT_S:g} s")
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            while True:
+                try:
+                    return await _describe(settings)
+                except KafkaError as error:
+                    failure = error
+                    if not error.retriable:
+                        raise
+                await asyncio.sleep(_PAUSE_S)
+    except TimeoutError:
+        raise failure from None
 
 
 async def _describe(settings: Settings) -> DescribedGroup:

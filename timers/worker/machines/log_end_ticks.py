@@ -31,7 +31,9 @@ class LogEndTicks:
         self._offsets = offsets
         self._runners = runners
         self._tick: Tick | None = None
+        self._led_by: Mapping[int | None, list[TopicPartition]] = {}
         self._unknown_since: dict[TopicPartition, float] = {}
+        """Machines with a tick without the end of their log -> time of the first such tick."""
         self._tasks: dict[int | str | None, asyncio.Task[None]] = {}
 
     @property
@@ -50,7 +52,8 @@ class LogEndTicks:
         """Give a tick to each machine as soon as the end of its log is known."""
         self._tick = tick
         runners = self._runners()
-        self._unknown_since = {tp: since for tp, since in self._unknown_since.items() if tp in runners}
+        now_s = monotonic()
+        self._unknown_since = {tp: self._unknown_since.get(tp, now_s) for tp in runners}
         if runners:
             self._repeat("leaders", self._ask_leaders)
 
@@ -74,20 +77,21 @@ class LogEndTicks:
         except Exception:  # without the ends the machines still get the time, and release no second
             logger.exception("the leaders of logs are not known")
             groups = {None: list(self._runners())}
-        for leader, tps in groups.items():
-            self._repeat(leader, partial(self._ask, leader, tps))
+        self._led_by = groups
+        for leader in groups:
+            self._repeat(leader, partial(self._ask, leader))
 
-    async def _ask(self, leader: int | None, tps: list[TopicPartition], tick: Tick) -> None:
+    async def _ask(self, leader: int | None, tick: Tick) -> None:
+        # Read anew for each request: a slow leader's requests follow each other while machines open and leaders move.
+        tps = self._led_by.get(leader, [])
         try:
-            ends = await self._offsets.ask(leader, tps)
+            ends = await self._offsets.ask(leader, tps) if tps else {}
         except Exception:
             logger.exception("broker %s: asking for the ends of logs failed", leader)
             ends = {}
-        now_s, runners = monotonic(), self._runners()
-        self._unknown_since = {
-            **{tp: since for tp, since in self._unknown_since.items() if tp not in ends},
-            **{tp: self._unknown_since.get(tp, now_s) for tp in tps if tp not in ends},
-        }
+        runners = self._runners()
+        for tp in ends:
+            self._unknown_since.pop(tp, None)
         for tp in tps:
             if tp in runners:
                 runners[tp].tick(tick, ends.get(tp))

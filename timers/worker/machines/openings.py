@@ -229,12 +229,15 @@ class Openings:
 
     # ---- closing ------------------------------------------------------------------------------------------------
 
-    async def end(self, tps: Iterable[TopicPartition]) -> None:
-        """End the openings of these partitions. A new one must wait for this [I11]."""
+    def end(self, tps: Iterable[TopicPartition]) -> Awaitable[object]:
+        """End the openings of these partitions. A new one must wait for what is returned [I11].
+
+        They are told to stop before this returns: one whose takeover has just ended would else still report a machine.
+        """
         ending = [self._openings.pop(tp) for tp in tps if tp in self._openings]
         for opening in ending:
             opening.end()
-        await asyncio.gather(*(opening.task for opening in ending))
+        return asyncio.gather(*(opening.task for opening in ending))
 
     def end_all(self) -> None:
         """Open nothing from now on; return at once."""

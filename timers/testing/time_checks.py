@@ -1,0 +1,57 @@
+"""Checks of times in a simulation: no timer fires too early, or although it was ended before its due second began."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from timers.core.timer import TopicPartition
+from timers.testing.id_oracle import Request, Violation
+from timers.testing.log import SimLog, SimRecord
+from timers.testing.worker import SimRunner
+
+
+class TimeChecks:
+    """Compares callbacks with the seconds that the brokers' clock showed.
+
+    Attributes:
+        steps_back: ``seq`` of the log at each backward step of the brokers' clock.
+        early_limit_s: seconds by which timers may fire early: a broker's clock may be ahead by less than the limit of a
+            leap.
+    """
+
+    def __init__(self, log: SimLog, machines: Collection[TopicPartition]) -> None:
+        self._log = log
+        self._machines = machines
+        self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
+        self.steps_back: list[int] = []
+        self.early_limit_s = 0
+
+    def note_tick(self, second: int) -> None:
+        """Note where the logs end for committed readers at the begin of a second."""
+        self._ticks.append((second, {machine: self._log.last_stable(*machine) for machine in self._machines}))
+
+    def check_not_ended(self, request: Request) -> None:
+        """Check that a timer was not ended before its due second began."""
+        if request.key is None or request.end is None:
+            return
+        ends = next((ends for second, ends in self._ticks if second >= request.key[0]), None)
+        machine = request.record.topic, request.record.partition
+        if ends is not None and request.end.offset < ends[machine]:
+            raise Violation(f"{request.name} fired, although {request.end.source} ended it before its second began")
+
+    def check_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
+        """Check that a timer did not fire before its due second, by the brokers' clock.
+
+        After a backward step of that clock, requests made since may fire at most two seconds early [I10].
+        """
+        if fired_ms // 1000 < due_s - 2:
+            raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
+        since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
+        if since < 0:
+            if record.timestamp_ms < (due_s - self.early_limit_s) * 1000:
+                raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
+            return
+        if request.record.seq > since:
+            observed = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
+            if observed is not None and due_s > observed + 2:
+                raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {observed} again")

@@ -51,13 +51,17 @@ QUOTA_FADES_S = 15.0
 """Clients are throttled for some time after the quota was removed."""
 
 
-def _inject(state: RoundState, fault: Fault, partitions: Mapping[str, list[int]]) -> InjectedFault:
+def _inject(
+    state: RoundState, fault: Fault, partitions: Mapping[str, list[int]], ends: Mapping[int, int] | None = None
+) -> InjectedFault:
     """Record a fault just before it happens.
 
     Args:
         partitions: request partitions of each worker that it hits.
+        ends: end offsets of the request partitions; by default those of the moment at which the victim was chosen,
+            because due timers would fire while the broker is asked.
     """
-    ends = state.ends()
+    ends = state.chosen_ends if ends is None else ends
     held = {partition: ends[partition] for numbers in partitions.values() for partition in numbers}
     at_ms = now_ms()
     return InjectedFault(fault.kind, ", ".join(partitions), at_ms, at_ms, held)
@@ -146,7 +150,8 @@ def add(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[in
         yield POLL_S / 10
         waited_s += POLL_S / 10
         held = state.held()
-    return _inject(state, fault, held)  # the partitions are assigned, and workers open their machines
+    # The partitions are assigned, and workers open their machines.
+    return _inject(state, fault, held, state.ends())
 
 
 def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:

@@ -53,7 +53,7 @@ BURST_EVERY_S = 5
 """Most timers are due in bursts, with this many seconds between two bursts. A fault just after a burst hits timers in
 flight."""
 
-INJECT_MS = (8, 15)
+INJECT_MS = (2, 8)
 """Milliseconds after the start of a burst at which a fault is injected, at the earliest and at the latest: before the
 first chunk has fired."""
 FIRED_PER_MS = 2000

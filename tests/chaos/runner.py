@@ -164,6 +164,7 @@ class Round:
         victim = eligible[fault.victim % len(eligible)]
         whom = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
         self._console.line(f"    {fault.at_s:3} s: {fault.kind}{whom}")
+        self._state.chosen_ends = self._state.ends()
         return FAULTS[fault.kind](self._state, fault, victim, held)
 
     def _advance(self, at_s: float, steps: Steps, fault: Fault) -> list[tuple[float, Steps, Fault]]:

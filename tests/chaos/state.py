@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,7 @@ class RoundState:
         bytes_per_s: bytes that all clients together write in the mean, about.
         brokers_up: all brokers run; only then new faults begin.
         alone: a fault is under way beside which no other one begins.
+        chosen_ends: end offset of each request partition when the victim of the newest fault was chosen.
         failures: sentences about failures that the checker cannot see in the callbacks.
     """
 
@@ -76,6 +77,7 @@ class RoundState:
     members: list[Member] = field(default_factory=list)
     brokers_up: bool = True
     alone: bool = False
+    chosen_ends: Mapping[int, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     _asker: AdminClient | None = None
     _no_broker: bool = False

@@ -98,9 +98,9 @@ def audit(
 ) -> None:
     """Find the outcome of each request, from the topics alone.
 
-    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + undecided + lost. The audit does not use
-    an engine's store or progress. It lists faulty timers by timer-id, lags by minute and callback topic, and pending
-    timers by due second.
+    Requests = fired + dead-lettered + cancelled + replaced + refused + pending + cold + undecided + lost. The audit
+    does not use an engine's store or progress. It lists faulty timers by timer-id, lags by minute and callback
+    topic, and pending timers by due second.
 
     Exit codes: 0 clean, 3 faulty: a timer is lost, duplicate, early, revoked, unasked, altered, slow or older than its
     request, 4 undecided: no fault was found, but not all records that could show one are visible, 1 failed, 2 usage or

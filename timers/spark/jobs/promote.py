@@ -45,7 +45,7 @@ CARE_S = 6 * 3600
 """Time between two runs of the table maintenance."""
 
 RETIRE_AFTER_S = 2 * cold.DAY_S
-"""The promoted timers of a day are deleted this long after its start."""
+"""The promoted timers of a day are deleted this long after its end."""
 
 
 class Logs:

@@ -74,7 +74,7 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     "--cold-table",
     "cold_table",
     metavar="URI",
-    help="Directory of the cold tier's tables (--tables of `hold` and `promote`): timers in it are pending too.",
+    help="Directory of the cold tier's tables (--tables of `hold` and `promote`): timers in it count as cold.",
 )
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @output_option("-o")

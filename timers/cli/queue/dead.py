@@ -54,8 +54,9 @@ def letters_of(settings: Settings, name: str, topic: str | None, **selection: An
 def dead(name: str, topic: str | None, limit: int, output: Output, **selection: Any) -> None:
     """List the messages that the queue NAME gave up, the newest last, with the reason.
 
-    Codes: rejected (the handler called reject), attempts-exhausted, crashed (each attempt ended its process). The
-    messages are in the topic of dead letters; `timers dead-letters show POSITION` shows one whole.
+    Codes: rejected (the handler called reject, or the brokers refused an output), attempts-exhausted, crashed (its
+    process ended twice while it ran alone). With another code, a worker could not return the message. The messages are
+    in the topic of dead letters; `timers dead-letters show POSITION` shows one whole.
 
     \b
       timers queue dead jobs --since 1h

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ async def test_all_partitions_are_counted_once(seconds: float, most: int, monkey
     query, total, asked = CountQuery(1, from_s=3), Counter[tuple[int, str]](), 0
     missing: dict[TopicPartition, str] = {}
     while True:
-        answer = await SimQueries().count(wire.parse_count(wire.parameters_of_count(query)), forwarded=False)
+        answer = await SimQueries().count(
+            wire.parse_count(wire.parameters_of_count(query)), monotonic(), forwarded=False
+        )
         total += Counter({(each["from"], each["topic"]): each["timers"] for each in answer.timers})
         missing |= answer.missing
         asked += 1
@@ -70,8 +73,17 @@ async def test_all_partitions_are_counted_once(seconds: float, most: int, monkey
     assert asked == 1 if (seconds, most) == (1000.0, 2000) else asked > 3
 
 
+async def test_a_first_page_that_waited_long_ends_after_one_read() -> None:
+    """The time that its question waits for a slot counts, so that many readers wait about as long as one."""
+    query = CountQuery(1, from_s=3)
+    answer = await SimQueries().count(query, monotonic() - answers.QUICK_S, forwarded=False)
+    assert answer.timers and answer.through is not None
+    further = await SimQueries().count(query._replace(after=answer.through), monotonic() - 1000, forwarded=False)
+    assert further.through is None
+
+
 async def test_one_partition_is_counted_alone() -> None:
     query = CountQuery(1, "t", 5, 9, START, ("b", 2))
     assert wire.parse_count(wire.parameters_of_count(query)) == query
-    answer = await SimQueries().count(query, forwarded=True)
+    answer = await SimQueries().count(query, monotonic(), forwarded=True)
     assert (sum(each["timers"] for each in answer.timers), set(answer.answered)) == (6, {("b", 2)})

@@ -56,14 +56,14 @@ class SimQueries:
         await self.go.wait()
         return Answer([], None, [], {})
 
-    async def page(self, query: Query, *, forwarded: bool) -> Answer:
+    async def page(self, query: Query, arrived: float, *, forwarded: bool) -> Answer:
         return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
-    async def count(self, query: CountQuery, *, forwarded: bool) -> Answer:
-        return await self.page(Query(after=query.after), forwarded=forwarded)
+    async def count(self, query: CountQuery, arrived: float, *, forwarded: bool) -> Answer:
+        return await self.page(Query(after=query.after), arrived, forwarded=forwarded)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
-        return await self._answer("quick")
+        return await self._answer("look-up")
 
 
 class Pages:
@@ -105,7 +105,8 @@ async def test_first_pages_and_look_ups_do_not_wait_for_long_pages() -> None:
     assert pages.queries.running == {
         "long": MAX_CONCURRENT,
         "forwarded long": MAX_CONCURRENT,
-        "quick": 3,
+        "quick": 2,
+        "look-up": 1,
         "forwarded quick": 1,
     }
     pages.queries.go.set()

@@ -29,10 +29,11 @@ from timers.worker.queries.remote_partitions import RemoteSource
 from timers.worker.queries.turns import Turns
 
 QUICK_S = 0.1
-"""A first page ends after this time with the timers found so far: a filter may skip many timers."""
+"""A first page ends this time after its question came, with the timers found so far: a filter may skip many timers. So
+the time that the question waits for others counts too. Each page reads at least once."""
 
 MAX_READING_S = 2.0
-"""The same for any other page."""
+"""Any other page ends after it was read for this time."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """A page with values ends at this size, plus at most one read of each source."""
@@ -88,14 +89,15 @@ class Queries:
     async def close(self) -> None:
         await asyncio.to_thread(self._request_reader.close)
 
-    async def page(self, query: Query, *, forwarded: bool) -> Answer:
+    async def page(self, query: Query, arrived: float, *, forwarded: bool) -> Answer:
         """The next timers, in the order of their due seconds.
 
         Args:
+            arrived: monotonic time at which the question came.
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
-        limits = _PageLimits(_longest_s(query))
+        limits = _PageLimits(_end_at(query, arrived))
         every = sum(len(source.partitions) for source in sources)
         sources_read = [_ReadAhead(source, query, every, limits) for source in sources]
         page = await merge(sources_read, query.start, query.limit, limits.used_up)
@@ -103,13 +105,14 @@ class Queries:
             await self._turns.wait(quick=False)  # to encode a long page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
-    async def count(self, query: CountQuery, *, forwarded: bool) -> Answer:
+    async def count(self, query: CountQuery, arrived: float, *, forwarded: bool) -> Answer:
         """Numbers of timers by group of due seconds and callback topic. Answers of one question are to be added.
 
         Args:
+            arrived: monotonic time at which the question came.
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
-        end_at = monotonic() + _longest_s(query)
+        end_at = _end_at(query, arrived)
         wanted = self._partitions()
         if query.partition is not None:
             wanted &= {query.partition}
@@ -234,8 +237,8 @@ class Queries:
 class _PageLimits:
     """Limits of one page: reading time and bytes of values."""
 
-    def __init__(self, longest_s: float) -> None:
-        self._end_at = monotonic() + longest_s
+    def __init__(self, end_at: float) -> None:
+        self._end_at = end_at
         self.value_bytes = 0
 
     def used_up(self) -> bool:
@@ -271,8 +274,8 @@ class _ReadAhead:
         return page
 
 
-def _longest_s(query: Query | CountQuery) -> float:
-    return QUICK_S if query.is_quick else MAX_READING_S
+def _end_at(query: Query | CountQuery, arrived: float) -> float:
+    return arrived + QUICK_S if query.is_quick else monotonic() + MAX_READING_S
 
 
 def _answer(

@@ -19,7 +19,8 @@ from timers.worker.queries.answers import Answer, Queries
 
 MAX_CONCURRENT = 4
 """Queries of one kind that are answered at a time. Queries from other workers have a limit of their own: with a common
-limit, two workers could wait for each other. So have quick ones: they do not wait for long ones."""
+limit, two workers could wait for each other. So have look-ups, first pages and other pages: none waits for questions
+that take longer."""
 
 MAX_WAITING = 20
 """Queries of one kind that wait for these. More are refused with 429."""
@@ -29,6 +30,7 @@ MAX_WAIT_S = 2.0
 
 RETRY_AFTER_S = 1
 
+LOOK_UP, QUICK, LONG = "look-up", "quick", "long"
 LIST, GET, FORWARDED = "list", "get", "forwarded"
 KINDS = (LIST, GET, FORWARDED)
 COMPLETE, PARTIAL, REFUSED = "complete", "partial", "refused"
@@ -79,9 +81,9 @@ class QueryPages:
     def __init__(self, settings: Callable[[], Settings], now_s: Callable[[], float]) -> None:
         self._settings = settings
         self._now_s = now_s
-        kinds = product((False, True), repeat=2)
+        kinds = product((False, True), (LOOK_UP, QUICK, LONG))
         self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAITING) for kind in kinds}
-        """(whether another worker asks, whether it is quick) -> slots."""
+        """(whether another worker asks, how long it takes) -> slots."""
         self.counts = QueryCounts()
         self.queries: Queries | None = None
 
@@ -95,19 +97,21 @@ class QueryPages:
         @page(wire.LIST_PATH)
         async def timers(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+                arrived = monotonic()
                 query = wire.parse_query(dict(request.query))
                 self._check_values_allowed(query.with_values)
-                async with self._slot(forwarded, query.is_quick):
-                    return _following(await queries.page(query, forwarded=forwarded))
+                async with self._slot(forwarded, QUICK if query.is_quick else LONG):
+                    return _following(await queries.page(query, arrived, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
 
         @page(wire.COUNT_PATH)
         async def counts(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+                arrived = monotonic()
                 query = wire.parse_count(dict(request.query))
-                async with self._slot(forwarded, query.is_quick):
-                    return _following(await queries.count(query, forwarded=forwarded))
+                async with self._slot(forwarded, QUICK if query.is_quick else LONG):
+                    return _following(await queries.count(query, arrived, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
 
@@ -116,7 +120,7 @@ class QueryPages:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(dict(request.query))
                 self._check_values_allowed(with_value)
-                async with self._slot(forwarded, True):
+                async with self._slot(forwarded, LOOK_UP):
                     return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
 
             return await self._answer(web, request, GET, run)
@@ -149,8 +153,8 @@ class QueryPages:
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
         return web.json(body, status=status, headers=headers)
 
-    def _slot(self, forwarded: bool, is_quick: bool) -> Slot:
-        return Slot(self._slots[forwarded, is_quick], MAX_WAIT_S, _busy)
+    def _slot(self, forwarded: bool, kind: str) -> Slot:
+        return Slot(self._slots[forwarded, kind], MAX_WAIT_S, _busy)
 
     def _allowed_queries(self) -> Queries:
         if self._settings().queries == "off":

@@ -21,7 +21,7 @@ then. Without the window a long list doubled the lag of due timers (``bench.list
 IDLE_SHARE = 0.5
 """Share of the time in which machines are read in the idle window."""
 
-BUSY_SHARE = 0.2
+BUSY_SHARE = 0.35
 """The same in the rest of the second."""
 
 BURST_S = 0.02

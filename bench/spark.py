@@ -105,16 +105,17 @@ def measure(
     """Measure one storm. ``first_due_s`` is that of :func:`bench.storm.run`."""
     state = 0
     used: dict[str, CpuSeconds] = {}
+    took: list[float] = []
 
     def observe(moment: str, names: RunNames) -> None:
-        nonlocal state
+        nonlocal state, took
         if isinstance(subject, SparkEngine):
             used[moment] = subject.cpu_s()
+            took = [seconds for _, seconds in subject.micro_batches()]  # the end of the run deletes its logs
         if moment == "pending":
             state = _directory_bytes(names.data_dir)
 
     result = storm.run(session, subject, workload, observe=observe, first_due_s=first_due_s)
-    took = [seconds for _, seconds in subject.micro_batches()] if isinstance(subject, SparkEngine) else []
     return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [], used)
 
 

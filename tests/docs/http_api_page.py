@@ -32,6 +32,7 @@ def page() -> str:
 
 def _routes() -> Iterator[str]:
     yield "## Routes\n"
+    yield "Below, a name in brackets after an answer, such as `TimerList`, is a schema of `/v1/openapi.json`.\n"
     yield "| route | role | what it does |\n|---|---|---|"
     for route in ROUTES:
         yield f"| [`{_name(route)}`](#{_anchor(_name(route))}) | {route.role or 'no login'} | {route.summary} |"
@@ -46,7 +47,8 @@ def _route(route: Route) -> Iterator[str]:
     if route.parameters:
         yield "\n| parameter | | form |\n|---|---|---|"
         for each in route.parameters:
-            yield f"| `{each.name}` | {each.why}{'; required' if each.required else ''} | {_form(each.schema)} |"
+            form = {"boolean": "0 or 1", "array": "text"}.get(each.schema["type"]) or _form(each.schema)
+            yield f"| `{each.name}` | {each.why}{'; required' if each.required else ''} | {form} |"
     if route.headers:
         yield "\n| header | | form |\n|---|---|---|"
         for each in route.headers:
@@ -62,7 +64,7 @@ def _route(route: Route) -> Iterator[str]:
     for status, answers in answers_of(route).items():
         own = [answer for answer in answers if not answer.is_problem]
         codes = [f"`{answer.why.split('`')[1]}`" for answer in answers if answer.is_problem]
-        text = [f"{answer.why} ({answer.schema})" if answer.schema else answer.why for answer in own]
+        text = [f"{answer.why} (`{answer.schema}`)" if answer.schema in SCHEMAS else answer.why for answer in own]
         text += [f"header {name}: {why}" for answer in own for name, why in answer.headers.items()]
         yield f"| {status} | {'; '.join([*text, *codes])} |"
 
@@ -82,14 +84,14 @@ def _form(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_form(each) for each in schema["anyOf"]))
     if schema["type"] == "boolean":
-        return "0 or 1"
+        return "true or false"
     if schema["type"] == "object":
         return '`{"base64": "..."}`' if "base64" in schema.get("properties", {}) else "object"
     if schema["type"] == "array":
-        return f"list of {_form(schema['items'])}" if "items" in schema else "pair"
-    if "enum" in schema and len(schema["enum"]) <= 5:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
+        return f"list of {_form(schema['items'])}s" if "items" in schema else "pair"
     default = f", by default {schema['default']}" if "default" in schema else ""
+    if "enum" in schema and len(schema["enum"]) <= 5:
+        return ", ".join(f"`{each}`" for each in schema["enum"]) + default
     if "minimum" in schema:
         return f"{schema['minimum']} to {schema['maximum']}{default}"
     return {"string": "text", "number": "number", "integer": "number", "null": "null"}[schema["type"]] + default

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.docs.http_api_page import MARK, PAGE, page
 from timers.console import checking
 from timers.console.openapi import document
@@ -62,3 +64,19 @@ def test_the_examples_fit_their_schemas() -> None:
 def test_a_problem_of_each_code_has_a_status() -> None:
     for code, (status, meaning) in CODES.items():
         assert Problem(code, "why").status == status and 400 <= status < 600 and meaning
+
+
+def test_the_page_says_how_a_flag_in_a_body_is_written() -> None:
+    flags = [
+        (name, field)
+        for route in ROUTES
+        if route.body
+        for name, field in SCHEMAS[route.body]["properties"].items()
+        if field.get("type") == "boolean"
+    ]
+    assert flags
+    for name, field in flags:
+        checking.check(field, True, name)
+        with pytest.raises(Problem):
+            checking.check(field, 1, name)
+        assert f"| `{name}` | {field['description']} | true or false |" in page()

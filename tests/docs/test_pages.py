@@ -29,6 +29,10 @@ ENVIRONMENT = {setting.env for setting in SETTINGS.values()}
 PATTERNS = {"TIMERS_", "TIMERS_SSL_", "TIMERS_SECURITY_"}
 """Beginnings of names, which stand for a group of settings."""
 
+MAKEFILE = (ROOT / "Makefile").read_text()
+PARTS_OF_CHECK = {f"test-{part}" for part in re.findall(r"^PARTS = (.+)$", MAKEFILE, re.MULTILINE)[0].split()}
+MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)) | PARTS_OF_CHECK
+
 OF_PROMETHEUS = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -113,3 +117,9 @@ def test_options_in_text_are_options_of_a_command(path: Path) -> None:
     known = set().union(*OPTIONS.values())
     said = set(re.findall(r"`(--[a-z][a-z0-9-]+)", without_blocks(path)))
     assert said - known == set()
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_targets_of_make_in_text_exist(path: Path) -> None:
+    """A target in text, as in `make check`; blocks are checked elsewhere."""
+    assert set(re.findall(r"`make ([a-z][a-z-]*)", without_blocks(path))) <= MAKE_TARGETS

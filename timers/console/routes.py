@@ -101,7 +101,7 @@ _IF_NONE_MATCH = Parameter("If-None-Match", s.string("`*`", enum=["*"]), "only i
 _IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
     s.string("1 to 255 printable ASCII characters", pattern="^[ -~]{1,255}$", minLength=1, maxLength=255),
-    "set one timer, although the request may be sent again",
+    "set one timer, also if the request is sent again",
 )
 _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
@@ -117,7 +117,7 @@ _INVALID = (
 )
 _CONDITION = ("exists", "changed", "worker-unreachable")
 _ASK = ("worker-unreachable", "queries-off", "busy")
-_UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict")
+_UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (verdict undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -125,9 +125,9 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timers",
         "setTimer",
         OPERATOR,
-        "Set a timer. With an id that exists, the timer is replaced.",
+        "Set a timer. If there is a timer with this id, it is replaced.",
         (
-            Answer(200, "the timer of this Idempotency-Key was changed or cancelled since (exists)", "Verdict"),
+            Answer(200, "the timer of this Idempotency-Key was changed or cancelled since (verdict exists)", "Verdict"),
             Answer(
                 201,
                 "all in-sync replicas have the request",
@@ -147,8 +147,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timers",
         "listTimers",
         READER,
-        "List pending timers in the order in which they fire. A page may be empty and still have a next one: the first "
-        "one searches for a tenth of a second.",
+        "List pending timers in the order in which they fire. A page may be empty and still have a `next`: a short "
+        "first page searches for a tenth of a second, others for two seconds.",
         (Answer(200, "a page", "TimerList"),),
         (_TOPIC, _FROM, _TO, _PREFIX, _LIMIT, _CURSOR, _VALUE),
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
@@ -158,7 +158,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timer",
         "getTimer",
         READER,
-        "Find one timer. Two topics may have the same id: then the answer has both.",
+        "Find one timer. If two topics have a timer with this id, the answer has both.",
         (Answer(200, "the timer", "FoundTimers", {"ETag": "source of its request, if there is one timer"}),),
         (_ID, _VALUE),
         problems=(*_ASK, "not-found", "values-hidden"),
@@ -168,8 +168,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timer/history",
         "getHistory",
         READER,
-        "What happened to a timer, from the topics: requests, verdicts, dead letters, its callback; also of an id that "
-        "was cancelled. Each topic is read for three seconds.",
+        "Show what happened to a timer, also if it was cancelled: its requests, verdicts, dead letters and callback, "
+        "if the topics still have them. Each topic is read for at most three seconds.",
         (Answer(200, "the events in the order of time, and which topics were not read", "History"),),
         (_ID,),
         problems=(*_ASK, "not-found", "brokers-unreachable"),
@@ -184,7 +184,7 @@ ROUTES: tuple[Route, ...] = (
             Answer(200, "it was pending, and is replaced", "Verdict", {"ETag": _TAG}),
             Answer(
                 201,
-                "a new timer is set: there was none (unknown, set), or it had fired (already-fired)",
+                "a new timer is set: there was none (verdict unknown or set), or it had fired (already-fired)",
                 "Verdict",
                 {"ETag": _TAG},
             ),
@@ -201,11 +201,11 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timer",
         "moveTimer",
         OPERATOR,
-        "Change the due time of the timer with this id; the rest is read from its request. If another request changes "
-        "the timer at the same moment, nothing is changed (changed).",
+        "Change the due time of the timer with this id. Its other fields stay as they are. If another request changes "
+        "the timer at the same moment, this one changes nothing (problem changed).",
         (
             Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
-            Answer(201, "it had fired by the clock of another broker, and is set again (already-fired)", "Verdict"),
+            Answer(201, "by another broker's clock it had fired, and it is set again (already-fired)", "Verdict"),
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
@@ -236,8 +236,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timers/cancel",
         "cancelTimers",
         OPERATOR,
-        "Cancel all timers with an id that match. The first answer says how many there are and has a `confirm`. With "
-        "it, a request cancels for five seconds and answers with `next`: send it as `confirm` for the next step.",
+        "Cancel all timers with an id that match. The first answer says how many there are, and has a `confirm`. The "
+        "request with this `confirm` cancels for five seconds. Its answer has a `next`: send it as the next `confirm`.",
         (Answer(200, "what would be cancelled, or the verdicts of this step", "CancelStep"),),
         body="CancelFilter",
         example={"topic": "timeouts", "prefix": "tenant-x/"},
@@ -249,7 +249,7 @@ ROUTES: tuple[Route, ...] = (
         "pending",
         READER,
         "Count pending timers by second, minute, hour or day. The first page counts for a tenth of a second, the "
-        "others for two seconds, and `next` goes on. Two pages may count the same group: add the numbers.",
+        "others for two seconds. Two pages may have numbers of the same group: add them.",
         (Answer(200, "the counts", "Counts"),),
         (
             Parameter("by", s.string("size of a group", enum=["second", "minute", "hour", "day"], default="minute")),
@@ -262,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/dead-letters",
         "listDeadLetters",
         READER,
-        "List dead letters, the newest first. A page may be empty and still have a next one.",
+        "List dead letters, the newest first. A page may be empty and still have a `next`.",
         (Answer(200, "a page", "DeadLetterList"),),
         (
             Parameter("code", s.list_of(s.CODE, maxItems=50), "only with this code; may be repeated"),
@@ -289,8 +289,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/dead-letters/retry",
         "retryDeadLetters",
         OPERATOR,
-        "Publish the requests of dead letters again. Those that are named are published at once. A filter takes two "
-        "requests: the first answer says how many match, and has a `confirm` for the second request.",
+        "Publish the requests of dead letters again. With `names`, this is done at once. With a filter, the first "
+        "answer says how many match, and has a `confirm`; the same request with this `confirm` publishes them.",
         (Answer(200, "what was done, or would be", "Retried"),),
         body="Retry",
         example={"codes": ["topic-unknown"], "topic": "orders"},
@@ -303,9 +303,9 @@ ROUTES: tuple[Route, ...] = (
         "/v1/events",
         "events",
         READER,
-        "Firings of these topics as server-sent events, as they happen. `Last-Event-ID` goes on after an event without "
-        "a gap. A reader that is too slow misses the oldest ones; the event `dropped` counts them. With `per_s`, the "
-        "event `skipped` has number and longest lag of those that were not sent.",
+        "Send the firings of these topics as server-sent events. With `Last-Event-ID`, the stream goes on after this "
+        "event without a gap. If a client is too slow, the event `dropped` has the number of those that it misses. "
+        "With `per_s`, the event `skipped` has the number and the longest lag of the firings that were not sent.",
         (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content="text/event-stream"),),
         (
             Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; may be repeated", required=True),
@@ -337,7 +337,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/queues",
         "listQueues",
         READER,
-        "The queues: consumer groups `queue.NAME`, with the messages that are not done. It reads for eight seconds.",
+        "List queues (consumer groups `queue.NAME`) with the messages that are not done. It ends after eight seconds.",
         (Answer(200, "the queues, and those that were not read", "QueueList"),),
         problems=("brokers-unreachable", "busy"),
     ),
@@ -359,7 +359,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/lags",
         "lags",
         READER,
-        "How late the newest callbacks of a topic were. It reads the topic for three seconds.",
+        "How late the newest callbacks of a topic were. It reads the topic for at most three seconds.",
         (Answer(200, "due second and lag of each", "Lags"),),
         (
             Parameter("topic", s.TOPIC, "a callback topic", required=True),

@@ -40,7 +40,7 @@ CHECK_JOBS ?= 5
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
-test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 runs one at a time
+test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
 	@$(MAKE) --no-print-directory test-waiting
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same

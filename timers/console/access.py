@@ -101,9 +101,10 @@ class Access:
         """Refuse a request for another host: a page of another site may have its own name point to this machine."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or _hostname(hosts[0]) not in self._names:
-            shown = ", ".join(hosts)[:100]
+            shown, names = ", ".join(hosts)[:100], " or ".join(sorted(self._names))
             raise Problem(
-                "misdirected", f"this console is not {shown!r}: use a name of this machine, or set TIMERS_CONSOLE_URL"
+                "misdirected",
+                f"this console is not {shown!r}: it answers to {names}. If it has another name, set TIMERS_CONSOLE_URL",
             )
 
     def check_site(self, request: web.Request) -> None:

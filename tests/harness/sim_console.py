@@ -17,7 +17,7 @@ from timers.config.settings import Settings
 from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.history import History
-from timers.console.letter_box import Marks, RetryResult
+from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
@@ -85,6 +85,8 @@ class SimCluster:
         self.questions: list[tuple[str, dict[str, str]]] = []
         self.pages: dict[str, tuple[int, bytes]] = {}
         self.dead_letters: list[Letter] = []
+        self.unsure: set[str] = set()
+        self.retry_step = 1000
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.request_hashes: dict[str, bytes] = {}
@@ -207,18 +209,21 @@ class SimCluster:
             raise QueryError("no worker answers")
         return self.pages.get(path, (404, b"{}"))
 
-    async def letters(
-        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-    ) -> tuple[LetterPage, Marks]:
+    async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
         end = len(self.dead_letters) if ends is None else ends[0]
         found = [letter for letter in reversed(self.dead_letters[:end]) if letter in letter_filter]
         page, rest = found[:limit], found[limit:]
-        return LetterPage(page, {0: rest[0].offset + 1} if rest else {}), {}
+        ends = {0: rest[0].offset + 1} if rest else {}
+        return FoundLetters(LetterPage(page, ends), {}, frozenset(self.unsure))
 
-    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-        matching = [letter.position for letter in self.dead_letters if letter in letter_filter]
+    async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        start, end = (0, len(self.dead_letters)) if ranges is None else ranges[0]
+        stop = end if only_look or letter_filter.names else min(end, start + self.retry_step)
+        read = self.dead_letters[start:stop]
+        matching = [letter.position for letter in read if letter in letter_filter]
         self.retried += [] if only_look else matching
-        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), False, [])
+        rest = {0: (start if only_look else stop, end)}
+        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), stop < end, [], rest)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         if timer is None:

@@ -11,6 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from timers.config.settings import Settings
 from timers.console import history
 from timers.console.history import History
+from timers.console.letter_box import FoundLetters
 from timers.dead_letters.newest import LetterPage
 from timers.errors import TimersError
 from timers.kafka import records
@@ -117,13 +118,20 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
     monkeypatch.setattr(history, "reader", opened)
     monkeypatch.setattr(records, "read", kafka.read)
     monkeypatch.setattr(history, "monotonic", lambda: kafka.now_s)
-    monkeypatch.setattr(history, "read_page", lambda *_: (LetterPage([], {}), {}))
     return kafka
+
+
+class NoLetters:
+    """A topic without dead letters."""
+
+    def read_page(self, *_: object) -> FoundLetters:
+        return FoundLetters(LetterPage([], {}), {}, frozenset())
 
 
 def history_of(id: str, timer: dict[str, Any] | None) -> History:
     names = {"TIMERS_ID_TOPIC": IDS, "TIMERS_VERDICT_TOPIC": VERDICTS, "TIMERS_BROKERS": "nowhere:1"}
-    return history.read(Settings.load(names), id, timer)
+    letters: Any = NoLetters()
+    return history.read(Settings.load(names), letters, id, timer)
 
 
 def request(id: str, target: str, at_ms: int) -> SimMessage:

@@ -16,7 +16,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console.letter_box import read_page
+from timers.console.letter_box import LetterBox
 from timers.dead_letters.letters import LetterFilter
 from timers.errors import TimersError
 from timers.kafka import connection, records
@@ -51,7 +51,7 @@ class History(NamedTuple):
     """Where the versions that were read call back."""
 
 
-def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
+def read(settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] | None) -> History:
     """The history of a timer.
 
     Args:
@@ -61,7 +61,7 @@ def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
     Raises:
         TimersError: no broker answers; or no worker knows the timer, and its requests cannot be read.
     """
-    history = _Reading(settings, id, timer)
+    history = _Reading(settings, letters, id, timer)
     history.read_requests()
     if history.has_requests or timer is not None:
         for step in (history.read_verdicts, history.read_letters, history.read_firing):
@@ -73,8 +73,9 @@ def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
 
 
 class _Reading:
-    def __init__(self, settings: Settings, id: str, timer: dict[str, Any] | None) -> None:
+    def __init__(self, settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] | None) -> None:
         self._settings = settings
+        self._letters = letters
         self._id = id.encode(errors="surrogateescape")
         self._offsets = TopicOffsets(settings, connection.TIMEOUT_S)
         self._reports = connection.ErrorReports(settings)
@@ -157,17 +158,19 @@ class _Reading:
     def read_letters(self) -> None:
         """The dead letters of these requests, and whether they were retried."""
         try:
-            page, marks = read_page(self._settings, LetterFilter(names=frozenset(self._sources)), 100, None)
+            found = self._letters.read_page(LetterFilter(names=frozenset(self._sources)), 100, None)
         except TimersError as error:
             self._miss(self._settings.dead_letter_topic, str(error))
             return
-        for letter in page.letters:
-            mark = marks.get(letter.mark_key)
+        for letter in found.page.letters:
+            mark = found.marks.get(letter.mark_key)
             about = {"source": letter.decoded.source, "code": letter.decoded.code}
             retried = {"retried_as": mark.timer_id} if mark else {}
             self._add(letter.timestamp_ms, "dead-letter", **about, **retried)
-        if page.ends:
+        if found.page.ends:
             self._miss(self._settings.dead_letter_topic, "it has more dead letters than could be read in time")
+        if found.unsure:
+            self._miss(self._settings.retried_topic, "it has more marks of retries than could be read in time")
 
     def read_firing(self) -> None:
         """The callback of the latest version, in the hour after its due second."""

@@ -18,18 +18,17 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import callback_lags, fleet, history, letter_box, queue_reading
+from timers.console import callback_lags, fleet, history, queue_reading
 from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
 from timers.console.history import History
-from timers.console.letter_box import Marks, RetryResult
+from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.threads import Threads
 from timers.core.ports import Lost
 from timers.dead_letters.letters import LetterFilter, QueueTopics
-from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
@@ -86,6 +85,7 @@ class KafkaCluster:
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
+        self._letters = LetterBox(settings)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -204,17 +204,15 @@ class KafkaCluster:
 
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
-    async def letters(
-        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-    ) -> tuple[LetterPage, Marks]:
-        return await self._reading.run(letter_box.read_page, self._settings, letter_filter, limit, ends)
+    async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        return await self._reading.run(self._letters.read_page, letter_filter, limit, ends)
 
-    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
+    async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
         threads = self._reading if only_look else self._retrying
-        return await threads.run(letter_box.retry, self._settings, letter_filter, only_look=only_look)
+        return await threads.run(self._letters.retry, letter_filter, ranges, only_look=only_look)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
-        return await self._reading.run(history.read, self._settings, id, timer)
+        return await self._reading.run(history.read, self._settings, self._letters, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
         record = (await self._requests.read([source])).get(source)

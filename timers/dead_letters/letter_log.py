@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.marks import Marks
 from timers.errors import TimersError
 from timers.kafka import connection, records, topic_offsets
 from timers.kafka.clients import reader
@@ -19,7 +20,6 @@ from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
-from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord
 
 _PROGRESS_AFTER_S = 2.0
@@ -109,20 +109,38 @@ class LetterLog:
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
         """The dead letters of a filter, partition by partition."""
+        return (letter for _, _, letter in self.scan(letter_filter, spans) if letter is not None)
+
+    def scan(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[tuple[int, int, Letter | None]]:
+        """Partition and offset of each record, and the dead letter in it; None if the filter excludes it."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
             letter = Letter.of(message, self._formats)
-            if letter is not None and letter in letter_filter:
-                yield letter
+            wanted = letter if letter is not None and letter in letter_filter else None
+            yield message.partition(), message.offset(), wanted
 
-    def marks(self) -> dict[tuple[str, str], Mark]:
-        """The newest mark of each retried dead letter, by :attr:`Letter.mark_key`."""
+    def read_marks(self, known: Marks, is_over: Callable[[], bool] = lambda: False) -> Marks:
+        """Read the marks that are not known yet.
+
+        Args:
+            known: those that were read before.
+            is_over: whether reading must end now. It ends after one more mark at the earliest.
+
+        Returns:
+            ``known`` with what was read; other marks if the topic is no longer the one that was read before.
+        """
         topic = self._settings.retried_topic
-        marks = {}
         starts, ends = self._bounds(topic)
-        spans = [Span(partition, starts[partition], end) for partition, end in ends.items()]
+        marks = known if known.is_before(ends) else Marks(known.most)
+        marks.is_whole = False
+        spans = [
+            Span(partition, max(starts[partition], marks.next_offset(partition)), ends[partition]) for partition in ends
+        ]
         for message in self._messages(topic, spans, "reading what was retried"):
             mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
-            marks[mark.letter, mark.source] = mark
+            marks.add(message.partition(), message.offset(), mark, message.timestamp()[1])
+            if is_over():
+                return marks
+        marks.is_whole = True
         return marks
 
     def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:

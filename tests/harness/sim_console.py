@@ -86,6 +86,7 @@ class SimCluster:
         self.pages: dict[str, tuple[int, bytes]] = {}
         self.dead_letters: list[Letter] = []
         self.unsure: set[str] = set()
+        self.missing: dict[str, str] = {}
         self.retry_step = 1000
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
@@ -214,7 +215,7 @@ class SimCluster:
         found = [letter for letter in reversed(self.dead_letters[:end]) if letter in letter_filter]
         page, rest = found[:limit], found[limit:]
         ends = {0: rest[0].offset + 1} if rest else {}
-        return FoundLetters(LetterPage(page, ends), {}, frozenset(self.unsure))
+        return FoundLetters(LetterPage(page, ends), {}, frozenset(self.unsure), self.missing)
 
     async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
         start, end = (0, len(self.dead_letters)) if ranges is None else ranges[0]
@@ -223,7 +224,7 @@ class SimCluster:
         matching = [letter.position for letter in read if letter in letter_filter]
         self.retried += [] if only_look else matching
         rest = {0: (start if only_look else stop, end)}
-        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), stop < end, [], rest)
+        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), stop < end, [], self.missing, rest)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         if timer is None:

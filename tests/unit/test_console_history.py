@@ -67,6 +67,7 @@ class SimTopics:
         self.now_s = self.record_s = 0.0
         self.read_from: dict[str, list[int]] = {}
         self.open_consumers = 0
+        self.unknown: dict[tuple[str, int], str] = {}
 
     def add(self, topic: str, partition: int, *messages: SimMessage) -> None:
         log = self.partitions_of.setdefault(topic, [[] for _ in range(PARTITIONS)])[partition]
@@ -114,7 +115,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
         kafka.open_consumers += 1
         return kafka
 
-    monkeypatch.setattr(history, "TopicOffsets", lambda *_: kafka)
+    monkeypatch.setattr(history, "TopicOffsets", lambda *_, **__: kafka)
     monkeypatch.setattr(history, "reader", opened)
     monkeypatch.setattr(records, "read", kafka.read)
     monkeypatch.setattr(history, "monotonic", lambda: kafka.now_s)
@@ -125,7 +126,7 @@ class NoLetters:
     """A topic without dead letters."""
 
     def read_page(self, *_: object) -> FoundLetters:
-        return FoundLetters(LetterPage([], {}), {}, frozenset())
+        return FoundLetters(LetterPage([], {}), {}, frozenset(), {})
 
 
 def history_of(id: str, timer: dict[str, Any] | None) -> History:

@@ -119,11 +119,23 @@ async def test_an_answer_says_for_which_letters_a_retry_is_not_known(cluster: Si
         assert (await answer_of(client, "GET", "/v1/dead-letter?name=0/3"))[1]["retry_known"] is False
 
 
+async def test_an_answer_names_partitions_without_a_leader(cluster: SimCluster) -> None:
+    cluster.missing = {f"{TOPIC}/1": "its leader does not answer"}
+    named = [{"partition": f"{TOPIC}/1", "reason": "its leader does not answer"}]
+    async with console(cluster) as client:
+        assert (await answer_of(client, "GET", "/v1/dead-letters"))[1]["missing"] == named
+        assert (await retry(client, topic="orders"))[1]["missing"] == named
+        status, answer = await answer_of(client, "GET", "/v1/dead-letter?name=timer-request/1/999")
+        assert (status, answer["code"]) == (503, "brokers-unreachable"), "it may be in that partition"
+        page = await (await client.get("/dead-letters", headers={"Accept": "text/html"})).text()
+        assert "This answer is not complete" in page
+
+
 async def test_a_letter_that_could_not_be_looked_for_in_time_is_not_called_missing(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ended(*_: object) -> FoundLetters:
-        return FoundLetters(LetterPage([], {0: 4}), {}, frozenset())
+        return FoundLetters(LetterPage([], {0: 4}), {}, frozenset(), {})
 
     monkeypatch.setattr(cluster, "letters", ended)
     async with console(cluster) as client:

@@ -186,6 +186,63 @@ def test_offsets_wait_for_their_leader(
             offsets.ends(["t"])
 
 
+class SimLeaders:
+    """The partitions of one topic, of which some have no leader."""
+
+    def __init__(self, away: dict[int, Exception]) -> None:
+        self.away = away
+        self.asked: list[list[int]] = []
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[TopicPartition, Future[Any]]:
+        self.asked.append([each.partition for each in wanted])
+        found: dict[TopicPartition, Future[Any]] = {each: Future() for each in wanted}
+        for each, future in found.items():
+            if each.partition in self.away:
+                future.set_exception(self.away[each.partition])
+            else:
+                future.set_result(SimpleNamespace(offset=5 + each.partition))
+        return found
+
+
+def offsets_of(
+    away: dict[int, Exception], monkeypatch: pytest.MonkeyPatch, *, skips_leaderless: bool
+) -> tuple[TopicOffsets, SimLeaders]:
+    leaders = SimLeaders(away)
+    clock = iter(range(1000))
+    found = SimpleNamespace(topics={"t": SimpleNamespace(partitions=dict.fromkeys(range(3)))}, brokers={1: None})
+    monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: leaders)
+    monkeypatch.setattr(topic_offsets, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(topic_offsets, "sleep", lambda _: None)
+    monkeypatch.setattr(connection, "metadata", lambda *_: found)
+    settings = Settings.load({"TIMERS_BROKERS": "b:1"})
+    return TopicOffsets(settings, skips_leaderless=skips_leaderless), leaders
+
+
+@pytest.mark.parametrize("error", [NOT_LEADER, AWAY], ids=["no leader", "silent"])
+def test_a_partition_without_a_leader_does_not_hide_the_others(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets, leaders = offsets_of({1: error}, monkeypatch, skips_leaderless=True)
+    assert offsets.ends(["t"]) == {"t": {0: 5, 2: 7}}
+    assert [*offsets.unknown] == [("t", 1)]
+    assert leaders.asked[0] == [0, 1, 2] and leaders.asked[-1] == [1], "only what is not known is asked for again"
+    asked = len(leaders.asked)
+    assert offsets.starts(["t"]) == {"t": {0: 5, 2: 7}}
+    assert leaders.asked[asked:] == [[0, 2]], "it is waited for once"
+
+
+def test_who_needs_all_partitions_learns_which_have_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, _ = offsets_of({1: AWAY, 2: NOT_LEADER}, monkeypatch, skips_leaderless=False)
+    with pytest.raises(TimersError, match="the leader of t/1, t/2 does not answer"):
+        offsets.ends(["t"])
+
+
+def test_brokers_that_do_not_answer_are_no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, _ = offsets_of(dict.fromkeys(range(3), AWAY), monkeypatch, skips_leaderless=True)
+    with pytest.raises(TimersError, match="no broker answers"):
+        offsets.ends(["t"])
+
+
 async def test_requests_are_read_when_their_leader_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_at(1)
     reader = SimpleNamespace(read=Failing({"s": "record"}, Lost("t/0 has no leader")), close=lambda: None)

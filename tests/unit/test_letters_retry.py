@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from timers.core.timer import Rejected
 from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.dead_letters.marks import Marks
+from timers.errors import TimersError
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -78,6 +81,7 @@ class SimTopics:
         ]
         self.marks: list[SimMark] = []
         self.read: Counter[str] = Counter()
+        self.unknown: dict[tuple[str, int], str] = {}
 
     def mark(self, partition: int, offset: int, written_ms: int = 0) -> None:
         name = Mark(f"{TOPIC}/{partition}/{offset}", f"timer-request/{partition}/{offset}", "timer-request/0/99")
@@ -91,12 +95,15 @@ class SimLetterLog(LetterLog):
         self._topics = topics
         self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
         self.topic = TOPIC
+        offsets: Any = SimpleNamespace(unknown=topics.unknown)
+        self._offsets = offsets
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-        assert topic == self._settings.retried_topic
+        if topic != self._settings.retried_topic:
+            return {}, {}
         return {0: 0}, {0: len(self._topics.marks)}
 
     def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
@@ -190,7 +197,7 @@ def test_marks_are_read_once_and_in_steps(box: LetterBox, topics: SimTopics) -> 
     found = reading(topics, lambda: box.read_page(LetterFilter(), COUNT, None))
     first = topics.read["marks"]
     assert 0 < first < 25 and found.unsure, "what is not read yet is said"
-    with pytest.raises(Problem, match="still being read"):
+    with pytest.raises(Problem, match="not all read"):
         reading(topics, lambda: box.retry(LetterFilter(), None, only_look=False))
     for _ in range(15):
         found = reading(topics, lambda: box.read_page(LetterFilter(), COUNT, None))
@@ -251,3 +258,30 @@ def test_the_newest_mark_of_a_letter_counts_and_records_of_other_programs_do_not
     marks.add(0, 4, Mark(f"{TOPIC}/0/6", "timer-request/0/6", "timer-request/0/53"), 0)
     assert marks.of(letter(0, 2)) is not None and marks.of(letter(0, 4)) is None, "the oldest one is forgotten"
     assert marks.next_offset(0) == 5
+
+
+def test_letters_are_shown_but_not_retried_while_the_marks_have_no_leader(box: LetterBox, topics: SimTopics) -> None:
+    topics.unknown = {("timers-dead-letters-retried", 0): "its leader does not answer"}
+    found = box.read_page(LetterFilter(), 3, None)
+    assert len(found.page.letters) == len(found.unsure) == 3
+    with pytest.raises(Problem, match="not all read"):
+        box.retry(LetterFilter(), None, only_look=False)
+
+
+def test_an_answer_names_the_partitions_without_a_leader(box: LetterBox, topics: SimTopics) -> None:
+    topics.unknown = {(TOPIC, 7): "its leader does not answer", ("orders", 1): "its leader does not answer"}
+    for answer in (box.read_page(LetterFilter(), 3, None), box.retry(LetterFilter(), None, only_look=True)):
+        assert answer.missing == {f"{TOPIC}/7": "its leader does not answer"}
+
+
+def test_a_letter_in_a_partition_without_a_leader_is_not_called_missing(topics: SimTopics) -> None:
+    topics.unknown = {(TOPIC, 1): "its leader does not answer"}
+    log = SimLetterLog(topics)
+    with pytest.raises(TimersError, match="dead/1/4 cannot be read"):
+        LetterLog.spans(log, LetterFilter(names={f"{TOPIC}/1/4"}))
+    elsewhere = replace(letter(0, 2), request=RequestRecord(2, None, None, [], 0))
+    assert elsewhere.is_truncated
+    topics.unknown = {("timer-request", 0): "its leader does not answer"}
+    log = SimLetterLog(topics)
+    with pytest.raises(TimersError, match="timer-request/0/2 cannot be read"):
+        LetterLog.original(log, elsewhere)

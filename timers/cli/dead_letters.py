@@ -16,10 +16,12 @@ from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
 from timers.config.settings import Settings
 from timers.counted import counted
+from timers.errors import TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RECEIVER_CODES
 
 if TYPE_CHECKING:
+    from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.letters import Letter, LetterFilter
     from timers.wire.dead_letter import Mark
 
@@ -136,10 +138,16 @@ def show_letters(
         shown = _newest(letters, limit) if limit else letters
         marked = ((letter, marks.of(letter)) for letter in shown)
         output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in marked))
+    _say_missing(log)
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
     click.echo(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}", err=True)
+
+
+def _say_missing(log: LetterLog) -> None:
+    for partition, why in log.missing.items():
+        click.echo(f"{partition} was not read: {why}", err=True)
 
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
@@ -185,6 +193,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
             found = True
             mark = marks.of(letter)
             output.show(letter.fields(mark, with_request=True), *letter.text(mark, as_hex=as_hex))
+        _say_missing(log)
     if not found:
         raise not_found_error(names, settings)
 
@@ -275,7 +284,12 @@ def publish_again(
     retrier = None if dry_run else Retrier(settings)
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
-        plan = Retry(settings, log, letter_filter, spans, log.read_marks(Marks()), time.time(), force=force)
+        _say_missing(log)
+        marks = log.read_marks(Marks())
+        if not marks.is_whole:
+            why = "whose leader does not answer. It says which requests were published again before: try again later"
+            raise TimersError(f"nothing was published: topic {settings.retried_topic!r} has a partition {why}")
+        plan = Retry(settings, log, letter_filter, spans, marks, time.time(), force=force)
         preview = plan.preview()
         # A message that is put back on its queue is always overdue.
         says_overdue = words is REQUESTS and preview.overdue

@@ -46,17 +46,19 @@ def read(settings: Settings, topic: str, limit: int) -> CallbackLags:
         TimersError: it cannot be read.
     """
     end_s = monotonic() + MAX_READING_S
-    offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+    offsets = TopicOffsets(settings, connection.TIMEOUT_S, skips_leaderless=True)
     if topic not in offsets.existing([topic]):
         raise Problem("not-found", f"topic {topic!r} does not exist")
     starts, ends = offsets.starts([topic])[topic], offsets.ends([topic])[topic]
     reports = connection.ErrorReports(settings)
     consumer = reader({**connection.librdkafka(settings), "error_cb": reports, "enable.partition.eof": True})
     found: list[CallbackRecord] = []
-    whole = True
+    whole = not offsets.unknown
     try:
         for partition, end in sorted(ends.items()):
-            first = max(starts.get(partition, 0), end - max(1, limit // len(ends)))
+            if partition not in starts:
+                continue
+            first = max(starts[partition], end - max(1, limit // len(ends)))
             for message in records.read(consumer, topic, partition, first, end, timeout_s=MAX_READING_S):
                 record = CallbackRecord.of(message)
                 if record.due_s is not None and record.timestamp_ms < END_MS:

@@ -77,7 +77,7 @@ class _Reading:
         self._settings = settings
         self._letters = letters
         self._id = id.encode(errors="surrogateescape")
-        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S, skips_leaderless=True)
         self._reports = connection.ErrorReports(settings)
         # Of the latest version. A worker does not remember all of it after the firing.
         self._source: str | None = timer["source"] if timer else None
@@ -167,6 +167,8 @@ class _Reading:
             about = {"source": letter.decoded.source, "code": letter.decoded.code}
             retried = {"retried_as": mark.timer_id} if mark else {}
             self._add(letter.timestamp_ms, "dead-letter", **about, **retried)
+        for partition, why in found.missing.items():
+            self._miss(self._settings.dead_letter_topic, f"{partition}: {why}")
         if found.page.ends:
             self._miss(self._settings.dead_letter_topic, "it has more dead letters than could be read in time")
         if found.unsure:
@@ -227,7 +229,10 @@ class _Reading:
         consumer = reader(properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
         try:
             starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
-            if not ends:
+            away = [number for name, number in self._offsets.unknown if name == topic]
+            for partition in away:
+                self._fail(topic, TimersError(f"the leader of partition {partition} does not answer"))
+            if not ends and not away:
                 self._miss(topic, "it does not exist")
             for partition, first in (dict.fromkeys(ends) if firsts is None else firsts).items():
                 if enough():

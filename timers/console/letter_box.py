@@ -16,6 +16,7 @@ from timers.dead_letters.marks import Marks
 from timers.dead_letters.newest import LetterPage, newest
 from timers.dead_letters.retrier import Retrier
 from timers.dead_letters.retrying import Retry
+from timers.errors import TimersError
 from timers.kafka.connection import TIMEOUT_S
 from timers.wire.dead_letter import Mark
 
@@ -43,6 +44,8 @@ class FoundLetters(NamedTuple):
     """:attr:`Letter.mark_key` -> its mark, for those of them that were retried."""
     unsure: frozenset[str]
     """Positions of those that may have been retried: their marks are not read yet, or not kept."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
 
 
 class RetryResult(NamedTuple):
@@ -59,6 +62,8 @@ class RetryResult(NamedTuple):
     """Whether it ended early."""
     retried: list[dict[str, Any]]
     """The first hundred that were published."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
     rest: Ranges
     """What the next step must read: after a look all of it, else what this step has not read."""
 
@@ -76,11 +81,14 @@ class LetterBox:
         end_s = monotonic() + MAX_READING_S
         with self._log() as log:
             page = newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s)
-            marks, are_whole = self._read_marks(log, max(end_s, monotonic() + MIN_MARKS_S))
+            try:
+                marks, are_whole = self._read_marks(log, max(end_s, monotonic() + MIN_MARKS_S))
+            except TimersError:  # the letters are known
+                marks, are_whole = self._marks, False
         found = {letter.mark_key: mark for letter in page.letters if (mark := marks.of(letter)) is not None}
         unmarked = [letter for letter in page.letters if letter.mark_key not in found]
         unsure = [letter.position for letter in unmarked if not are_whole or marks.may_be_forgotten(letter)]
-        return FoundLetters(page, found, frozenset(unsure))
+        return FoundLetters(page, found, frozenset(unsure), log.missing)
 
     def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
         """Publish the requests of dead letters again, or say what that would do.
@@ -95,7 +103,7 @@ class LetterBox:
         with self._log() as log:
             marks, are_whole = self._read_marks(log, end_s)
             if not are_whole:
-                why = "the marks of earlier retries are still being read; the next request goes on from there"
+                why = "the marks of earlier retries are not all read yet: send the request again, reading goes on"
                 raise Problem("busy", why, {"Retry-After": "1"})
             spans = log.spans(letter_filter)
             if ranges is not None:
@@ -125,7 +133,8 @@ class LetterBox:
                 rest, more = plan.rest, bool(plan.rest)
         left = {span.partition: (span.start, span.end) for span in rest}
         seen = plan.seen
-        return RetryResult(seen.requests, seen.overdue, dict(seen.left_out), published, more, retried, left)
+        counts = seen.requests, seen.overdue, dict(seen.left_out), published
+        return RetryResult(*counts, more, retried, log.missing, left)
 
     def _log(self) -> LetterLog:
         return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S)

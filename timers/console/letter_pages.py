@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from timers.console.call import Call, Handler, Reply
@@ -40,7 +41,7 @@ async def list_letters(call: Call) -> Reply:
     visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
     following = call.console.signer.sign(purpose, call.user, page.ends, now_s + CURSOR_S) if page.ends else None
     shown = [_shown(letter, found) for letter in visible]
-    return Reply({"dead_letters": shown, "next": following})
+    return Reply({"dead_letters": shown, "next": following, "missing": _missing(found.missing)})
 
 
 async def get_letter(call: Call) -> Reply:
@@ -75,9 +76,9 @@ async def retry_letters(call: Call) -> Reply:
     following = None
     if names is None and (only_look or result.more):
         following = call.console.signer.sign(purpose, call.user, result.rest, now_s + CONFIRM_S)
-    shown = result._asdict()
+    shown = {**result._asdict(), "missing": _missing(result.missing), "confirm": following}
     del shown["rest"]
-    return Reply({**shown, "confirm": following})
+    return Reply(shown)
 
 
 async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
@@ -103,6 +104,9 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLette
         raise Problem("brokers-unreachable", str(error)) from None
     letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]
     missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
+    if missing and found.missing:
+        why = ", ".join(f"{partition}: {reason}" for partition, reason in sorted(found.missing.items()))
+        raise Problem("brokers-unreachable", f"it is not known whether there is a dead letter {missing[0]!r}: {why}")
     if missing and found.page.ends:
         why = (
             f"it is not known whether there is a dead letter {missing[0]!r}: only the newest ones could be read in time"
@@ -146,6 +150,10 @@ async def _queue(call: Call, name: str) -> QueueTopics:
     if not call.user.may_use_topic(found.topic):
         raise Problem("topic-forbidden", f"you may not see the queue {name!r}")
     return found
+
+
+def _missing(found: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"partition": partition, "reason": why} for partition, why in sorted(found.items())]
 
 
 def _shown(letter: Letter, found: FoundLetters, *, with_request: bool = False) -> dict[str, Any]:

@@ -223,8 +223,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "required": ["code", "message", "source", "position"],
     },
     "DeadLetterList": object_of(
-        {"dead_letters": list_of(reference("DeadLetter")), "next": nullable(string("cursor of the next page"))},
-        *("dead_letters", "next"),
+        {
+            "dead_letters": list_of(reference("DeadLetter")),
+            "next": nullable(string("cursor of the next page")),
+            "missing": _MISSING,
+        },
+        *("dead_letters", "next", "missing"),
     ),
     "Retry": object_of(
         {
@@ -252,9 +256,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 "description": "it ended early: there may be more than it says. To go on, send `confirm`",
             },
             "retried": list_of({"type": "object"}, description="the first hundred"),
+            "missing": _MISSING,
             "confirm": nullable(string("send it with the same request to publish them, or to go on")),
         },
-        *("requests", "overdue", "left_out", "published", "more", "retried", "confirm"),
+        *("requests", "overdue", "left_out", "published", "more", "retried", "missing", "confirm"),
     ),
     "Workers": object_of(
         {

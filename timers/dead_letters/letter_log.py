@@ -69,7 +69,7 @@ class LetterLog:
                 f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
                 "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
-        self._offsets = TopicOffsets(settings, timeout_s)
+        self._offsets = TopicOffsets(settings, timeout_s, skips_leaderless=True)
 
     def _reader(self) -> Consumer:
         return reader(self._properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
@@ -84,27 +84,46 @@ class LetterLog:
 
     def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
         """First offsets and last stable offsets by partition; empty if the topic did not exist."""
-        return self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
+        starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
+        return {partition: start for partition, start in starts.items() if partition in ends}, ends
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Partitions with dead letters that :meth:`spans` left out, because their leaders do not answer -> why."""
+        unknown = self._offsets.unknown.items()
+        return {topics.partition_name(*place): why for place, why in unknown if place[0] == self.topic}
+
+    def _check_known(self, topic: str, partition: int, what: str) -> None:
+        if why := self._offsets.unknown.get((topic, partition)):
+            raise TimersError(f"{what} cannot be read, because partition {partition} of {topic!r} is away: {why}")
 
     def _user_error(self, error: KafkaException, topic: str) -> TimersError:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
-        """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets."""
+        """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets.
+
+        Without partitions whose leaders do not answer: see :attr:`missing`.
+
+        Raises:
+            TimersError: a position of the filter is in such a partition.
+        """
         starts, ends = self._bounds(self.topic)
         found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
             asked = [Span(where[1], where[2], where[2] + 1) for where in sorted(set(filter(None, found)))]
+            for partition, offset, _ in asked:
+                self._check_known(self.topic, partition, topics.source(self.topic, partition, offset))
         else:
             if letter_filter.since_s is not None:
                 starts = self._offsets.at_time([self.topic], letter_filter.since_s * 1000)[self.topic]
-            partitions = starts if letter_filter.partition is None else [letter_filter.partition]
+            partitions = list(starts) if letter_filter.partition is None else [letter_filter.partition]
             end = _NO_END if letter_filter.to_offset is None else letter_filter.to_offset
             asked = [Span(partition, letter_filter.from_offset or 0, end) for partition in partitions]
         return [
             Span(partition, max(starts[partition], start), min(ends[partition], end))
             for partition, start, end in asked
-            if partition in ends
+            if partition in starts
         ]
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
@@ -133,14 +152,15 @@ class LetterLog:
         marks = known if known.is_before(ends) else Marks(known.most)
         marks.is_whole = False
         spans = [
-            Span(partition, max(starts[partition], marks.next_offset(partition)), ends[partition]) for partition in ends
+            Span(partition, max(start, marks.next_offset(partition)), ends[partition])
+            for partition, start in starts.items()
         ]
         for message in self._messages(topic, spans, "reading what was retried"):
             mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
             marks.add(message.partition(), message.offset(), mark, message.timestamp()[1])
             if is_over():
                 return marks
-        marks.is_whole = True
+        marks.is_whole = all(unknown != topic for unknown, _ in self._offsets.unknown)
         return marks
 
     def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
@@ -184,7 +204,8 @@ class LetterLog:
             return None
         topic, partition, offset = place
         starts, ends = self._bounds(topic)
-        if partition not in ends or not starts[partition] <= offset < ends[partition]:
+        self._check_known(topic, partition, letter.decoded.source)
+        if partition not in starts or not starts[partition] <= offset < ends[partition]:
             return None
         if self._request_consumer is None:
             self._request_consumer = self._reader()

@@ -18,6 +18,7 @@ from timers.client import by_id
 from timers.client.config import Connection
 from timers.config.settings import Settings
 from timers.console import kafka_cluster
+from timers.console.cluster import WorkerAnswer
 from timers.console.kafka_cluster import KafkaCluster
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
@@ -81,6 +82,31 @@ async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytes
     with pytest.raises(QueryError, match="no worker answers"):
         await cluster.ask(wire.FIND_PATH, {"id": "a"})
     await cluster.close()
+
+
+async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real pauses, by a clock of the test."""
+    now_s, asked_at = 0.0, []
+    missing = {"timers": [], "missing": [{"partition": "t/1", "reason": "no worker owns it"}]}
+
+    async def ask(*_: Any) -> WorkerAnswer:
+        asked_at.append(now_s)
+        return WorkerAnswer(503, missing)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.undo()
+    monkeypatch.setattr(kafka_cluster, "monotonic", lambda: now_s)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    cluster = cluster_at(1)
+    monkeypatch.setattr(cluster, "_ask_once", ask)
+    assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, missing)
+    await cluster.close()
+    assert len(asked_at) <= 10
+    assert asked_at[1] == kafka_cluster.AGAIN_S, "a worker that starts is seen soon"
+    assert kafka_cluster.ANSWER_S - asked_at[-1] <= 2 * kafka_cluster.MIN_ATTEMPT_S, "and one that starts late"
 
 
 async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(

@@ -47,7 +47,11 @@ ANSWER_S = 12.0
 """Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
 
 AGAIN_S = 0.2
-"""Time between two questions to a worker that is starting, or that misses the partitions of one that is."""
+"""Time between two questions to a worker that is starting, or that misses the partitions of one that is. It doubles
+after each: such a question makes the worker ask its group and the other workers."""
+
+MAX_AGAIN_S = 2.0
+"""Longest such time, so that ten questions are asked at most."""
 
 MIN_ATTEMPT_S = 1.0
 """A question is not repeated when less time is left: a worker that has to ask others needs it."""
@@ -153,7 +157,7 @@ class KafkaCluster:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
-        end_s = monotonic() + ANSWER_S
+        end_s, pause_s = monotonic() + ANSWER_S, AGAIN_S
         partial: WorkerAnswer | None = None
         while True:
             left_s = end_s - monotonic()
@@ -167,7 +171,9 @@ class KafkaCluster:
                     raise
             if partial is not None and end_s - monotonic() < MIN_ATTEMPT_S:
                 return partial  # it names the partitions that do not answer
-            await asyncio.sleep(AGAIN_S)
+            # The last question comes when there is just time for an answer.
+            await asyncio.sleep(max(AGAIN_S, min(pause_s, end_s - MIN_ATTEMPT_S - monotonic())))
+            pause_s = min(2 * pause_s, MAX_AGAIN_S)
 
     async def _ask_once(self, path: str, parameters: Mapping[str, str], timeout_s: float) -> WorkerAnswer:
         url = URL(f"{self._settings.query_url}{path}").with_query(parameters)

@@ -99,7 +99,7 @@ class SimTopics:
         self.open_consumers -= 1
 
     def read(
-        self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float
+        self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float, **_: Any
     ) -> Iterator[SimMessage]:
         self.read_from.setdefault(topic, []).append(partition)
         for message in self.partitions_of[topic][partition][start:end]:

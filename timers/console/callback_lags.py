@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from timers.client.fired import CallbackRecord
 from timers.config.settings import Settings
 from timers.console.problems import Problem
+from timers.console.threads import check
 from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
@@ -59,7 +60,10 @@ def read(settings: Settings, topic: str, limit: int) -> CallbackLags:
             if partition not in starts:
                 continue
             first = max(starts[partition], end - max(1, limit // len(ends)))
-            for message in records.read(consumer, topic, partition, first, end, timeout_s=MAX_READING_S):
+            for message in records.read(
+                consumer, topic, partition, first, end, timeout_s=MAX_READING_S, while_waiting=check
+            ):
+                check()
                 record = CallbackRecord.of(message)
                 if record.due_s is not None and record.timestamp_ms < END_MS:
                     found.append(_small(record))

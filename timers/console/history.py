@@ -17,6 +17,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.letter_box import LetterBox
+from timers.console.threads import check
 from timers.dead_letters.letters import LetterFilter
 from timers.errors import TimersError
 from timers.kafka import connection, records
@@ -242,7 +243,10 @@ class _Reading:
                 newest = max(start, to - MAX_RECORDS if first is None else first)
                 if first is None and newest > start:
                     self._miss(topic, f"only the newest {MAX_RECORDS:,} records of partition {partition} were read")
-                for message in records.read(consumer, topic, partition, newest, to, timeout_s=MAX_READING_S):
+                for message in records.read(
+                    consumer, topic, partition, newest, to, timeout_s=MAX_READING_S, while_waiting=check
+                ):
+                    check()
                     kind, timestamp_ms = message.timestamp()
                     if until_ms is not None and kind == TIMESTAMP_LOG_APPEND_TIME and timestamp_ms > until_ms:
                         break

@@ -59,7 +59,7 @@ MIN_ATTEMPT_S = 1.0
 MAX_READERS = 4
 """Readers of dead letters, histories, lags and queues at a time. Each has a consumer and a thread.
 
-A page that did not wait for its answer asks again, and both readers run until they end.
+If the page or the client that asked does not wait any longer, the reader ends at its next record.
 """
 
 MAX_FINDERS = 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.problems import Problem
+from timers.console.threads import check
 from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import LetterFilter
 from timers.dead_letters.marks import Marks
@@ -79,7 +80,7 @@ class LetterBox:
     def read_page(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
         """A page of dead letters, and which of them were retried."""
         end_s = monotonic() + MAX_READING_S
-        with self._log() as log:
+        with self._log(check) as log:
             page = newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s)
             try:
                 marks, are_whole = self._read_marks(log, max(end_s, monotonic() + MIN_MARKS_S))
@@ -100,7 +101,8 @@ class LetterBox:
         end_s = monotonic() + MAX_RETRYING_S
         # First: this stops any other retry, so that all its marks are read below.
         retrier = None if only_look else Retrier(self._settings)
-        with self._log() as log:
+        # A retry that has begun goes to the end of its step, even if its client is gone.
+        with self._log(check if only_look else lambda: None) as log:
             marks, are_whole = self._read_marks(log, end_s)
             if not are_whole:
                 why = "the marks of earlier retries are not all read yet: send the request again, reading goes on"
@@ -136,8 +138,8 @@ class LetterBox:
         counts = seen.requests, seen.overdue, dict(seen.left_out), published
         return RetryResult(*counts, more, retried, log.missing, left)
 
-    def _log(self) -> LetterLog:
-        return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S)
+    def _log(self, check: Callable[[], None]) -> LetterLog:
+        return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S, check=check)
 
     def _read_marks(self, log: LetterLog, end_s: float) -> tuple[Marks, bool]:
         """The marks, and whether all that there are were read, which may take several requests."""

@@ -44,15 +44,22 @@ class LetterLog:
     Args:
         shows_progress: whether long readings show a bar on stderr.
         timeout_s: how long leaders may move.
+        check: called while records are read and waited for; raises an error to stop.
 
     Raises:
         TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
 
     def __init__(
-        self, settings: Settings, *, shows_progress: bool = True, timeout_s: float = topic_offsets.TIMEOUT_S
+        self,
+        settings: Settings,
+        *,
+        shows_progress: bool = True,
+        timeout_s: float = topic_offsets.TIMEOUT_S,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._check = check
         self._shows_progress = shows_progress
         self.topic = settings.dead_letter_topic
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
@@ -181,12 +188,13 @@ class LetterLog:
                 for message in self._read(self._consumer, topic, span):
                     bar.update(message.offset() + 1 - next_offset)
                     next_offset = message.offset() + 1
+                    self._check()
                     yield message
                 bar.update(span.end - next_offset)
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         try:
-            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S)
+            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S, while_waiting=self._check)
         except KafkaException as error:
             raise self._user_error(error, topic) from error
 

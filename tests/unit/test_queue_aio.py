@@ -134,10 +134,7 @@ async def test_a_queue_settles_and_closes_while_a_thousand_calls_wait(
     queue = AsyncQueue("jobs")
     source: Any = queue.queue
     threads = threading.active_count()
-    waiting = [
-        asyncio.create_task(queue.receive(1, 60) if call == "receive" else queue.send(b""))
-        for _ in range(1000)
-    ]
+    waiting = [asyncio.create_task(queue.receive(1, 60) if call == "receive" else queue.send(b"")) for _ in range(1000)]
     await asyncio.sleep(0)
     assert threading.active_count() - threads == MAX_THREADS
     async with asyncio.timeout(30):

@@ -176,7 +176,7 @@ class TimersClient(ClientParts):
             attempt: number of the next try, from 1; None takes it from the message's headers.
             backoff: delays and number of tries.
             topic: topic of the next try; None for the message's own topic.
-            dead_letter_topic: topic for the message after the last try, with the code ``retries-exhausted``; None takes
+            dead_letter_topic: topic for the message after the last retry, with the code ``retries-exhausted``; None takes
                 ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
 
         Returns:

@@ -303,6 +303,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             },
             "processes": {"type": "integer", "description": "members of its group"},
             "partitions": list_of({"type": "object"}, description="depth, commits, and what may be running of each"),
+            "unread": list_of(
+                {"type": "string"},
+                description="<topic>/<partition> whose leader does not answer: figures are without it",
+            ),
         },
         "required": ["name", "topic", "depth", "oldest_age_s", "processes"],
     },

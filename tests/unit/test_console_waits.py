@@ -264,9 +264,22 @@ def test_who_needs_all_partitions_learns_which_have_no_leader(monkeypatch: pytes
 
 
 def test_brokers_that_do_not_answer_are_no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    offsets, _ = offsets_of(dict.fromkeys(range(3), AWAY), monkeypatch, skips_leaderless=True)
+    """They are waited for until the end, because one may be starting again."""
+    offsets, leaders = offsets_of(dict.fromkeys(range(3), AWAY), monkeypatch, skips_leaderless=True)
     with pytest.raises(TimersError, match="no broker answers"):
         offsets.ends(["t"])
+    tries = len(leaders.asked)
+    leaders.away = {0: AWAY}
+    assert offsets.ends(["t"]) == {"t": {1: 6, 2: 7}}
+    assert len(leaders.asked) - tries < tries
+
+
+def test_a_topic_whose_only_leader_is_away_is_skipped_if_brokers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, leaders = offsets_of({}, monkeypatch, skips_leaderless=True)
+    assert len(offsets.ends(["t"])["t"]) == 3
+    leaders.away = dict.fromkeys(range(3), NOT_LEADER)
+    assert offsets.starts(["t"]) == {"t": {}}
+    assert len(offsets.unknown) == 3
 
 
 async def test_requests_are_read_when_their_leader_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

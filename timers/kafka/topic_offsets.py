@@ -77,7 +77,7 @@ class TopicOffsets:
     Args:
         timeout_s: how long each method may wait for leaders.
         skips_leaderless: return what is known: the offsets of partitions whose leaders do not answer within 3 s are
-            left out.
+            left out, if other leaders answer.
 
     Attributes:
         brokers: number of brokers.
@@ -89,8 +89,9 @@ class TopicOffsets:
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S, *, skips_leaderless: bool = False) -> None:
         self._settings = settings
-        self._wait_s = min(timeout_s, _SKIP_S) if skips_leaderless else timeout_s
+        self._timeout_s = timeout_s
         self._skips_leaderless = skips_leaderless
+        self._has_listed = False
         self.unknown: dict[tuple[str, int], str] = {}
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
@@ -187,7 +188,9 @@ class TopicOffsets:
         listed: dict[tuple[str, int], Any] = {}
         begun = monotonic()
         while wanted:
-            left_s = max(_POLL_S, begun + self._wait_s - monotonic())
+            waited_s = monotonic() - begun
+            until_s = _SKIP_S if self._skips_leaderless and waited_s < _SKIP_S else self._timeout_s
+            left_s = max(_POLL_S, until_s - waited_s)
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
             failed = {}
             for where, future in futures.items():
@@ -200,7 +203,8 @@ class TopicOffsets:
                     if code_of(error) not in _AWAY:
                         raise self._user_error(error, where.topic) from error
                     failed[where] = error
-            if failed and monotonic() - begun > self._wait_s:
+            waited_s = monotonic() - begun
+            if failed and (waited_s > self._timeout_s or (waited_s > _SKIP_S and self._may_skip(listed, failed))):
                 self._give_up(failed, is_answered=bool(listed))
                 break
             wanted = dict.fromkeys(failed, spec)
@@ -209,7 +213,14 @@ class TopicOffsets:
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
                     connection.metadata(self._admin, self._reports, left_s)
+        self._has_listed = self._has_listed or bool(listed)
         return listed
+
+    def _may_skip(self, listed: Mapping[tuple[str, int], Any], failed: Mapping[TopicPartition, KafkaException]) -> bool:
+        """Whether the brokers can be reached, so that only some leaders are away. If all are away, a broker may be
+        starting again, which is waited for."""
+        is_moving = any(code_of(error) in MOVING for error in failed.values())
+        return self._skips_leaderless and (bool(listed) or (self._has_listed and is_moving))
 
     def _give_up(self, failed: Mapping[TopicPartition, KafkaException], *, is_answered: bool) -> None:
         """Note the partitions without an answer.

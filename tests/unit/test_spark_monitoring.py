@@ -77,7 +77,7 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
 
 def test_a_job_that_needs_no_ticks_shows_no_age_of_a_tick() -> None:
     with served(Monitor("hold", 10), 0, "127.0.0.1") as port:
-        assert 'timers_spark_tick_age_seconds{' not in get(port, "/metrics")[1]
+        assert "timers_spark_tick_age_seconds{" not in get(port, "/metrics")[1]
 
 
 def test_a_port_in_use_is_one_sentence() -> None:

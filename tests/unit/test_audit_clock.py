@@ -73,7 +73,8 @@ def test_the_only_broker_goes_on_an_hour_ahead() -> None:
     assert found.as_of_ms == NOW_MS and waits == 6
     assert found.doubt == (
         "no two clocks agree within 300 s: broker 1 shows 2023-11-14T23:13:21Z, this machine shows "
-        "2023-11-14T22:13:20Z. Timers are judged by the earliest of them: correct the clock that is wrong, and audit again"
+        "2023-11-14T22:13:20Z. Timers are judged by the earliest of them: correct the clock that is wrong, and audit "
+        "again"
     )
 
 

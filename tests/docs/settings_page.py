@@ -121,12 +121,12 @@ This page is for operators: it has each setting, its default, and why you would 
 Each setting is an environment variable. `timers settings` shows the values in force and where each one came from. If a
 value is wrong, the worker or the command does not start: it prints one sentence that says what is expected.
 
-In a shell, write `export` before an assignment, as in `export TIMERS_APP_ID=shop`. Without it, the commands after it do
+In a shell, write `export` before an assignment, as in `export TIMERS_APP_ID=shop`. Without `export`, later commands do
 not see the setting.
 """
 
 
-UNITS = {"s": " s", "bytes": " bytes", "MiB": " MiB", "timers/s": " timers/s"}
+UNITS = {"s": " s", "bytes": " bytes", "MiB": " MiB", "timers/s": " timers/s", "requests/s": " requests/s"}
 """Units that follow a default. Other settings have the form of their value in the place of a unit."""
 
 
@@ -174,7 +174,7 @@ def group_lines(group: Group) -> Iterator[str]:
         setting = SETTINGS[field]
         details = [f"Default: {default(field)}"]
         if setting.unit and setting.unit not in UNITS:
-            details.append(f"form: {setting.unit}")
+            details.append(f"form: `{setting.unit}`" if "..." in setting.unit else f"form: {setting.unit}")
         if values := allowed(setting):
             details.append(f"allowed: {values}")
         more = f" More: [{PAGES[field].partition('#')[0]}]({PAGES[field]})." if field in PAGES else ""

@@ -120,8 +120,8 @@ def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: byte
         (Record(value=None), None, "no value"),
         (Record(value="text"), None, "value is of type str"),
         (Record(key=5), None, "key is of type int"),
-        (Record(), 0, "not the number of a try"),
-        (Record(), True, "not the number of a try"),
+        (Record(), 0, "not the number of a retry"),
+        (Record(), True, "not the number of a retry"),
         ("message", None, "str is no message: it has no topic"),
     ],
 )

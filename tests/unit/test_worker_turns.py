@@ -38,6 +38,23 @@ async def test_the_wait_ends_when_the_window_begins() -> None:
     assert next(now, None) is None
 
 
+async def test_a_short_slice_lets_the_next_reader_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share is so small that only the time that is given back can end the wait."""
+    monkeypatch.setattr("timers.worker.queries.turns.IDLE_SHARE", 1e-6)
+    turns = Turns(lambda: NOW_S + START, lambda: 0.0)
+    begun = 0
+    while turns.wait_s(quick=True) == 0:
+        await turns.wait(quick=True)
+        begun += 1
+    assert begun == BURST_S / SLICE_S
+    waiting = asyncio.create_task(turns.wait(quick=True))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    turns.correct(0.0001)
+    async with asyncio.timeout(10):
+        await waiting
+
+
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("slice_s", [0.0005, 0.002, 0.5])
 def test_reading_takes_its_share_of_the_time(quick: bool, slice_s: float) -> None:

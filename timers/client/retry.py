@@ -1,7 +1,8 @@
-"""Retries of messages that a receiver could not handle: the delay grows, and after the last try comes a dead letter.
+"""Retries of messages that a receiver could not handle: the delay grows, and after the last retry comes a dead letter.
 
-The header ``retry-attempt`` of a message counts its tries, so the receiver stores nothing. The dead letter has the form
-of the worker's dead letters: it contains a request for the message, so that ``timers dead-letters retry`` starts again.
+The header ``retry-attempt`` of a message counts its retries, so the receiver stores nothing. The dead letter has the
+form of the worker's dead letters: it contains a request for the message, so that ``timers dead-letters retry`` starts
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from timers.wire import headers as h
 from timers.wire.headers import Header
 
 ATTEMPT = "retry-attempt"
-"""Number of the try, in ASCII digits. The name does not begin with `timer-`, because workers remove such headers."""
+"""Number of the retry, in ASCII digits: the first attempt has no such header. The name does not begin with `timer-`,
+because workers remove such headers."""
 
 MAX_ATTEMPT_DIGITS = 6
 MAX_DEAD_LETTER_BYTES = 64 * 1024 * 1024
@@ -30,13 +32,14 @@ MAX_DEAD_LETTER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays before the tries, and the number of tries.
+    """Delays before the retries, and the number of retries.
 
     Attributes:
-        first_s: delay before the first try.
+        first_s: delay before the first retry.
         factor: each further delay is this many times as long as the one before.
         most_s: longest delay.
-        attempts: number of tries; after the last one the message becomes a dead letter.
+        attempts: number of retries after the first attempt. If the last one fails too, the message becomes a dead
+            letter.
         jitter: largest share of a delay that is subtracted at random, so that messages that failed together are not
             all retried together. 0: none; 1: any delay from 0 to the whole.
 
@@ -59,7 +62,7 @@ class Backoff:
             )
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float:
-        """Delay before try ``attempt``, counted from 1. ``chance``, from 0 to 1, is the share of the jitter to use."""
+        """Delay before retry ``attempt``, counted from 1. ``chance``, 0 to 1, is the share of the jitter to use."""
         wait_s = self.first_s
         for _ in range(attempt - 1):
             wait_s *= self.factor
@@ -122,7 +125,7 @@ DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, SentHeaders]
 def plan(
     message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str
 ) -> TimerRequest | DeadLetterRecord:
-    """The next try of a message that could not be handled, or its dead letter.
+    """The next retry of a message that could not be handled, or its dead letter.
 
     Raises:
         InvalidTimerError: it cannot be sent again.
@@ -132,7 +135,7 @@ def plan(
         raise InvalidTimerError("the message has no value (a tombstone), and a callback always has one")
     number = _attempt(received) + 1 if attempt is None else attempt
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
-        raise InvalidTimerError(f"attempt={attempt!r} is not the number of a try: 1, 2, ...")
+        raise InvalidTimerError(f"attempt={attempt!r} is not the number of a retry: 1, 2, ...")
     other_headers = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
     target = topic or received.topic
     if number > backoff.attempts:
@@ -143,7 +146,7 @@ def plan(
 
 
 def _attempt(received: Received) -> int:
-    """How many times a message was tried again, by its header; 0 for a message without the header."""
+    """How many times a message was retried, by its header; 0 for a message without the header."""
     text = h.last(received.headers, ATTEMPT)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 

@@ -174,10 +174,10 @@ class TimersClient(ClientParts):
             message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
                 event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
             attempt: number of the next try, from 1; None takes it from the message's headers.
-            backoff: delays and number of tries.
-            topic: topic of the next try; None for the message's own topic.
-            dead_letter_topic: topic for the message after the last try, with the code ``retries-exhausted``; None takes
-                ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
+            backoff: delays and number of retries.
+            topic: topic of the next retry; None for the message's own topic.
+            dead_letter_topic: topic for the message after the last retry, with the code ``retries-exhausted``; None
+                takes ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
 
         Returns:
             The timer id; None if there is no further try and the message is a dead letter now.

@@ -45,8 +45,8 @@ class ConsoleDeclarations:
     )
     console_users_file: Path | None = setting(
         variables.file,
-        "TOML file of the users who may log in. It is read again when it changes. Unset: there is no login, and each "
-        "user of this machine may read, and write if TIMERS_CONSOLE_WRITE=1.",
+        "TOML file of the users who may log in. It is read again when it changes. Unset: there is no login. Each user "
+        "of this machine may read, and with TIMERS_CONSOLE_WRITE=1 also write.",
     )
     console_cert_file: Path | None = setting(
         variables.file, "PEM certificate of the console, with its chain, for HTTPS. Unset: the console speaks HTTP."

@@ -34,20 +34,19 @@ class Declarations(ConsoleDeclarations):
     )
     app_id: str = setting(
         _ID,
-        "Consumer group id, and prefix of transactional ids and internal topics. Give each system on a cluster its "
-        "own.",
+        "Consumer group id, and prefix of transactional ids and internal topics. Give each app on a cluster its own.",
         default="timers",
     )
     worker_id: str = setting(
         _ID,
         "Id of the static group member: a restarted worker gets its partitions back without a rebalance. Unset: host "
-        "name and web port. These differ between workers on one machine, and stay the same if the disk is lost.",
+        "name and web port. This id differs between workers on one machine, and stays the same if the disk is lost.",
         default="",
     )
     data_dir: Path = setting(
         variables.directory,
-        "Directory of the stores. They are a cache of the request log and may be lost. Other files in the directory "
-        "are left alone.",
+        "Directory of the stores. They are a cache of the request log and may be lost. The worker does not touch other "
+        "files in the directory.",
         default=Path(),
     )
     web_port: int = whole_number(
@@ -73,20 +72,19 @@ class Declarations(ConsoleDeclarations):
     queries: str = setting(
         variables.one_of("off", "timers", "values"),
         "What the web port shows of pending timers. timers: ids, due seconds, topics and keys. values: also the "
-        "values of callbacks, to every client that can reach the port. off: nothing. Use one value for all workers of "
-        "an app.",
+        "values of callbacks, to every client that may ask. off: nothing. Use one value for all workers of an app.",
         default="timers",
     )
     query_secret: security.Secret = setting(
         security.query_secret,
         "Secret of 32 characters or more that the workers, `timers get`, `timers list` and consoles of an app share. A "
-        "query must be signed with it. A worker whose TIMERS_WEB_BIND is not an address of this machine alone answers "
-        "no queries without it. It is never shown, and never sent.",
+        "worker with a secret answers only queries that are signed with it. Without a secret it answers queries only "
+        "if TIMERS_WEB_BIND is an address of this machine alone. The secret is never shown, and never sent.",
         default=security.Secret(),
     )
     query_secret_file: Path | None = setting(
         variables.file,
-        "File that holds TIMERS_QUERY_SECRET instead (try: openssl rand -hex 32). It is read at the start.",
+        "File with the value for TIMERS_QUERY_SECRET (try: openssl rand -hex 32). It is read once, at the start.",
     )
     worker_url: str = setting(
         variables.url,
@@ -107,7 +105,7 @@ class Declarations(ConsoleDeclarations):
         default="SCRAM-SHA-512",
     )
     sasl_username: str = setting(
-        variables.one_line, "User name for the brokers; in ACLs it is User:<name>.", default=""
+        variables.one_line, "User name for the brokers; in ACLs it is `User:<name>`.", default=""
     )
     sasl_password: security.Secret = setting(
         security.secret,
@@ -117,7 +115,8 @@ class Declarations(ConsoleDeclarations):
     )
     sasl_password_file: Path | None = setting(
         variables.file,
-        "File that holds the password instead, such as a mounted Kubernetes secret. It is read once, at the start.",
+        "File with the password of TIMERS_SASL_USERNAME, such as a mounted Kubernetes secret. It is read once, at the "
+        "start.",
     )
     ssl_ca_file: Path | None = setting(
         variables.file,
@@ -134,7 +133,9 @@ class Declarations(ConsoleDeclarations):
         "Password of TIMERS_SSL_KEY_FILE, if the key is encrypted. It is never shown.",
         default=security.Secret(),
     )
-    ssl_key_password_file: Path | None = setting(variables.file, "File that holds the key's password instead.")
+    ssl_key_password_file: Path | None = setting(
+        variables.file, "File with the password of TIMERS_SSL_KEY_FILE. It is read once, at the start."
+    )
     ssl_check_hostname: bool = setting(
         variables.flag,
         "1: a broker's certificate must name the host that the client connects to. 0: any certificate of a trusted "
@@ -143,7 +144,7 @@ class Declarations(ConsoleDeclarations):
     )
     partitions: int = whole_number(
         (1, 10_000),
-        "Partitions of the topics that the worker creates. At most this many workers can share a topic.",
+        "Partitions of the topics that the worker creates. At most this many workers can share the timers of a topic.",
         default=4,
     )
     replication: int = whole_number(
@@ -177,16 +178,16 @@ class Declarations(ConsoleDeclarations):
     )
     verdict_topic: str = setting(
         variables.topic,
-        "Topic of verdicts: the result of each cancel and update of a timer with an id.",
+        "Topic of verdicts: the answers to cancels, to replacements and to requests with a condition.",
         default=topics.VERDICT,
     )
     verdict_retention_s: int = whole_number(
         (1, 31_536_000),
         "How long the worker remembers the id of a timer after it fired or was cancelled. During this time a cancel of "
-        "a fired timer gets the verdict already-fired, afterwards unknown, and a request with timer-if: absent is "
-        "refused. "
-        "For the same time after its due second, a second promoted copy of a cold timer has no effect. Each remembered "
-        "id takes about 50 bytes of disk. A new value applies to requests that are read after the change.",
+        "a fired timer gets the verdict already-fired, and a request with timer-if: absent is refused. Afterwards the "
+        "cancel gets unknown, and the request counts. For the same time after the due second of a cold timer, a second "
+        "promoted copy of it has no effect. Each remembered id takes about 50 bytes of disk. A new value applies to "
+        "requests that are read after the change.",
         default=86_400,
         unit="s",
     )
@@ -207,9 +208,9 @@ class Declarations(ConsoleDeclarations):
     )
     schedule_topics: tuple[str, ...] = setting(
         variables.topic_names,
-        "Topics of schedules in the format of kafka-message-scheduler, with scheduler-* headers. They must exist. "
-        "Workers do not change their configuration, but write tombstones to them. Unset: this request format is off. "
-        "Use one value for all workers of an app.",
+        "Topics of schedules in the format of kafka-message-scheduler, with scheduler-* headers. The topics must "
+        "exist. Workers do not change their configuration, but write tombstones to them. Unset: this request format is "
+        "off. Use one value for all workers of an app.",
         default=(),
         unit="topic,...",
     )
@@ -222,9 +223,9 @@ class Declarations(ConsoleDeclarations):
     )
     marker_topic: str = setting(
         variables.topic,
-        "Topic of the markers of kafka-mq-go (its marker-topic). Workers take the place of its redelivery tracker. "
-        "They do not change the configuration of an existing topic, but write End markers to it. Unset: this request "
-        "format is off. Use one value for all workers of an app.",
+        "Topic of the markers of kafka-mq-go (its marker-topic). Workers take the place of the redelivery tracker of "
+        "kafka-mq-go. They do not change the configuration of an existing topic, but write End markers to it. Unset: "
+        "this request format is off. Use one value for all workers of an app.",
         default="",
     )
     message_topic: str = setting(
@@ -295,10 +296,10 @@ class Declarations(ConsoleDeclarations):
     )
     catch_up_per_s: int = whole_number(
         (0, 10_000_000),
-        "Largest number of overdue timers (more than 10 s late) that fire in a second, for each request topic, over "
-        "all workers; at least one for each partition. It protects receivers after a downtime. Timers above the limit "
-        "go to the retry topic, spread over the next seconds. This counts as an attempt, and timers that are on time "
-        "overtake them. 0: no limit.",
+        "Largest number of overdue timers (more than 10 s late) that fire in a second: for each request topic, over "
+        "all workers, and at least one for each partition. The limit protects receivers after a downtime. Timers above "
+        "it go to the retry topic, spread over the next seconds. This counts as an attempt of TIMERS_RETRY_ATTEMPTS. "
+        "Timers that are on time overtake them. 0: no limit.",
         default=0,
         unit="timers/s",
         example=10_000,
@@ -319,8 +320,8 @@ class Declarations(ConsoleDeclarations):
     max_clock_leap_s: int = whole_number(
         (10, 3_155_760_000),
         "How far ahead of the expected time a tick may be. A tick that is further ahead is held until another "
-        "broker's clock or this machine's clock agrees with it, within the same number of seconds. Clocks that use "
-        "local time are wrong by whole hours: use less than 3600.",
+        "broker's clock or this machine's clock agrees with it, within the same number of seconds. Use less than 3600: "
+        "a clock that shows local time instead of UTC is wrong by whole hours.",
         default=300,
         unit="s",
     )

@@ -78,7 +78,7 @@ class Access:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._public = urlsplit(settings.console_url)
-        self._names = {self._public.hostname} - {None}
+        self._names = {self._public.hostname} if self._public.hostname else set()
         if security.only_this_machine(settings.console_bind):
             self._names |= _LOCAL_NAMES
         self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]

@@ -28,7 +28,7 @@ MEANINGS = {
         "Send a time after 1970. A timer for a time in the past fires at once.",
     ),
     "key-in-milliseconds": Meaning(
-        "The key has 12 to 14 digits. The message gives the value in seconds.",
+        "The key has 12 to 14 digits. The error message gives the value in seconds.",
         "Divide by 1000 and round up.",
     ),
     "value-missing": Meaning(
@@ -36,12 +36,13 @@ MEANINGS = {
         "A tombstone does not cancel a timer without an id.",
     ),
     "value-not-a-future": Meaning(
-        "The value is not a protobuf Future: it has another format, or a schema registry added five bytes.",
+        "The value is not a protobuf Future: it has another format, or the serializer of a schema registry put bytes "
+        "before it.",
         "Serialize timers.v1.Future without a wrapper; timers schedule sends a correct one.",
     ),
     "value-too-large": Meaning(
-        "The value is larger than TIMERS_MAX_REQUEST_BYTES. The dead letter has its first 4,096 bytes, its "
-        "length (timer-value-bytes) and its hash (timer-value-sha256).",
+        "The value is larger than TIMERS_MAX_REQUEST_BYTES. The dead letter has the first 4,096 bytes of the value, "
+        "its length (timer-value-bytes) and its hash (timer-value-sha256).",
         "Send a reference instead, or raise that setting and the limits of the topics.",
     ),
     "topic-missing": Meaning(
@@ -57,31 +58,31 @@ MEANINGS = {
         "Create it and retry, or set TIMERS_CREATE_TARGET_TOPICS=1.",
     ),
     "topic-denied": Meaning(
-        "The topic belongs to the engine or to Kafka, or a setting denies it, or the callback is a request "
-        "that is not allowed, or an ACL refused all attempts.",
+        "The topic belongs to the engine or to Kafka; or a setting denies the topic; or the callback is a request "
+        "that is not allowed; or an ACL refused all attempts.",
         "Allow the topic and retry; see where callbacks may go. The worker needs Write on it.",
     ),
     "message-too-large": Meaning(
-        "The callback does not fit in the topic's max.message.bytes. The message gives both sizes.",
+        "The callback does not fit in the topic's max.message.bytes. The error message gives both sizes.",
         "Raise the limit and retry.",
     ),
     "message-refused": Meaning(
-        "A broker refused this one record, for example one without a key in a compacted topic. The message "
-        "holds the broker's reason. Or the topic takes no record that is a second old "
+        "A broker refused this one record, for example one without a key in a compacted topic. The error message "
+        "has the broker's reason. Or the topic takes no record that is a second old "
         "(message.timestamp.before.max.ms).",
-        "Send it as the topic wants it, or change the topic and retry.",
+        "Request a callback that the topic takes, or change the topic and retry.",
     ),
     "target-failing": Meaning(
-        "The topic took no records in TIMERS_RETRY_ATTEMPTS attempts. The message holds the last error.",
+        "The topic took no records in TIMERS_RETRY_ATTEMPTS attempts. The error message has the last error.",
         "Repair the target and retry.",
     ),
     "retry-headers-missing": Meaning(
-        "A record on the retry topic that no worker wrote.",
+        "The record is on the retry topic, but no worker wrote it.",
         "Allow only workers to write there.",
     ),
     "id-missing": Meaning(
-        "A record on TIMERS_ID_TOPIC or of a schedule has no key, so it has no id; or a countdown is "
-        "cancelled without an id, or has an empty one.",
+        "A record on TIMERS_ID_TOPIC or on a topic of TIMERS_SCHEDULE_TOPICS has no key, so it has no id. Or a "
+        "countdown is cancelled without an id, or has an empty id.",
         "Send the id as key.",
     ),
     "id-too-long": Meaning(
@@ -97,7 +98,7 @@ MEANINGS = {
         "Send the due epoch second in this header, in ASCII digits. A wrong value gets the same code as a wrong key.",
     ),
     "condition-invalid": Meaning(
-        "The header timer-if is not absent and not a source, or a cancel has absent.",
+        "The header timer-if is neither absent nor a source, or a cancel has absent in it.",
         "Send absent, or the source of the version that the change was made for; see only if.",
     ),
     "condition-without-id": Meaning(
@@ -105,18 +106,18 @@ MEANINGS = {
         "Send it to the topic of TIMERS_ID_TOPIC, with the id as key.",
     ),
     "condition-without-append-time": Meaning(
-        "A record with the header timer-if has its producer's time.",
+        "A record with the header timer-if has the time of its producer, not of the broker.",
         "Give the topic message.timestamp.type=LogAppendTime. A worker sets it at its start.",
     ),
     "promotion-invalid": Meaning(
         "A record has the headers timer-promoted and timer-seal of a timer from the cold tier, but this "
         "partition did not send that timer there.",
         "Do not copy these headers. If the request topic or the progress topic was created again, the cold "
-        "timers of the former topic end here; request them again.",
+        "timers of the former topic become dead letters; request them again.",
     ),
     "value-not-json": Meaning(
         "The value of a record on TIMERS_COUNTDOWN_TOPIC is not a JSON object in UTF-8, or has more than 100 "
-        "nested arrays and objects. The message says where.",
+        "nested arrays and objects. The error message says where.",
         'Send {"topic": "orders", "message": "...", "countdown": 120}.',
     ),
     "field-missing": Meaning(
@@ -129,18 +130,18 @@ MEANINGS = {
     ),
     "field-invalid": Meaning(
         "topic is not a string, cancel is not true or false, or message holds half a surrogate pair.",
-        "Send what the message says: it names the field and what is expected.",
+        "The error message names the field and the expected form: send it in this form.",
     ),
     "countdown-invalid": Meaning(
         "The countdown is not a number, is negative, or ends after the year 5138.",
         "Send seconds, as a number: 120, 0.5.",
     ),
     "time-missing": Meaning(
-        "The record has no timestamp, which the countdown or the lease starts from.",
+        "The record has no timestamp, from which the countdown or the lease would start.",
         "Give the topic message.timestamp.type=LogAppendTime.",
     ),
     "id-not-key": Meaning(
-        "A countdown has an id that is not its record's key.",
+        "A countdown has an id that is not the key of its record.",
         "Send the id as key, too: the key keeps all records of an id on one partition.",
     ),
     "overdue": Meaning(
@@ -152,19 +153,19 @@ MEANINGS = {
         "Let only its consumers write there.",
     ),
     "marker-invalid": Meaning(
-        "A marker has an unknown version or type, no message_id, a negative place, or a lease that ends after"
-        " the year 5138. The message names the field.",
+        "A marker has an unknown version or type, no message_id, a negative partition or offset, or a lease that "
+        "ends after the year 5138. The error message names the field.",
         "Let only consumers of kafka-mq-go write there.",
     ),
     "rejected": Meaning(
-        "The receiver called reject; the message says why. Or the brokers refused the message's retry or an "
-        "output. If they refused the dead letter itself, it is truncated.",
+        "The receiver called reject; the error message says why. Or the brokers refused the retry of the message, or "
+        "one of its outputs. If they refused the dead letter itself, it is truncated.",
         "Correct the topic of the output and put the message back with timers queue redrive, or send a "
         "correct message.",
     ),
     "attempts-exhausted": Meaning(
         "The receiver called retry after the largest number of retries (Backoff(attempts=)), or the lease of the "
-        "last attempt ended. The message holds the last error.",
+        "last attempt ended. The error message has the last error.",
         "Repair the cause, and put the message back with timers queue redrive.",
     ),
     "crashed": Meaning(

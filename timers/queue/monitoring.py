@@ -48,7 +48,7 @@ def _age_s(counters: Counters) -> float:
 METRICS: tuple[Entry[Reading], ...] = (
     Entry(
         "timers_queue_depth{queue}",
-        "Messages of this process's partitions that are not done, also those that receivers have.",
+        "Messages of this process's partitions that are not done, including those that receivers have.",
         _value(lambda counters: counters.depth),
     ),
     Entry(
@@ -64,7 +64,7 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_oldest_age_seconds{queue}",
-        "Seconds since the oldest message of this process that is not done came to its topic; 0 if there is none.",
+        "Age of the oldest message of this process that is not done, since it came to its topic; 0 if all are done.",
         _value(_age_s),
     ),
     Entry("timers_queue_received_total{queue}", "Deliveries to receivers.", _value(lambda counters: counters.received)),
@@ -82,7 +82,7 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_crashes_total{queue}",
-        "Messages whose process ended while it ran alone, or whose child process ended.",
+        "Crashes: the process ended while one message ran alone, or the child process of a message ended.",
         _value(lambda counters: counters.crashes),
     ),
     Entry(
@@ -97,7 +97,7 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_partitions{queue}",
-        "Partitions of this process, also those of the returns topic.",
+        "Partitions of this process, including those of the returns topic.",
         _value(lambda counters: counters.partitions),
     ),
     Entry(

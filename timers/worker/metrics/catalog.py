@@ -38,8 +38,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_retried_total",
-        "Timers moved to the retry topic: their target failed, can never take them, or a backlog is spread out; each "
-        "move counted.",
+        "Moves of timers to the retry topic: their target failed or can never take them, or a backlog is spread out.",
         lambda status: samples.total(status, lambda counters: counters.retried),
     ),
     Entry(
@@ -49,7 +48,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_verdicts_total{verdict}",
-        "Cancels and updates of timers with an id, committed, by verdict.",
+        "Verdicts on cancels, on replacements and on requests with a condition, committed.",
         lambda status: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.all_counters(status))),
     ),
     Entry(
@@ -70,14 +69,15 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_caller_requests_total{caller,outcome}",
         "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none if it is missing), committed. "
-        "outcome: accepted, cancel, rejected. The first hundred callers by name, all others as caller other.",
+        "outcome: accepted, cancel, rejected. The first hundred callers have their own label, all others are caller "
+        "other.",
         samples.callers,
     ),
     Entry(
         "timers_lag_seconds{way}",
-        "From the start of the due second to the end of the transaction that fired, by the brokers' clock, one "
-        "observation a callback. way: waited (the engine's punctuality), late (the request came after its second), "
-        "retried (it came by the retry topic).",
+        "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' "
+        "clock. One observation for each callback. way: waited (the engine's punctuality), late (the request came "
+        "after its second), retried (the timer came from the retry topic).",
         samples.lag,
         histogram=True,
     ),
@@ -95,7 +95,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_partitions_reopened_total",
-        "Partitions opened again after a failed transaction.",
+        "Partitions opened again after a failure.",
         lambda status: samples.single(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
     ),
     Entry(
@@ -111,7 +111,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_oldest_overdue_seconds{topic,partition}",
-        "How long the oldest stored timer has been due, by the brokers' clock; 0 if none is.",
+        "How long the oldest stored timer has been due, by the brokers' clock; 0 if no stored timer is due.",
         samples.overdue,
     ),
     Entry(
@@ -173,12 +173,13 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_partitions",
-        "Partitions that this worker owns of the request topics and the retry topic.",
+        "Partitions of the request topics and the retry topic that this worker has opened, recovering ones included.",
         lambda status: samples.single(len(status.pool.runners)),
     ),
     Entry(
         "timers_partitions_stopped",
-        "Of the partitions assigned to this worker, those that must not run because their log lost records.",
+        "Of the partitions assigned to this worker, those that must not run: their log lost records, or they were "
+        "raised to a feature level that this worker does not support.",
         lambda status: samples.single(len(status.pool.stopped)),
     ),
     Entry(
@@ -190,7 +191,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_unforeseen_failures_total",
-        "Exceptions of one partition that no code expects; each closes this partition only, which is opened again.",
+        "Exceptions that no code expects. Each one closes a single partition, which is then opened again.",
         lambda status: samples.single(status.pool.unforeseen_failures),
     ),
     Entry(
@@ -200,7 +201,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_topic_partitions{topic}",
-        "Number of partitions of each of these topics: all workers together should own as many.",
+        "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",
         samples.topic_partitions,
     ),
     Entry(
@@ -230,7 +231,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_brokers_held",
-        "Brokers whose ticks are held, because their time is too far ahead and no second clock agrees with it.",
+        "Brokers whose ticks are held: the time of these ticks is too far ahead, and no second clock agrees with it.",
         lambda status: samples.single(len(status.held_ticks)),
     ),
     Entry(

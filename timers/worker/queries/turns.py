@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 from timers.worker.queries.reading import SLICE_S
@@ -41,6 +42,7 @@ class Turns:
         self._clock = clock
         self._left_s = BURST_S
         self._refilled_at = clock()
+        self._given_back = asyncio.Event()
 
     def wait_s(self, *, quick: bool) -> float:
         """Seconds until a machine may be read; 0: now.
@@ -67,12 +69,16 @@ class Turns:
         """Wait until a machine may be read. A whole slice counts as read, until :meth:`correct` says how much it was:
         else all questions that wait would begin together."""
         while wait_s := self.wait_s(quick=quick):
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._given_back.wait()
         self.spend(SLICE_S)
 
     def correct(self, seconds: float) -> None:
-        """Note how long a machine was read after :meth:`wait`."""
+        """Note how long a machine was read after :meth:`wait`. Most slices are shorter, so others may read earlier."""
         self.spend(seconds - SLICE_S)
+        self._given_back.set()  # wakes those that wait now
+        self._given_back.clear()
 
     def spend(self, seconds: float) -> None:
         """Note how long a machine was read."""

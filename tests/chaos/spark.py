@@ -25,7 +25,7 @@ from tests.harness.publication import Publication, dues, start_publisher, wait_p
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine
 from tests.harness.system import System
-from tests.harness.waiting import DEADLINE_S, wait_until
+from tests.harness.waiting import wait_until
 from timers.broker import EmbeddedBroker
 
 PARTITIONS = 4
@@ -171,7 +171,7 @@ class Storm:
     def _spark_takes_over(self) -> None:
         """Let the worker fire for some seconds, end it, and start the engine."""
         before = self._system.end(self._target, committed=True)
-        wait_until(lambda: self._system.end(self._target, committed=True) > before, "the worker fires", DEADLINE_S)
+        wait_until(lambda: self._system.end(self._target, committed=True) > before, "the worker fires", SPARK_S)
         time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
         if self._random.random() < 0.5:
             self._worker.kill()

@@ -50,9 +50,11 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.timer import Rejected
 from timers.errors import AccessError, TimersError
 from timers.kafka import topics
+from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.own_topics import own_topics
 from timers.queue import Queue
 from timers.wire import dead_letter, future
@@ -107,6 +109,9 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
         ],
     )
     worker = guarded.worker().start().ready()
+    assert AllowedLevel(as_worker(guarded)).read() == levels.RAISED_TO, (
+        "and it may read which level the operator allows"
+    )
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
     (unknown,) = guarded.send(Request(missing, due_in(1)))

@@ -329,7 +329,7 @@ ROUTES: tuple[Route, ...] = (
         "lateness",
         READER,
         "How late timers fired, since the workers started.",
-        (Answer(200, "by way of firing", "Lateness"),),
+        (Answer(200, "number, p50, p99 and histogram for each way of firing", "Lateness"),),
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
@@ -337,7 +337,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/queues",
         "listQueues",
         READER,
-        "List queues (consumer groups `queue.NAME`) with the messages that are not done. It ends after eight seconds.",
+        "List queues (consumer groups `queue.NAME`) with the messages that are not done. `missing` names the queues "
+        "that were not read within eight seconds.",
         (Answer(200, "the queues, and those that were not read", "QueueList"),),
         problems=("brokers-unreachable", "busy"),
     ),

@@ -107,7 +107,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         "required": ["type", "title", "status", "code", "detail"],
     },
-    "NewTimer": _OWN_CHECKS | object_of({**_TIMER_FIELDS, "id": ID}, "topic", "value"),
+    "NewTimer": _OWN_CHECKS
+    | object_of(
+        {**_TIMER_FIELDS, "id": {**ID, "description": "the id that the timer gets; it may be missing"}},
+        "topic",
+        "value",
+    ),
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
     "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}),
     "Accepted": object_of(

@@ -152,6 +152,19 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
     assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
 
 
+def test_an_audit_without_a_known_time_is_undecided() -> None:
+    """What is lost by the earliest clock is lost."""
+    unknown, lost = findings(), findings(lost=[offender("a")])
+    for each in (unknown, lost):
+        each.moment = Moment(DUE * 1000, 5, doubt="no two clocks agree: broker 1 shows noon")
+    assert [unknown.verdict, lost.verdict] == ["undecided", "faulty"]
+    assert report.summary(unknown).endswith("none is faulty, but the time is not known")
+    assert "the time is not known: no two clocks agree: broker 1 shows noon" in list(report.lines(unknown))
+    assert "broker 1 shows noon" in Page(report.page(unknown, SETTINGS)).text
+    assert report.as_json(unknown)["undecided"]["time"] == unknown.moment.doubt
+    assert report.as_json(findings())["undecided"]["time"] == ""
+
+
 @pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
 def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
     """Drawing gives no warning, and the page chooses the colour of each text."""

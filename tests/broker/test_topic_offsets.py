@@ -12,6 +12,7 @@ from tests.harness.records import Publisher
 from tests.harness.system import System
 from tests.harness.three_brokers import ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker.config import NODE_ID
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import TopicOffsets, remaining
@@ -65,13 +66,12 @@ def test_when_the_newest_record_was_appended(system: System) -> None:
     """By the brokers' clock: times that producers set do not count."""
     by_broker, by_producer = system.target(2), system.target(1, message_timestamp_type="CreateTime")
     topics = TopicOffsets(system.settings)
-    assert topics.newest_append_ms(by_broker) is None
+    assert topics.newest_append_ms(by_broker) == {}
     for topic in (by_broker, by_producer):
         Publisher(system.address, topic).send_raw(b"key", b"value", [], 0)
     (record,) = system.reader(by_broker).take(1)
-    assert topics.newest_append_ms(by_broker) == record.append_ms
-    assert topics.newest_append_ms(by_producer) is None
-    assert topics.newest_append_ms("nowhere") is None
+    assert topics.newest_append_ms(by_broker) == {0: (NODE_ID, record.append_ms)}
+    assert topics.newest_append_ms(by_producer) == topics.newest_append_ms("nowhere") == {}
 
 
 def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) -> None:

@@ -72,11 +72,13 @@ class SimCluster:
         failure: what all writes raise.
         worker_fails: whether no worker answers.
         answer: what a worker answers instead.
+        counted_at_once: so many timers are in one page of numbers.
         questions: asked of the worker.
     """
 
     def __init__(self) -> None:
         self.timers: dict[str, TimerRequest] = {}
+        self.counted_at_once = 100
         self.recorded: list[dict[str, Any]] = []
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
@@ -179,9 +181,9 @@ class SimCluster:
         return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
 
     def _counted(self, query: wire.CountQuery) -> WorkerAnswer:
-        """The numbers of a thousand timers."""
+        """The numbers of some timers."""
         timers = [timer for _, timer in sorted(self.timers.items()) if query.topic in (None, timer.topic)]
-        start, end = max(0, query.after[3]), max(0, query.after[3]) + 1000
+        start, end = max(0, query.after[3]), max(0, query.after[3]) + self.counted_at_once
         dues = [(int(timer.at) // query.by_s * query.by_s, timer.topic) for timer in timers[start:end]]  # type: ignore[arg-type]
         counts = [{"from": due_s, "topic": topic, "timers": count} for (due_s, topic), count in Counter(dues).items()]
         following = f"1/{TOPIC}/0/{end}" if end < len(timers) else None

@@ -147,19 +147,25 @@ class TopicOffsets:
         """What committed readers can read from ``starts`` on."""
         return remaining(starts, self.starts(starts), self.ends(starts))
 
-    def newest_append_ms(self, topic: str) -> int | None:
-        """When the brokers appended the newest record of a topic; None if it has none, or if producers set its times.
+    def newest_append_ms(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition -> id of its leader, and when it appended the newest record of a topic.
 
-        None also if the topic does not exist, or if this user may not read its configuration.
+        Without partitions that have no record or no leader. Empty if producers set the times of the topic, if it does
+        not exist, or if this user may not read its configuration.
         """
         try:
             config = configs(self._admin, self.existing([topic]), TIMEOUT_S, skip_denied=True).get(topic, {})
+            if config.get("message.timestamp.type") != "LogAppendTime":
+                return {}
+            found = connection.metadata(self._admin, self._reports, self._timeout_s).topics[topic].partitions
         except KafkaException as error:
             raise self._user_error(error) from error
-        if config.get("message.timestamp.type") != "LogAppendTime":
-            return None
         newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
-        return max((int(each.timestamp) for each in newest.values() if each.offset >= 0), default=None)
+        return {
+            partition: (found[partition].leader, int(each.timestamp))
+            for (_, partition), each in newest.items()
+            if each.offset >= 0 and partition in found and found[partition].leader >= 0
+        }
 
     def at_time(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""

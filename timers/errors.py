@@ -13,6 +13,7 @@
     ├── ConditionsOffError     the workers do not judge conditions yet, and nothing was sent (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
+    ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
     ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
     ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
@@ -88,6 +89,10 @@ class QueueError(TimersError):
 
 class LeaseLostError(QueueError):
     """The message is no longer this receiver's: its lease is over, its partition moved, or it was settled before."""
+
+
+class RetryRefusedError(TimersError):
+    """A dead letter that was named does not exist or cannot be retried. Nothing was retried."""
 
 
 class AccessError(TimersError):

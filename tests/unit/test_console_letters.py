@@ -13,7 +13,7 @@ from timers.console.letter_box import FoundLetters
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.newest import LetterPage
-from timers.errors import PublishError, TimersError
+from timers.errors import PublishError, RetryRefusedError, TimersError
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 
@@ -175,7 +175,12 @@ async def test_a_user_sees_and_retries_the_letters_of_its_topics_only(cluster: S
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"), [(PublishError("no answer"), "unknown"), (TimersError("cannot be retried"), "conflict")]
+    ("failure", "code"),
+    [
+        (PublishError("no answer"), "unknown"),
+        (RetryRefusedError("cannot be retried"), "conflict"),
+        (TimersError("no broker answers"), "brokers-unreachable"),
+    ],
 )
 async def test_a_failed_retry_is_unknown_or_says_why(
     cluster: SimCluster, failure: TimersError, code: str, monkeypatch: pytest.MonkeyPatch

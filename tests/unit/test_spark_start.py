@@ -275,12 +275,12 @@ def test_the_engine_starts_when_workers_have_left(monkeypatch: pytest.MonkeyPatc
     assert group(monkeypatch, 0) == []
     assert group(monkeypatch, CoordinatorNotAvailableError()) == []
     assert group(monkeypatch, GroupLoadInProgressError(), NotCoordinatorForGroupError(), 0) == []
-    assert group(monkeypatch, 2, 1, 0) == ["waiting until 2 workers of 'timers' have left their group"]
+    assert group(monkeypatch, 2, 1, 0) == ["waiting until the workers of 'timers' have left their group (2 left)"]
 
 
 def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "LEAVING_S", -SETTINGS.session_timeout_s)
-    with pytest.raises(TimersError, match=r"3 workers of TIMERS_APP_ID='timers' run: stop them first"):
+    with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' run \(3\): stop them first"):
         group(monkeypatch, 3)
     with pytest.raises(TimersError, match=r"the members of the group 'timers' cannot be read"):
         group(monkeypatch, GroupAuthorizationFailedError("timers"))
@@ -296,7 +296,7 @@ def test_the_engine_starts_its_query_again_unless_workers_are_known_to_run(
 
 def test_the_engine_ends_when_workers_have_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator(monkeypatch, 2)
-    with pytest.raises(TimersError, match=r"^2 workers of TIMERS_APP_ID='timers' have taken over$"):
+    with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' have taken over \(2\)$"):
         start.check_no_workers(SETTINGS)
 
 

@@ -12,7 +12,7 @@ from timers.console.problems import Problem
 from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
-from timers.errors import PublishError, QueueError, TimersError
+from timers.errors import PublishError, QueueError, RetryRefusedError, TimersError
 from timers.wire import topics
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
@@ -87,8 +87,10 @@ async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | N
     except PublishError as error:
         why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
         raise Problem("unknown", why, outcome="unknown") from None
-    except TimersError as error:
+    except RetryRefusedError as error:
         raise Problem("conflict", str(error)) from None
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
 
 
 async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:

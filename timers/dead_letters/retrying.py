@@ -14,7 +14,7 @@ from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.dead_letters.marks import Marks
 from timers.dead_letters.retrier import Retrier
-from timers.errors import TimersError
+from timers.errors import RetryRefusedError
 from timers.kafka.known_topics import UNKNOWN_FOR_S
 from timers.wire import dead_letter
 from timers.wire import headers as h
@@ -97,13 +97,16 @@ class Retry:
         """Count what :meth:`publish` would publish.
 
         Raises:
-            TimersError: a named letter does not exist, or its request cannot be published.
+            RetryRefusedError: a named letter does not exist, or its request cannot be published.
+            TimersError: the brokers do not answer.
         """
         missing = set(self._letter_filter.names)
         for letter, decision in self._decisions():
             missing -= self._letter_filter.names_of(letter)
             if decision.request is None and self._letter_filter.names:
-                raise TimersError(f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}")
+                raise RetryRefusedError(
+                    f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}"
+                )
         if missing:
             raise not_found_error(missing, self._settings)
         return self.seen
@@ -153,10 +156,12 @@ def _size(pair: LetterAndRequest) -> int:
     return len(request.key or b"") + len(request.value or b"")
 
 
-def not_found_error(names: set[str], settings: Settings) -> TimersError:
+def not_found_error(names: set[str], settings: Settings) -> RetryRefusedError:
     """The error for names without a dead letter."""
     listed = ", ".join(sorted(names))
-    return TimersError(f"{listed}: no such dead letter in {settings.dead_letter_topic!r} (retention may have taken it)")
+    return RetryRefusedError(
+        f"{listed}: no such dead letter in {settings.dead_letter_topic!r} (retention may have taken it)"
+    )
 
 
 class Decision(NamedTuple):

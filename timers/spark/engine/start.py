@@ -71,7 +71,7 @@ def check_no_workers(settings: Settings) -> None:
     except (TimersError, TimeoutError):
         return
     if members:
-        raise TimersError(f"{members} workers of TIMERS_APP_ID={settings.app_id!r} have taken over")
+        raise TimersError(f"workers of TIMERS_APP_ID={settings.app_id!r} have taken over ({members})")
 
 
 def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
@@ -85,11 +85,11 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
     while members := _members(settings):
         if monotonic() > deadline:
             raise TimersError(
-                f"{members} workers of TIMERS_APP_ID={settings.app_id!r} run: stop them first, because workers and the "
-                "engine take the partitions from each other"
+                f"workers of TIMERS_APP_ID={settings.app_id!r} run ({members}): stop them first, because workers and "
+                "the engine take the partitions from each other"
             )
         if is_first:
-            say(f"waiting until {members} workers of {settings.app_id!r} have left their group")
+            say(f"waiting until the workers of {settings.app_id!r} have left their group ({members} left)")
             is_first = False
         sleep(POLL_S)
 

@@ -77,7 +77,7 @@ def test_each_supported_version_of_spark_has_locked_jars() -> None:
 @pytest.mark.parametrize("version", ["3.5.1", "4.2.0", "4.10.0", "5.0.0.dev1"])
 def test_other_versions_of_spark_are_one_sentence(version: str) -> None:
     with pytest.raises(
-        SparkError, match=rf"^pyspark {version} is not supported: install pyspark 4.0 or pyspark 4.1$"
+        SparkError, match=rf"^pyspark {version} is not supported: install pyspark 4\.0 or pyspark 4\.1$"
     ):
         jars.jar_set(version)
 

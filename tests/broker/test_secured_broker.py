@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation
@@ -26,10 +26,12 @@ from tests.harness.acls import (
     TRANSACTIONAL_ID,
     WRITE,
     acl,
+    guard_acls,
     operator_acls,
     queue_acls,
     worker_acls,
 )
+from tests.harness.command_line import command, set_environment
 from tests.harness.logins import (
     AS_PLAIN,
     PASSWORD,
@@ -41,18 +43,19 @@ from tests.harness.logins import (
     login,
     refused_login,
 )
-from tests.harness.queue_calls import PATIENT, receive
+from tests.harness.queue_calls import PATIENT, joined_by_another, receive
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from timers.cli.main import main
 from timers.client import TimersClient
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.timer import Rejected
-from timers.errors import AccessError, TimersError
+from timers.errors import AccessError, LeaseLostError, TimersError
 from timers.kafka import topics
+from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.own_topics import own_topics
 from timers.queue import Queue
 from timers.wire import dead_letter, future
@@ -78,20 +81,6 @@ def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
     system.close()
 
 
-class Ran(NamedTuple):
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-
-def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:
-    """Run a ``timers`` command in this process and collect its output, also that of librdkafka."""
-    console.readouterr()
-    return Ran(main(arguments), *console.readouterr())
-
-
 # ---- what works -----------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +96,9 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
         ],
     )
     worker = guarded.worker().start().ready()
+    assert AllowedLevel(as_worker(guarded)).read() == levels.RAISED_TO, (
+        "and it may read which level the operator allows"
+    )
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
     (unknown,) = guarded.send(Request(missing, due_in(1)))
@@ -140,8 +132,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     # An operator, with the least ACLs of one, tries again what has become possible.
     acls.add(guarded.admin, operator_acls(guarded.settings, PLAIN_USER))
     guarded.create_topic(missing)
-    for name, value in (guarded.environment | login(broker, **AS_PLAIN)).items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, guarded.environment | login(broker, **AS_PLAIN))
     assert command(capfd, "dead-letters", "retry", "--yes", unknown.source).code == 0
     assert f"{missing}" in command(capfd, "dead-letters", "list").out
     (retried,) = guarded.reader(missing).take(1)
@@ -185,8 +176,7 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
     worker = system.worker()
     worker.log_level = "debug"
     worker.start().ready()
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, system.environment)
     with TimersClient() as client:
         first = client.schedule(target, "by the client", b"", delay=1)
     asked = command(capfd, "schedule", "--in", "1s", "-t", target, "-k", "by a command", "-v", "")
@@ -225,8 +215,7 @@ def test_dead_letter_commands_need_no_more_than_the_documented_acls(
         *acl(GROUP, "timers-watch", READ, principal=who),
     ]
     acls.add(guarded.admin, reading)
-    for name, text in guarded.environment.items():
-        monkeypatch.setenv(name, text)
+    set_environment(monkeypatch, guarded.environment)
     listed = command(capsys, "dead-letters", "list")
     assert listed.code == 0, listed.err
     assert listed.out.count(original) == 2
@@ -262,8 +251,7 @@ def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeyp
             *acl(TOPIC, guarded.settings.id_topic, READ, principal=f"User:{USER}"),
         ],
     )
-    for name, value in guarded.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, guarded.environment)
     with Queue(topic, **PATIENT) as queue:
         queue.send_many((None, b"%d" % number, ()) for number in range(4))
         refused, rejected, written, retried = receive(queue, 4)
@@ -279,6 +267,51 @@ def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeyp
     assert {letter.text("timer-source") for letter in letters} == {refused.source, rejected.source}
     assert [record.value for record in guarded.reader(results).take(1)] == [b"result"]
     assert guarded.reader(denied).rest() == []
+
+
+def queue_of_two_partitions(system: System, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A topic with a message in each partition. Queues have only the ACLs that they need without guards."""
+    topic = system.target(2)
+    acls.add(system.admin, queue_acls(system.settings, USER, topic))
+    for partition in range(2):
+        Publisher(system.address, topic).send_raw(None, b"", [], partition)
+    set_environment(monkeypatch, system.environment)
+    return topic
+
+
+def test_without_the_acl_for_guards_the_messages_that_move_are_delivered_at_once(
+    guarded: System, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = queue_of_two_partitions(guarded, monkeypatch)
+    first, second, messages = joined_by_another(topic)
+    with first, second:
+        (again,) = receive(second, 1)
+        (lost,) = (each for each in messages if each.source == again.source)
+        (kept,) = (each for each in messages if each.source != again.source)
+        with pytest.raises(LeaseLostError, match="its partition has another owner"):
+            lost.ack()
+        again.ack()
+        kept.retry(after=1)
+        first.settle()
+        second.settle()
+        assert (first.counters().retried, second.counters().acked) == (1, 1)
+    assert guarded.end(guarded.settings.id_topic) == 0
+    assert f"lacks the ACL Write on topic {guarded.settings.id_topic!r}: there are no guards" in caplog.text
+
+
+def test_guards_need_no_more_than_the_documented_acls(guarded: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    acls.add(guarded.admin, [*worker_acls(guarded.settings, USER), *guard_acls(guarded.settings, USER)])
+    worker = guarded.worker().start().ready()
+    topic = queue_of_two_partitions(guarded, monkeypatch)
+    first, second, messages = joined_by_another(topic)
+    with first, second:
+        wait_until(lambda: guarded.end(guarded.settings.id_topic) and second.receive(wait_s=0.1) == [], "a guard")
+        for message in messages:
+            message.ack()
+        first.settle()
+        assert first.counters().acked == 2
+        assert second.receive(wait_s=1) == []
+    worker.stop()
 
 
 def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_path: Path) -> None:
@@ -339,8 +372,7 @@ def test_client_and_commands_report_a_refused_login_at_once(
     broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], why: str
 ) -> None:
     environment, said = refused_login(broker, why)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, environment)
     began = time.monotonic()
     with TimersClient(timeout_s=300) as client, pytest.raises(AccessError, match=said):
         client.schedule("t", "k", b"", delay=1)

@@ -10,7 +10,9 @@ from confluent_kafka import Producer, TopicPartition
 
 from tests.harness.records import Publisher
 from tests.harness.system import System
-from tests.harness.waiting import DEADLINE_S
+from tests.harness.three_brokers import ThreeBrokers
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker.config import NODE_ID
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import TopicOffsets, remaining
@@ -64,13 +66,12 @@ def test_when_the_newest_record_was_appended(system: System) -> None:
     """By the brokers' clock: times that producers set do not count."""
     by_broker, by_producer = system.target(2), system.target(1, message_timestamp_type="CreateTime")
     topics = TopicOffsets(system.settings)
-    assert topics.newest_append_ms(by_broker) is None
+    assert topics.newest_append_ms(by_broker) == {}
     for topic in (by_broker, by_producer):
         Publisher(system.address, topic).send_raw(b"key", b"value", [], 0)
     (record,) = system.reader(by_broker).take(1)
-    assert topics.newest_append_ms(by_broker) == record.append_ms
-    assert topics.newest_append_ms(by_producer) is None
-    assert topics.newest_append_ms("nowhere") is None
+    assert topics.newest_append_ms(by_broker) == {0: (NODE_ID, record.append_ms)}
+    assert topics.newest_append_ms(by_producer) == topics.newest_append_ms("nowhere") == {}
 
 
 def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) -> None:
@@ -95,3 +96,31 @@ def test_no_broker_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("timers.kafka.topic_offsets.TIMEOUT_S", 1.0)
     with pytest.raises(TimersError, match=r"^no broker answers at 127\.0\.0\.1:1: is it running"):
         TopicOffsets(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+def test_partitions_of_a_dead_or_frozen_broker_do_not_hide_the_others(fault: str, tmp_path: Path) -> None:
+    brokers = ThreeBrokers(tmp_path)
+    try:
+        settings = Settings.load({"TIMERS_BROKERS": brokers.start()})
+        topic = brokers.create("orders", [1, 2, 3])
+        alone = brokers.create("alone", [3])
+        Publisher(brokers.address, topic).send_raw(b"key", b"value", [], 0)
+        topics = TopicOffsets(settings, skips_leaderless=True)
+
+        def are_known() -> bool:  # by all brokers: the topics are new
+            try:
+                return topics.ends([topic, alone]) == {topic: {0: 1, 1: 0, 2: 0}, alone: {0: 0}}
+            except TimersError:
+                return False
+
+        wait_until(are_known, "the offsets while all brokers live")
+        getattr(brokers, fault)(3)
+        for offsets in (topics, TopicOffsets(settings, skips_leaderless=True)):
+            assert offsets.ends([topic, alone]) == {topic: {0: 1, 1: 0}, alone: {}}
+            assert set(offsets.unknown) == {(topic, 2), (alone, 0)}
+        with pytest.raises(TimersError, match="the leader of orders/2 does not answer"):
+            TopicOffsets(settings, 5.0).ends([topic])
+    finally:
+        brokers.stop()

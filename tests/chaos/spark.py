@@ -1,6 +1,8 @@
 """``python -m tests.chaos.spark``: kill the engine on Spark, its executors and the broker while timers fire.
 
-The engine runs on a standalone cluster of two workers. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
+The engine runs on a standalone cluster of two workers. ``--changes`` adds what an operator may do in between: delete
+the checkpoint, change the number of buckets, and change between workers of `timers` and the engine. All storms are
+judged alike. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,12 +36,32 @@ LONGEST_PAUSE_S = 5.0
 """Seconds for which the engine works at most between its recovery and the next kill."""
 KILL_S = 45.0
 """Seconds of the storm for each kill. A start of the engine takes 15 to 30 of them."""
+FORMER_BUCKETS, BUCKETS = 2, 4
 LATEST_S = 300.0
 """All timers must have fired this many seconds after the last due second and the last recovery."""
 
+KILLS = ("driver", "executor", "broker")
+CHECKPOINT, BUCKETS_CHANGE, WORKERS = "checkpoint", "buckets", "workers"
+CHANGES = (CHECKPOINT, BUCKETS_CHANGE, WORKERS)
+"""``checkpoint``: delete it. ``buckets``: from 2 to 4. ``workers``: the storm begins with a worker of `timers`, then
+Spark takes over, then a worker, then Spark."""
+
+
+def plan(chosen: random.Random, kills: int, changes: Sequence[str]) -> list[str]:
+    """The steps of a storm: random kills, and each change once, at a random place among them."""
+    steps = [chosen.choice(KILLS) for _ in range(kills)]
+    for change in changes:
+        steps.insert(chosen.randint(0, len(steps)), change)
+    return steps
+
+
+def length_s(steps: Sequence[str]) -> int:
+    """Seconds of publishing. The change between workers and Spark has two starts, and one at the begin of the storm."""
+    return int((len(steps) + 2 * (WORKERS in steps)) * KILL_S)
+
 
 class Storm:
-    """A storm of timers, and what is killed in it.
+    """A storm of timers, and what is killed and changed in it.
 
     Args:
         directory: for logs and data.
@@ -62,18 +85,36 @@ class Storm:
         options = [part for each in conf for part in ("--conf", each)]
         environment = self._system.environment
         self._engine = SparkEngine(directory / "engine", environment, *options, master=self._cluster.url)
-        self._kinds = {"driver": self._kill_driver, "executor": self._kill_executor, "broker": self._kill_broker}
+        self._engine.buckets = FORMER_BUCKETS
+        self._worker = self._system.worker()
+        self._target = self._system.target(PARTITIONS)
+        self._kinds: dict[str, Callable[[], None]] = {
+            "driver": self._kill_driver,
+            "executor": self._kill_executor,
+            "broker": self._kill_broker,
+            CHECKPOINT: self._delete_checkpoint,
+            BUCKETS_CHANGE: self._change_buckets,
+            WORKERS: self._workers_between,
+        }
 
-    def run(self, kills: int) -> bool:
-        """Publish, kill ``kills`` times, and check. Returns whether each timer fired once, and none early."""
-        with self._console.doing("starting the engine"):
-            self._engine.start().ready()
-        pace_s = int(kills * KILL_S)
+    def run(self, kills: int, changes: Sequence[str]) -> bool:
+        """Publish, kill ``kills`` times, make the changes, and check.
+
+        Returns:
+            Whether each timer fired once, and none early.
+        """
+        steps = plan(self._random, kills, changes)
+        self._console.line(f"  {', '.join(steps)}")
+        begins_with_worker = WORKERS in steps
+        with self._console.doing("starting"):
+            first = self._worker if begins_with_worker else self._engine
+            first.start().ready()
+        pace_s = length_s(steps)
         first_s = int(time.time()) + HEAD_START_S
         publication = Publication(
             brokers=self._system.address,
             topic=self._system.request_topic,
-            target=self._system.target(PARTITIONS),
+            target=self._target,
             timers=self._timers,
             first_due_s=first_s,
             spread_s=1,
@@ -84,26 +125,59 @@ class Storm:
             delays_s=DELAYS_S,
         )
         publisher = start_publisher(publication, self._directory)
-        killed: Counter[str] = Counter()
-        for number in range(kills):
-            kind = self._random.choice([*self._kinds])
-            killed[kind] += 1
-            self._kill(number, kind, time.time() - first_s)
-        self._console.line(f"  killed: {dict(killed)}; publishing ends after {pace_s} s")
+        if begins_with_worker:
+            with self._console.doing("a worker fires, and Spark takes over"):
+                self._spark_takes_over()
+        for number, kind in enumerate(steps):
+            self._step(number, kind, time.time() - first_s)
+        self._console.line(f"  done: {dict(Counter(steps))}; publishing ends after {pace_s} s")
         with self._console.doing("publishing"):
             wait_published(publisher, max(0.0, first_s + pace_s - time.time()) + LATEST_S)
         return self._check(publication)
 
-    def _kill(self, number: int, kind: str, at_s: float) -> None:
-        before = 0 if kind == "driver" else self._micro_batches()
-        with self._console.doing(f"kill {number + 1}, at {at_s:.0f} s: {kind}"):
+    def _step(self, number: int, kind: str, at_s: float) -> None:
+        before = self._micro_batches() if kind in ("executor", "broker") else 0  # the others start the engine again
+        with self._console.doing(f"step {number + 1}, at {at_s:.0f} s: {kind}"):
             self._kinds[kind]()
-            wait_until(lambda: self._micro_batches() > before, "a micro-batch after the kill", SPARK_S)
+            wait_until(lambda: self._micro_batches() > before, "a micro-batch after the step", SPARK_S)
         time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
 
     def _kill_driver(self) -> None:
         self._engine.kill()
         self._engine.start()
+
+    def _end_engine(self) -> None:
+        """Kill the engine, or let it stop between two micro-batches."""
+        if self._random.random() < 0.5:
+            self._engine.kill()
+        else:
+            self._engine.stop()
+
+    def _delete_checkpoint(self) -> None:
+        self._end_engine()
+        shutil.rmtree(self._engine.checkpoint)
+        self._engine.start()
+
+    def _change_buckets(self) -> None:
+        self._end_engine()
+        self._engine.buckets = BUCKETS
+        self._engine.start().wait_for(f"in {BUCKETS} buckets", SPARK_S)
+
+    def _workers_between(self) -> None:
+        self._end_engine()
+        self._worker.start().ready()
+        self._spark_takes_over()
+
+    def _spark_takes_over(self) -> None:
+        """Let the worker fire for some seconds, end it, and start the engine."""
+        before = self._system.end(self._target, committed=True)
+        wait_until(lambda: self._system.end(self._target, committed=True) > before, "the worker fires", SPARK_S)
+        time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+        if self._random.random() < 0.5:
+            self._worker.kill()
+        else:
+            self._worker.stop()
+        self._engine.start().ready()
 
     def _kill_executor(self) -> None:
         executors = wait_until(self._cluster.executors, "an executor of the engine", SPARK_S)
@@ -151,9 +225,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the kills (random)")
     parser.add_argument("--timers", type=int, default=600_000, help="timers in the storm (600000)")
-    parser.add_argument("--kills", type=int, default=20, help=f"each lengthens the storm by {KILL_S:.0f} s (20)")
+    parser.add_argument(
+        "--kills", type=int, default=20, help=f"each lengthens the storm by {KILL_S:.0f} s, as does each change (20)"
+    )
+    parser.add_argument("--changes", metavar="KIND,...", default="", help=f"each once: {', '.join(CHANGES)} (none)")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good storm too")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.changes = [each for each in options.changes.split(",") if each]
+    if not set(options.changes) <= set(CHANGES):
+        parser.error(f"--changes {','.join(options.changes)}: choose from {', '.join(CHANGES)}")
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,10 +245,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _storm(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
     console = Console()
-    console.line(f"seed {options.seed}: {options.timers:,} timers, {options.kills} kills")
+    console.line(
+        f"seed {options.seed}: {options.timers:,} timers, {options.kills} kills, {len(options.changes)} changes"
+    )
     storm = Storm(broker, directory / "storm", options.seed, options.timers, console)
     try:
-        return storm.run(options.kills)
+        return storm.run(options.kills, options.changes)
     finally:
         storm.close()
 

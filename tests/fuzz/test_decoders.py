@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.decoders import FUZZES
 from tests.fuzz.draw import Draw
 
-SECONDS = 0.2
+SECONDS = 0.1
 """CPU time for each decoder; more if an outcome was not reached yet."""
 
 MOST_INPUTS = 300_000

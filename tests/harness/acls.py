@@ -95,6 +95,15 @@ def queue_acls(settings: Settings, user: str, topic: str, *outputs: str) -> list
     ]
 
 
+def guard_acls(settings: Settings, user: str) -> list[AclBinding]:
+    """The ACLs that the guards of a queue need beyond those of :func:`queue_acls`."""
+    who = f"User:{user}"
+    return [
+        *acl(TOPIC, settings.id_topic, WRITE, principal=who),
+        *acl(TOPIC, settings.verdict_topic, READ, principal=who),
+    ]
+
+
 def add(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
     """Add ACLs, and wait until they are in force."""
     wanted = list(acls)

@@ -22,7 +22,12 @@ CLIENT = {"log_level": 0}
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 """Records of the topic carry the broker's time."""
 
-_MOVING = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+_MOVING = (
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError._NOENT,  # librdkafka knows no leaders
+)
 """Errors while an overloaded broker is briefly not in the cluster."""
 
 

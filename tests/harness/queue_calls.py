@@ -24,3 +24,12 @@ def receive(queue: Queue, count: int, *, ack: bool = False, deadline_s: float = 
 
     wait_until(enough, f"{count} messages of {queue.name}", deadline_s)
     return received
+
+
+def joined_by_another(topic: str) -> tuple[Queue, Queue, list[Message]]:
+    """Two processes of a queue. The first one has a message of each of the two partitions; the second one joins, so one
+    of the partitions moves to it."""
+    first, second = (Queue(topic, member=member, **PATIENT) for member in ("first", "second"))
+    messages = receive(first, 2)
+    assert second.receive(wait_s=0) == []  # it joins
+    return first, second, messages

@@ -17,7 +17,7 @@ from timers.config.settings import Settings
 from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.history import History
-from timers.console.letter_box import Marks, RetryResult
+from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
@@ -72,11 +72,13 @@ class SimCluster:
         failure: what all writes raise.
         worker_fails: whether no worker answers.
         answer: what a worker answers instead.
+        counted_at_once: so many timers are in one page of numbers.
         questions: asked of the worker.
     """
 
     def __init__(self) -> None:
         self.timers: dict[str, TimerRequest] = {}
+        self.counted_at_once = 100
         self.recorded: list[dict[str, Any]] = []
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
@@ -85,6 +87,9 @@ class SimCluster:
         self.questions: list[tuple[str, dict[str, str]]] = []
         self.pages: dict[str, tuple[int, bytes]] = {}
         self.dead_letters: list[Letter] = []
+        self.unsure: set[str] = set()
+        self.missing: dict[str, str] = {}
+        self.retry_step = 1000
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.request_hashes: dict[str, bytes] = {}
@@ -176,9 +181,9 @@ class SimCluster:
         return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
 
     def _counted(self, query: wire.CountQuery) -> WorkerAnswer:
-        """The numbers of a thousand timers."""
+        """The numbers of some timers."""
         timers = [timer for _, timer in sorted(self.timers.items()) if query.topic in (None, timer.topic)]
-        start, end = max(0, query.after[3]), max(0, query.after[3]) + 1000
+        start, end = max(0, query.after[3]), max(0, query.after[3]) + self.counted_at_once
         dues = [(int(timer.at) // query.by_s * query.by_s, timer.topic) for timer in timers[start:end]]  # type: ignore[arg-type]
         counts = [{"from": due_s, "topic": topic, "timers": count} for (due_s, topic), count in Counter(dues).items()]
         following = f"1/{TOPIC}/0/{end}" if end < len(timers) else None
@@ -207,18 +212,21 @@ class SimCluster:
             raise QueryError("no worker answers")
         return self.pages.get(path, (404, b"{}"))
 
-    async def letters(
-        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-    ) -> tuple[LetterPage, Marks]:
+    async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
         end = len(self.dead_letters) if ends is None else ends[0]
         found = [letter for letter in reversed(self.dead_letters[:end]) if letter in letter_filter]
         page, rest = found[:limit], found[limit:]
-        return LetterPage(page, {0: rest[0].offset + 1} if rest else {}), {}
+        ends = {0: rest[0].offset + 1} if rest else {}
+        return FoundLetters(LetterPage(page, ends), {}, frozenset(self.unsure), self.missing)
 
-    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-        matching = [letter.position for letter in self.dead_letters if letter in letter_filter]
+    async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        start, end = (0, len(self.dead_letters)) if ranges is None else ranges[0]
+        stop = end if only_look or letter_filter.names else min(end, start + self.retry_step)
+        read = self.dead_letters[start:stop]
+        matching = [letter.position for letter in read if letter in letter_filter]
         self.retried += [] if only_look else matching
-        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), False, [])
+        rest = {0: (start if only_look else stop, end)}
+        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), stop < end, [], self.missing, rest)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         if timer is None:
@@ -277,11 +285,18 @@ class SimCluster:
         return ["no worker answers"] if self.worker_fails else []
 
 
+class ServedAsByCommand(TestServer):
+    """aiohttp's server for tests, which would cancel a handler whose client has gone. That of the command does not."""
+
+    async def _make_runner(self, **options: Any) -> Any:
+        return await super()._make_runner(**{**options, "handler_cancellation": False})
+
+
 @asynccontextmanager
 async def console(cluster: SimCluster, **environment: str) -> AsyncIterator[TestClient[Any, Any]]:
     """A client of a console that writes, unless the settings say otherwise."""
     settings = Settings.load({"TIMERS_BROKERS": "nowhere:1", "TIMERS_CONSOLE_WRITE": "1", **environment})
-    async with TestClient(TestServer(Server(settings, cluster).application())) as client:
+    async with TestClient(ServedAsByCommand(Server(settings, cluster).application())) as client:
         yield client
 
 

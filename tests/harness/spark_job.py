@@ -71,18 +71,22 @@ class SparkEngine(SparkJob):
         environment: ``TIMERS_*`` variables of its system.
         options: options of the command line.
         master: Spark master URL.
+
+    Attributes:
+        buckets: number of buckets of the next start.
     """
 
     def __init__(
         self, directory: Path, environment: Mapping[str, str], *options: str, master: str = "local[2]"
     ) -> None:
+        self.buckets = 2
         self.checkpoint = directory / "checkpoint"
         fast = f"{JAVA_OPTIONS}={FAST[JAVA_OPTIONS]}"
-        mine = ("--checkpoint", self.checkpoint.as_uri(), "--buckets", "2", "--conf", fast)
+        mine = ("--checkpoint", self.checkpoint.as_uri(), "--conf", fast)
         super().__init__(directory, environment, "engine", *mine, *options, master=master)
 
     def _command(self) -> list[str]:
-        return python("timers.cli.main", *self._arguments)
+        return python("timers.cli.main", *self._arguments, "--buckets", str(self.buckets))
 
     def ready(self) -> Self:
         """Wait for a micro-batch with a tick."""

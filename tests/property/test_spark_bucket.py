@@ -245,9 +245,10 @@ def counted(
     boot_s: float = 0,
     wall_s: float = 0,
     fired_s: int | None = NOW_S - YEAR_S,
+    accept_s: int | None = None,
 ) -> bool:
     """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
-    guard, clocks = ClockGuard(LEAP_S), Clocks(boot_s, NOW_S + wall_s)
+    guard, clocks = ClockGuard(LEAP_S, accept_s), Clocks(boot_s, NOW_S + wall_s)
     bucket = Bucket("requests", state, ChunksInMemory(), FilePartitions(Path()), LIMITS)
     tick = bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id, fired_s)
     state.tick = tick or state.tick
@@ -269,8 +270,8 @@ def test_the_anchor_is_used_on_its_own_machine_only() -> None:
     assert counted(state, 0)
     state = BucketState.decode(state.encode())
     assert counted(state, 2 * LEAP_S, boot_s=2 * LEAP_S, wall_s=-YEAR_S), "the time has passed"
-    assert not counted(state, 2 * LEAP_S, boot_id="b", boot_s=2 * LEAP_S, wall_s=-YEAR_S), "another machine"
-    assert counted(state, LEAP_S, boot_id="b", boot_s=9, wall_s=-YEAR_S), "it follows the last one that was agreed with"
+    assert not counted(state, 4 * LEAP_S, boot_id="b", boot_s=4 * LEAP_S, wall_s=-YEAR_S), "another machine"
+    assert counted(state, 3 * LEAP_S, boot_id="b", boot_s=4 * LEAP_S, wall_s=-YEAR_S), "it follows the agreed time"
 
 
 def test_leaps_on_several_machines_do_not_add_up() -> None:
@@ -286,6 +287,44 @@ def test_leaps_on_several_machines_do_not_add_up() -> None:
     assert counted(state, 30, boot_id="99", boot_s=30, wall_s=30), "a right clock still counts"
 
 
+def test_an_operators_agreement_lasts_while_time_passes_on_a_machine() -> None:
+    """The clocks of all machines are wrong. New machines begin a day after an operator has agreed with the brokers."""
+    state, day_s = BucketState(), 86_400
+    assert counted(state, 0, wall_s=-YEAR_S, accept_s=NOW_S)
+    for now_s in (LEAP_S - 1, LEAP_S + 10, day_s):
+        state = BucketState.decode(state.encode())
+        assert counted(state, now_s, boot_s=now_s, wall_s=-YEAR_S)
+    state = BucketState.decode(state.encode())
+    assert not counted(state, day_s + LEAP_S + 10, boot_id="b", boot_s=7, wall_s=-YEAR_S), "a leap"
+    assert counted(state, day_s - 3, boot_id="b", boot_s=17, wall_s=-YEAR_S), "a micro-batch reads its tick later"
+    assert counted(state, 2 * day_s, boot_id="b", boot_s=day_s + 7, wall_s=-YEAR_S), "time passes there too"
+    assert counted(state, 2 * day_s, boot_id="c", boot_s=2 * day_s, wall_s=-YEAR_S)
+    assert not counted(BucketState(), day_s, boot_id="b", wall_s=-YEAR_S, accept_s=NOW_S), "not an instant later"
+
+
+def test_leaps_after_an_operators_agreement_do_not_add_up_on_several_machines() -> None:
+    state = BucketState()
+    assert counted(state, 0, boot_id="0", wall_s=-YEAR_S, accept_s=NOW_S)
+    ahead_s = [0]
+    for number in range(1, 40):
+        next_s, machine = ahead_s[-1] + LEAP_S - 20, str(number % 10)
+        if counted(state, next_s, boot_id=machine, boot_s=number, wall_s=-YEAR_S):
+            ahead_s.append(next_s)
+        state = BucketState.decode(state.encode())
+    assert max(ahead_s) < 2 * LEAP_S
+
+
+def test_the_agreed_time_follows_a_clock_that_goes_back() -> None:
+    """An operator agreed with a wrong time: once second clocks agree with the right one, no machine remembers it."""
+    state = BucketState()
+    for machine in ("a", "b"):
+        assert counted(state, YEAR_S, boot_id=machine, wall_s=0, accept_s=NOW_S + YEAR_S)
+    assert counted(state, 10, boot_id="a", boot_s=10, wall_s=10)
+    assert counted(state, 11, boot_id="b", boot_s=11, wall_s=11)
+    assert not counted(state, YEAR_S + 12, boot_id="c", boot_s=12, wall_s=12)
+    assert counted(state, 13, boot_id="c", boot_s=13, wall_s=-YEAR_S)
+
+
 def test_the_first_tick_of_a_new_app_may_differ_from_the_clock_of_the_machine() -> None:
     assert counted(BucketState(), 0, wall_s=7200, fired_s=None)
     assert not counted(BucketState(), 0, wall_s=2 * 86_400, fired_s=None)
@@ -299,6 +338,9 @@ def test_anchors_of_machines_that_are_gone_are_forgotten() -> None:
         assert counted(state, number, boot_id=str(number), boot_s=number, wall_s=number)
     state = BucketState.decode(state.encode())
     assert set(state.anchors) == {str(number) for number in range(ANCHORS, 2 * ANCHORS)}
+    for number in range(2 * ANCHORS):
+        assert counted(state, 2 * ANCHORS, boot_id=f"new {number}", wall_s=-YEAR_S)
+    assert len(state.agreed) == ANCHORS
 
 
 def test_a_state_of_another_format_is_refused() -> None:

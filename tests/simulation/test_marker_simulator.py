@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from tests.simulation import quick_seeds
 from tests.simulation.marker_mutations import MUTATIONS
 from tests.simulation.marker_simulator import MarkerSimulator
-from timers.testing import SimulationFailed, Violation
 
-SEEDS = 30
+SEEDS = 20
 """Later seeds run in ``make test-all``."""
-
-MOST_SEEDS = 100
 
 
 def test_no_run_with_markers_breaks_a_promise() -> None:
@@ -35,11 +34,4 @@ def test_no_later_run_with_markers_breaks_a_promise(first: int) -> None:
 
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_of_markers_is_found(rule: str) -> None:
-    for seed in range(MOST_SEEDS):
-        try:
-            MarkerSimulator(seed, parts=MUTATIONS[rule]).run()
-        except SimulationFailed as failure:
-            if isinstance(failure.__cause__, Violation):
-                return
-            raise
-    pytest.fail(f"no run of {MOST_SEEDS} seeds finds {rule!r}")
+    assert quick_seeds.is_found(f"markers: {rule}", partial(quick_seeds.markers_find, rule), 100), "no run found it"

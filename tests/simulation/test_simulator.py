@@ -11,12 +11,12 @@ from tests.simulation.level_mutations import UpgradedWorker
 from timers.core.operation import VERDICTS
 from timers.testing import Parts, SimulationFailed, Simulator
 
-SEEDS = 100
+SEEDS = 60
 """Later seeds run in ``make test-all``."""
 
 ALL_SEEDS = 6000
 
-UPGRADE_SEEDS = 40
+UPGRADE_SEEDS = 25
 
 
 def test_no_run_breaks_a_promise() -> None:
@@ -28,7 +28,7 @@ def test_no_run_breaks_a_promise() -> None:
         counts += simulator.checkers.counts
         faults.update(step.split()[1].rstrip(":") for step in simulator.history)
     # Runs in which an action is rare find no bugs in it.
-    assert counts["fired"] > 1500
+    assert counts["fired"] > 900
     assert counts["rejected"] > 50
     assert counts["dead-lettered"] > counts["rejected"]
     assert counts["retried"] > 5
@@ -36,7 +36,7 @@ def test_no_run_breaks_a_promise() -> None:
     assert counts["chained"] > 5
     assert counts["forwarded"] > 100
     assert counts["promoted"] > 100
-    assert counts["tombstones"] > 100
+    assert counts["tombstones"] > 60
     assert counts["copies"] > 1
     happened = {
         "crash",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from functools import partial
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
-from tests.simulation.spark_simulator import SimPartitions, SimSpark
-from timers.core.progress import Progress
-from timers.spark.engine.machines import Known, PartitionRun
-from timers.spark.engine.timer_batches import Arrivals, Group
+from tests.simulation import quick_seeds, spark_mutations
+from tests.simulation.spark_simulator import SimSpark
 
 SEEDS = 20
 """Later seeds run in ``make test-all``."""
-
-MOST_SEEDS = 60
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -51,81 +46,6 @@ def test_the_runs_do_what_they_are_for() -> None:
         assert sum(run.happened[name] for run in runs), name
 
 
-class Trusting(SimPartitions):
-    """Uses the progress that a bucket knows, although others may have committed since."""
-
-    trusts_any_opening: ClassVar[bool] = True
-
-
-class NeverLate(PartitionRun):
-    """Stores late requests as if they were due later."""
-
-    def _may_be_late(self, group: Group) -> bool:
-        return False
-
-
-class WithoutCommit(PartitionRun):
-    """Stores what it has accepted without a commit."""
-
-    def commit(self) -> None:
-        pass
-
-
-class IgnoresTheClock(PartitionRun):
-    """Accepts requests while the brokers' clock is behind what has fired."""
-
-    @property
-    def may_accept(self) -> bool:
-        return True
-
-
-class AloneForEver(PartitionRun):
-    """Goes on in the same micro-batch after others have owned the partition."""
-
-    def _check_owner(self, found: Progress, own: tuple[Progress | None, ...]) -> None:
-        pass
-
-
-class TrustsTheDecoder(PartitionRun):
-    """Accepts requests as they were decoded, although others have decided about them by other settings."""
-
-    def was_decoded_alike(self, arrivals: Sequence[Arrivals]) -> bool:
-        return True
-
-
-class ForgetsRejected(PartitionRun):
-    """Accepts requests that cannot be read without a dead letter."""
-
-    def accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
-        super().accept([each._replace(rejected=[]) for each in arrivals], end)
-
-
-class SkipsAhead(PartitionRun):
-    """Notes one request more than it has accepted."""
-
-    def known(self) -> Known:
-        known = super().known()
-        return known._replace(applied=known.applied + 1)
-
-
-@pytest.mark.parametrize(
-    ("partitions", "run"),
-    [
-        (Trusting, PartitionRun),
-        (SimPartitions, NeverLate),
-        (SimPartitions, WithoutCommit),
-        (SimPartitions, IgnoresTheClock),
-        (SimPartitions, AloneForEver),
-        (SimPartitions, TrustsTheDecoder),
-        (SimPartitions, ForgetsRejected),
-        (SimPartitions, SkipsAhead),
-    ],
-    ids=lambda each: each.__name__,
-)
-def test_a_broken_engine_is_found(partitions: type[SimPartitions], run: type[PartitionRun]) -> None:
-    for seed in range(MOST_SEEDS):
-        try:
-            SimSpark(seed, partitions, run).go()
-        except Exception:
-            return
-    pytest.fail("no run found it")
+@pytest.mark.parametrize("rule", spark_mutations.MUTATIONS)
+def test_a_broken_engine_is_found(rule: str) -> None:
+    assert quick_seeds.is_found(f"spark: {rule}", partial(spark_mutations.spark_finds, rule), 60), "no run found it"

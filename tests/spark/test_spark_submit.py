@@ -12,15 +12,20 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.harness.acls import READ, TOPIC, acl, add, worker_acls
+from tests.harness.process import Process
 from tests.harness.records import Request
+from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.spark_cluster import SparkCluster
-from tests.harness.system import System
+from tests.harness.spark_job import MICRO_BATCH, SPARK_S
+from tests.harness.system import System, soon
 from tests.spark.test_audit import Engine
 from timers.spark import __main__ as script
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
+USER, KEY_PASSWORD = "ada", "pa55-w0rd-of-the-key"
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
@@ -77,3 +82,61 @@ def test_without_the_jars_one_sentence_says_how_to_start(broker_address: str, tm
     assert done.returncode == 1
     assert "timers: spark-submit was started without the Kafka connector and Delta" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def certificate_login(broker: SecureBroker) -> dict[str, str]:
+    """Settings of a user with a certificate, whose key is encrypted."""
+    chain, key = broker.certificates.issue(USER, KEY_PASSWORD)
+    return {
+        "TIMERS_BROKERS": broker.address_of("SSL"),
+        "TIMERS_SECURITY_PROTOCOL": "SSL",
+        "TIMERS_SSL_CA_FILE": str(broker.certificates.ca),
+        "TIMERS_SSL_CERT_FILE": str(chain),
+        "TIMERS_SSL_KEY_FILE": str(key),
+        "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD,
+    }
+
+
+def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The brokers want a certificate, of Java's clients and of librdkafka on the executors. No secret is shown."""
+    with secure_broker(tmp_path / "broker", {}) as broker:
+        system = System(broker.address, tmp_path)
+        request.addfinalizer(system.close)
+        system.create_own_topics()
+        target = system.target()
+        read = [system.settings.dead_letter_topic, target]
+        add(system.admin, worker_acls(system.settings, USER, target))
+        add(system.admin, [each for topic in read for each in acl(TOPIC, topic, READ, principal=f"User:{USER}")])
+        cluster = SparkCluster(tmp_path / "cluster", workers=1)
+        request.addfinalizer(cluster.close)
+        settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.sql.shuffle.partitions=2")
+        conf = [part for setting in settings for part in ("--conf", setting)]
+        arguments = ["--master", cluster.url, *conf, *arguments_of_the_command(tmp_path)]
+        login = {**system.environment, **certificate_login(broker)}
+
+        checkpoint = (tmp_path / "checkpoint").as_uri()
+        job: tuple[str, ...] = (
+            "engine",
+            "--checkpoint",
+            checkpoint,
+            "--buckets",
+            "2",
+            "--log-file",
+            str(tmp_path / "engine.log"),
+        )
+        command = [str(SUBMIT), *arguments, *job]
+        engine = Process("spark-submit", command, environment(**login), tmp_path, tmp_path / "submit.log")
+        request.addfinalizer(engine.clean_up)
+        engine.start().wait_for(MICRO_BATCH, SPARK_S)
+        system.fired(system.send(*soon(target, 50)), SPARK_S)
+        engine.kill()
+
+        job = ("audit", "--json", "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "audit.log"))
+        done = submit(tmp_path, *arguments, *job, **login)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+        assert said["verdict"] == "clean" and said["statuses"]["fired"] >= 50
+        logs = [engine.log, done.stdout, done.stderr]
+        logs += [path.read_text(errors="replace") for path in tmp_path.glob("*.log")]
+        logs += [path.read_text(errors="replace") for path in (tmp_path / "cluster").rglob("std*")]
+        assert len(logs) > 6 and not any(KEY_PASSWORD in each or "PRIVATE KEY" in each for each in logs)

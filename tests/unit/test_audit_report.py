@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from timers.config.settings import Settings
-from timers.spark.audit import report
+from timers.spark.audit import charts, report
 from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, OPEN, Reason
 from timers.spark.audit.outcomes import Moment
@@ -89,6 +89,7 @@ def test_a_page_without_faults_has_the_title_clean() -> None:
     html = report.page(findings(), SETTINGS)
     page = Page(html)
     assert page.open == [] and page.seen["svg"] == 3 and page.seen["script"] == 0
+    check_colours(html)
     assert (
         "<title>Timer audit: Clean: none of 97 requests is lost, duplicated, early, altered or otherwise faulty</title>"
         in html
@@ -152,12 +153,29 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
     assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
 
 
+def test_an_audit_without_a_known_time_is_undecided() -> None:
+    """What is lost by the earliest clock is lost."""
+    unknown, lost = findings(), findings(lost=[offender("a")])
+    for each in (unknown, lost):
+        each.moment = Moment(DUE * 1000, 5, doubt="no two clocks agree: broker 1 shows noon")
+    assert [unknown.verdict, lost.verdict] == ["undecided", "faulty"]
+    assert report.summary(unknown).endswith("none is faulty, but the time is not known")
+    assert "the time is not known: no two clocks agree: broker 1 shows noon" in list(report.lines(unknown))
+    assert "broker 1 shows noon" in Page(report.page(unknown, SETTINGS)).text
+    assert report.as_json(unknown)["undecided"]["time"] == unknown.moment.doubt
+    assert report.as_json(findings())["undecided"]["time"] == ""
+
+
 @pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
 def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
     """Drawing gives no warning, and the page chooses the colour of each text."""
     found = findings()
     found.ahead = [Due(DUE + 3600 * hour, 1 + hour, 100) for hour in range(hours + 1)]
-    drawn = "".join(re.findall(r"<svg.*?</svg>", report.page(found, SETTINGS), re.DOTALL))
+    check_colours(charts.ahead_chart(found.ahead, found.ahead_span_s))
+
+
+def check_colours(html: str) -> None:
+    drawn = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
     assert "fill: currentColor" in drawn
     assert all("fill:" in style for style in re.findall(r'<text style="([^"]*)"', drawn))
 

@@ -11,6 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from timers.config.settings import Settings
 from timers.console import history
 from timers.console.history import History
+from timers.console.letter_box import FoundLetters
 from timers.dead_letters.newest import LetterPage
 from timers.errors import TimersError
 from timers.kafka import records
@@ -66,6 +67,7 @@ class SimTopics:
         self.now_s = self.record_s = 0.0
         self.read_from: dict[str, list[int]] = {}
         self.open_consumers = 0
+        self.unknown: dict[tuple[str, int], str] = {}
 
     def add(self, topic: str, partition: int, *messages: SimMessage) -> None:
         log = self.partitions_of.setdefault(topic, [[] for _ in range(PARTITIONS)])[partition]
@@ -97,7 +99,7 @@ class SimTopics:
         self.open_consumers -= 1
 
     def read(
-        self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float
+        self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float, **_: Any
     ) -> Iterator[SimMessage]:
         self.read_from.setdefault(topic, []).append(partition)
         for message in self.partitions_of[topic][partition][start:end]:
@@ -113,17 +115,24 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
         kafka.open_consumers += 1
         return kafka
 
-    monkeypatch.setattr(history, "TopicOffsets", lambda *_: kafka)
+    monkeypatch.setattr(history, "TopicOffsets", lambda *_, **__: kafka)
     monkeypatch.setattr(history, "reader", opened)
     monkeypatch.setattr(records, "read", kafka.read)
     monkeypatch.setattr(history, "monotonic", lambda: kafka.now_s)
-    monkeypatch.setattr(history, "read_page", lambda *_: (LetterPage([], {}), {}))
     return kafka
+
+
+class NoLetters:
+    """A topic without dead letters."""
+
+    def read_page(self, *_: object) -> FoundLetters:
+        return FoundLetters(LetterPage([], {}), {}, frozenset(), {})
 
 
 def history_of(id: str, timer: dict[str, Any] | None) -> History:
     names = {"TIMERS_ID_TOPIC": IDS, "TIMERS_VERDICT_TOPIC": VERDICTS, "TIMERS_BROKERS": "nowhere:1"}
-    return history.read(Settings.load(names), id, timer)
+    letters: Any = NoLetters()
+    return history.read(Settings.load(names), letters, id, timer)
 
 
 def request(id: str, target: str, at_ms: int) -> SimMessage:

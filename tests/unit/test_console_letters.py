@@ -9,8 +9,10 @@ import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
+from timers.console.letter_box import FoundLetters
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
+from timers.dead_letters.newest import LetterPage
 from timers.errors import PublishError, TimersError
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
@@ -93,6 +95,52 @@ async def test_named_ones_are_retried_at_once_and_a_filter_takes_two_requests(cl
         wrong_bodies.append({"names": ["0/1"], "topic": "orders"})
         for body in wrong_bodies:
             assert (await retry(client, **body))[0] == 400, body
+
+
+async def test_a_retry_of_many_goes_on_with_the_confirmation_of_its_last_step(cluster: SimCluster) -> None:
+    cluster.retry_step = 2
+    async with console(cluster) as client:
+        _, answer = await retry(client, topic="orders")
+        cluster.dead_letters.append(letter(5, "topic-unknown", "orders"))  # after the look
+        steps = []
+        while answer["confirm"] is not None:
+            _, answer = await retry(client, topic="orders", confirm=answer["confirm"])
+            steps.append((answer["published"], answer["more"]))
+            assert "rest" not in answer
+    assert steps == [(0, True), (2, True), (1, False)]
+    assert cluster.retried == [f"{TOPIC}/0/{offset}" for offset in (2, 3, 4)]
+
+
+async def test_an_answer_says_for_which_letters_a_retry_is_not_known(cluster: SimCluster) -> None:
+    cluster.unsure = {f"{TOPIC}/0/3"}
+    async with console(cluster) as client:
+        _, answer = await answer_of(client, "GET", "/v1/dead-letters")
+        assert [each["position"] for each in answer["dead_letters"] if not each["retry_known"]] == [f"{TOPIC}/0/3"]
+        assert (await answer_of(client, "GET", "/v1/dead-letter?name=0/3"))[1]["retry_known"] is False
+
+
+async def test_an_answer_names_partitions_without_a_leader(cluster: SimCluster) -> None:
+    cluster.missing = {f"{TOPIC}/1": "its leader does not answer"}
+    named = [{"partition": f"{TOPIC}/1", "reason": "its leader does not answer"}]
+    async with console(cluster) as client:
+        assert (await answer_of(client, "GET", "/v1/dead-letters"))[1]["missing"] == named
+        assert (await retry(client, topic="orders"))[1]["missing"] == named
+        status, answer = await answer_of(client, "GET", "/v1/dead-letter?name=timer-request/1/999")
+        assert (status, answer["code"]) == (503, "brokers-unreachable"), "it may be in that partition"
+        page = await (await client.get("/dead-letters", headers={"Accept": "text/html"})).text()
+        assert "This answer is not complete" in page
+
+
+async def test_a_letter_that_could_not_be_looked_for_in_time_is_not_called_missing(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ended(*_: object) -> FoundLetters:
+        return FoundLetters(LetterPage([], {0: 4}), {}, frozenset(), {})
+
+    monkeypatch.setattr(cluster, "letters", ended)
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "GET", "/v1/dead-letter?name=timer-request/1/103")
+        assert (status, answer["code"]) == (503, "busy") and "by its position" in answer["detail"]
 
 
 async def test_a_confirmation_to_retry_does_not_cancel_timers(cluster: SimCluster) -> None:

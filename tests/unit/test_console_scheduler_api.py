@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
 from timers.console import scheduler_api
 from timers.console.cluster import WorkerAnswer
+from timers.wire import query as wire
 
 SETTINGS = {
     "TIMERS_CONSOLE_SCHEDULER_API": "1",
@@ -55,6 +57,43 @@ async def test_the_scheduler_answers_as_it_did(cluster: SimCluster) -> None:
         start = '{"epoch":1893456000,"id":"vid1-online","target-key":"key0","target-topic":'
         assert start in text, "Go writes the keys of a map in order"
         assert ONE in (await answer_of(client, "GET", "/schedules"))[1]
+
+
+class Retrying(SimCluster):
+    """A cluster whose worker says that the second of each id is over: all timers wait for a retry."""
+
+    async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
+        answer = await super().ask(path, parameters)
+        for timer in answer.body["timers"] if path == wire.FIND_PATH else ():
+            timer["state"] = wire.FIRED
+        return answer
+
+
+@pytest.fixture
+def retrying() -> SimCluster:
+    cluster = Retrying()
+    for id in ("vid1", "vid10"):
+        cluster.timers[id] = TimerRequest("online-videos", "k", b"video", 1893456000, id=id)
+        cluster.sources[id] = "schedules/0/1"
+    return cluster
+
+
+async def test_a_schedule_that_waits_for_a_retry_is_found_by_its_id(retrying: SimCluster) -> None:
+    async with console(retrying, **SETTINGS) as client:
+        status, found = await answer_of(client, "GET", "/api/scheduler/app/schedule/vid1")
+        assert (status, [each["schedule"]["id"] for each in found]) == (200, ["vid1"])
+        async with client.get("/api/scheduler/app/schedule/vid") as response:
+            assert response.status == 404
+
+
+async def test_a_schedule_that_could_not_be_looked_for_in_time_is_not_called_missing(
+    retrying: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_api, "MAX_READING_S", -1.0)
+    monkeypatch.setattr(wire, "MAX_LIMIT", 1)
+    async with console(retrying, **SETTINGS) as client:
+        status, answer = await answer_of(client, "GET", "/api/scheduler/app/schedule/vid")
+        assert (status, answer["code"]) == (503, "busy")
 
 
 async def ids(client: Any, query: str, kind: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, basic
 from timers.config.settings import Settings
-from timers.console import fleet, following, kafka_cluster, threads
+from timers.console import fleet, following, kafka_cluster, server, threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.threads import Threads
+from timers.dead_letters.letter_log import LetterLog, Span
 from timers.errors import QueryError, TimersError
-from timers.kafka import connection
+from timers.kafka import connection, records
 from timers.kafka.aiokafka_internals import group_access
 
 SETTINGS = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
@@ -85,6 +87,94 @@ async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: py
         monkeypatch.setattr(threads, "MAX_WAIT_S", DEADLINE_S)
         assert await pool.run(str, 7) == "7"
         await pool.close()
+
+
+async def test_a_call_that_looks_frees_its_thread_when_its_request_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_thread_of_asyncio() as go_on:
+        pool = Threads("test", 1)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            while not go_on.wait(0.001):
+                threads.check()
+
+        first, second = asyncio.create_task(pool.run(read)), asyncio.create_task(pool.run(str, 7))
+        await begun.wait()
+        first.cancel()
+        assert await second == "7", "it got the only thread"
+        threads.check()  # in no thread of a pool
+        await pool.run(threads.check)  # the next call in the thread has its own client
+        await pool.close()
+
+
+async def test_reading_dead_letters_ends_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two records, and while a leader does not answer."""
+
+    class Gone(Exception):
+        pass
+
+    def check() -> None:
+        raise Gone
+
+    def read(*_: Any, while_waiting: Any, **__: Any) -> Any:
+        while_waiting()
+        yield from ()
+
+    log: Any = LetterLog.__new__(LetterLog)
+    log._check, log._shows_progress, log._consumer = check, False, None
+    monkeypatch.setattr(log, "_read", lambda *_: iter([SimpleNamespace(offset=lambda: 0)]))
+    with pytest.raises(Gone):
+        list(log._messages("t", [Span(0, 0, 9)], ""))
+    monkeypatch.undo()
+    monkeypatch.setattr(records, "read", read)
+    with pytest.raises(Gone):
+        list(log._read(None, "t", Span(0, 0, 9)))
+
+
+@pytest.mark.parametrize("path", ["/v1/dead-letters", "/dead-letters"])
+async def test_an_answer_is_given_up_when_its_client_has_gone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page gives it up itself, when it is shown without this part."""
+    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    asked, given_up = asyncio.Event(), asyncio.Event()
+
+    class Slow(SimCluster):
+        async def letters(self, *_: Any) -> Any:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+    async with console(Slow()) as client, asyncio.timeout(DEADLINE_S):
+        request = asyncio.create_task(client.get(path, headers={"Accept": "text/html"}))
+        await asked.wait()
+        if path.startswith("/v1"):
+            request.cancel()
+        await given_up.wait()
+
+
+async def test_a_change_goes_on_when_its_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    asked, go_on, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Slow(SimCluster):
+        async def schedule(self, *_: Any) -> str:
+            asked.set()
+            await go_on.wait()
+            changed.set()
+            return "t/0/1"
+
+    async with console(Slow()) as client, asyncio.timeout(DEADLINE_S):
+        body = {"topic": "t", "value": "", "delay": 1}
+        request = asyncio.create_task(client.post("/v1/timers", json=body))
+        await asked.wait()
+        request.cancel()
+        await asyncio.wait({request})
+        await asyncio.sleep(0.05)  # longer than a look takes
+        go_on.set()
+        await changed.wait()
 
 
 async def test_a_coordinator_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

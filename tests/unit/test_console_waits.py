@@ -18,6 +18,7 @@ from timers.client import by_id
 from timers.client.config import Connection
 from timers.config.settings import Settings
 from timers.console import kafka_cluster
+from timers.console.cluster import WorkerAnswer
 from timers.console.kafka_cluster import KafkaCluster
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
@@ -81,6 +82,31 @@ async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytes
     with pytest.raises(QueryError, match="no worker answers"):
         await cluster.ask(wire.FIND_PATH, {"id": "a"})
     await cluster.close()
+
+
+async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real pauses, by a clock of the test."""
+    now_s, asked_at = 0.0, []
+    missing = {"timers": [], "missing": [{"partition": "t/1", "reason": "no worker owns it"}]}
+
+    async def ask(*_: Any) -> WorkerAnswer:
+        asked_at.append(now_s)
+        return WorkerAnswer(503, missing)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.undo()
+    monkeypatch.setattr(kafka_cluster, "monotonic", lambda: now_s)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    cluster = cluster_at(1)
+    monkeypatch.setattr(cluster, "_ask_once", ask)
+    assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, missing)
+    await cluster.close()
+    assert len(asked_at) <= 10
+    assert asked_at[1] == kafka_cluster.AGAIN_S, "a worker that starts is seen soon"
+    assert kafka_cluster.ANSWER_S - asked_at[-1] <= 2 * kafka_cluster.MIN_ATTEMPT_S, "and one that starts late"
 
 
 async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(
@@ -184,6 +210,76 @@ def test_offsets_wait_for_their_leader(
     else:
         with pytest.raises(TimersError, match="no broker answers"):
             offsets.ends(["t"])
+
+
+class SimLeaders:
+    """The partitions of one topic, of which some have no leader."""
+
+    def __init__(self, away: dict[int, Exception]) -> None:
+        self.away = away
+        self.asked: list[list[int]] = []
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[TopicPartition, Future[Any]]:
+        self.asked.append([each.partition for each in wanted])
+        found: dict[TopicPartition, Future[Any]] = {each: Future() for each in wanted}
+        for each, future in found.items():
+            if each.partition in self.away:
+                future.set_exception(self.away[each.partition])
+            else:
+                future.set_result(SimpleNamespace(offset=5 + each.partition))
+        return found
+
+
+def offsets_of(
+    away: dict[int, Exception], monkeypatch: pytest.MonkeyPatch, *, skips_leaderless: bool
+) -> tuple[TopicOffsets, SimLeaders]:
+    leaders = SimLeaders(away)
+    clock = iter(range(1000))
+    found = SimpleNamespace(topics={"t": SimpleNamespace(partitions=dict.fromkeys(range(3)))}, brokers={1: None})
+    monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: leaders)
+    monkeypatch.setattr(topic_offsets, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(topic_offsets, "sleep", lambda _: None)
+    monkeypatch.setattr(connection, "metadata", lambda *_: found)
+    settings = Settings.load({"TIMERS_BROKERS": "b:1"})
+    return TopicOffsets(settings, skips_leaderless=skips_leaderless), leaders
+
+
+@pytest.mark.parametrize("error", [NOT_LEADER, AWAY], ids=["no leader", "silent"])
+def test_a_partition_without_a_leader_does_not_hide_the_others(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets, leaders = offsets_of({1: error}, monkeypatch, skips_leaderless=True)
+    assert offsets.ends(["t"]) == {"t": {0: 5, 2: 7}}
+    assert [*offsets.unknown] == [("t", 1)]
+    assert leaders.asked[0] == [0, 1, 2] and leaders.asked[-1] == [1], "only what is not known is asked for again"
+    asked = len(leaders.asked)
+    assert offsets.starts(["t"]) == {"t": {0: 5, 2: 7}}
+    assert leaders.asked[asked:] == [[0, 2]], "it is waited for once"
+
+
+def test_who_needs_all_partitions_learns_which_have_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, _ = offsets_of({1: AWAY, 2: NOT_LEADER}, monkeypatch, skips_leaderless=False)
+    with pytest.raises(TimersError, match="the leader of t/1, t/2 does not answer"):
+        offsets.ends(["t"])
+
+
+def test_brokers_that_do_not_answer_are_no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are waited for until the end, because one may be starting again."""
+    offsets, leaders = offsets_of(dict.fromkeys(range(3), AWAY), monkeypatch, skips_leaderless=True)
+    with pytest.raises(TimersError, match="no broker answers"):
+        offsets.ends(["t"])
+    tries = len(leaders.asked)
+    leaders.away = {0: AWAY}
+    assert offsets.ends(["t"]) == {"t": {1: 6, 2: 7}}
+    assert len(leaders.asked) - tries < tries
+
+
+def test_a_topic_whose_only_leader_is_away_is_skipped_if_brokers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, leaders = offsets_of({}, monkeypatch, skips_leaderless=True)
+    assert len(offsets.ends(["t"])["t"]) == 3
+    leaders.away = dict.fromkeys(range(3), NOT_LEADER)
+    assert offsets.starts(["t"]) == {"t": {}}
+    assert len(offsets.unknown) == 3
 
 
 async def test_requests_are_read_when_their_leader_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

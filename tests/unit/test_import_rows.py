@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
+from timers.config.settings import Settings
+from timers.core.levels import CONDITIONS
+from timers.core.limits import Limits
 from timers.spark import rows
 from timers.spark.arrow import record_batch
+from timers.testing import SimClock, SimLog, SimWorker
 from timers.wire import future
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.topics import ID_REQUEST
 
 DUE = 1_893_456_000
 LIMIT = 1000
@@ -129,3 +134,30 @@ def test_entries_fit_the_table() -> None:
     for values in zip(good, bad, strict=True):
         assert len(values) == 2
     assert record_batch([good, bad], rows._ARROW).num_rows == 2
+
+
+def test_a_row_that_is_sent_again_fires_once() -> None:
+    """Spark repeats the task of a lost executor: the timers of past rows have fired by then."""
+    settings, limits = (
+        Settings(id_topic=ID_REQUEST),
+        Limits(chunk_timers=100, chunk_bytes=10**6, max_request_bytes=LIMIT),
+    )
+    log = SimLog(SimClock(DUE + 100), partitions=1)
+    worker = SimWorker("worker", log, settings, limits)
+    worker.first_level = CONDITIONS
+    worker.start()
+    worker.assign([(ID_REQUEST, 0)])
+
+    def second(number: int) -> None:
+        log.clock.now_ms = (DUE + number) * 1000
+        log.append(settings.oscillator_topic, b"%d" % (DUE + number), b"1", partition=0)
+        worker.poll_ticks()
+        worker.settle((ID_REQUEST, 0))
+
+    second(100)
+    sent = {b"past": entry(), b"soon": entry(due=str(DUE + 105))}
+    for number in (101, 110, 120):
+        for id, (_, _, value, headers, _, _) in sent.items():
+            log.append(ID_REQUEST, id, value, headers, partition=0)
+        second(number)
+    assert [record.value for record in log.committed if record.topic == "orders"] == [b"body", b"body"]

@@ -11,7 +11,9 @@ import pytest
 from timers.config.settings import Settings
 from timers.core.timer import Rejected
 from timers.dead_letters import retrying
+from timers.dead_letters.letter_log import Span
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, QueueTopics
+from timers.dead_letters.marks import Marks
 from timers.dead_letters.retrying import decide
 from timers.kafka.known_topics import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS
@@ -204,13 +206,8 @@ def test_workers_know_a_new_topic_before_its_timers_are_published_again(
     happened: list[Any] = []
 
     class Log:
-        def spans(self, letter_filter: LetterFilter) -> None: ...
-
-        def marks(self) -> dict[Any, Mark]:
-            return {}
-
-        def read(self, letter_filter: LetterFilter, spans: Any) -> list[Letter]:
-            return [letter(code=code)]
+        def scan(self, letter_filter: LetterFilter, spans: Any) -> list[tuple[int, int, Letter]]:
+            return [(0, 5, letter(code=code))]
 
         def original(self, one: Letter) -> RequestRecord | None:
             return one.request
@@ -224,7 +221,7 @@ def test_workers_know_a_new_topic_before_its_timers_are_published_again(
     monkeypatch.setattr(retrying, "monotonic", lambda: 100.0)
     log: Any = Log()
     retrier: Any = Retrier()
-    retry = retrying.Retry(Settings(), log, LetterFilter(), force=False)
+    retry = retrying.Retry(Settings(), log, LetterFilter(), [Span(0, 0, 6)], Marks(), 0.0, force=False)
     assert [source for _, source in retry.publish(retrier)] == ["timer-request/0/99"]
     assert happened == [*([retrying.NEW_TOPIC_S] if waits else []), "published"]
     assert retrying.NEW_TOPIC_S > UNKNOWN_FOR_S

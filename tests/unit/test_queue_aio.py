@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.harness.queue_state import JOBS, SimClock, SimGuards, guarded, opened, receive
 from timers.errors import LeaseLostError
-from timers.queue import AsyncMessage
-from timers.queue.aio import _handle
+from timers.queue import AsyncMessage, AsyncQueue, aio
+from timers.queue.aio import MAX_THREADS, _handle
 
 
 class SlowGuards(SimGuards):
@@ -71,6 +72,80 @@ async def test_many_calls_that_wait_leave_the_threads_of_the_event_loop_to_the_p
     guards.may_answer.set()
     await asyncio.gather(*answers)
     assert guards.calls == 50 * ["cancel"]
+
+
+async def test_a_thousand_calls_that_wait_share_some_threads() -> None:
+    guards = SlowGuards()
+    state = opened(1000, guards=guards)
+    messages = receive(state, 1000, AsyncMessage)
+    state.guard([JOBS])
+    while (plan := state.settler.plan()) is not None:
+        state.settler.succeed(plan)
+    state.settler.revoke([JOBS])
+    threads = threading.active_count()
+    answers = [cast(AsyncMessage, message).ack() for message in messages]
+    for _ in range(3):  # the calls begin
+        await asyncio.sleep(0)
+    assert threading.active_count() - threads == MAX_THREADS
+    cast("asyncio.Task[None]", answers[-1]).cancel()
+    guards.may_answer.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*answers[:-1])
+        while len(guards.calls) < 1000:
+            await asyncio.sleep(0.01)
+    assert guards.calls == 1000 * ["cancel"], "also the one whose task was cancelled before it began"
+
+
+class BlockedQueue:
+    """A queue without messages: calls wait until it is closed, but a settle does not wait for receives."""
+
+    def __init__(self, topic: str) -> None:
+        self.closing = self.stopping = False
+        self.deliveries = SimpleNamespace()
+        self.is_closed = threading.Event()
+        self.receives = 0
+        self.settles = 0
+
+    def receive(self, limit: int, wait_s: float) -> list[Any]:
+        self.receives += 1
+        assert self.is_closed.wait(60)
+        return []
+
+    def settle(self) -> None:
+        self.settles += 1
+
+    def send(self, value: Any) -> str:
+        assert self.is_closed.wait(60)
+        return "jobs/0/1"
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def close(self) -> None:
+        self.closing = True
+        self.is_closed.set()
+
+
+@pytest.mark.parametrize("call", ["receive", "send"])
+async def test_a_queue_settles_and_closes_while_a_thousand_calls_wait(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "Queue", BlockedQueue)
+    queue = AsyncQueue("jobs")
+    source: Any = queue.queue
+    threads = threading.active_count()
+    waiting = [asyncio.create_task(queue.receive(1, 60) if call == "receive" else queue.send(b"")) for _ in range(1000)]
+    await asyncio.sleep(0)
+    assert threading.active_count() - threads == MAX_THREADS
+    async with asyncio.timeout(30):
+        if call == "receive":
+            await queue.settle()
+            assert source.settles == 1 and not source.is_closed.is_set()
+        waiting[-1].cancel()
+        await asyncio.wait(waiting[-1:])
+        await queue.close()
+        await asyncio.gather(*waiting[:-1])
+    assert source.receives == (999 if call == "receive" else 0), "a receive that was cancelled did not begin"
 
 
 async def test_a_call_that_waits_and_is_cancelled_goes_on_in_its_thread() -> None:

@@ -14,13 +14,6 @@ from timers.queue.settling import Partition, Plan
 from timers.queue.transactions import Outcome
 
 
-@pytest.fixture
-def queue() -> Iterator[Opened]:
-    opened = Opened()
-    yield opened
-    opened.close()
-
-
 def test_an_output_that_may_not_be_written_does_not_hold_up_others(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     denied, rejected, *_ = queue.receive(MESSAGES)

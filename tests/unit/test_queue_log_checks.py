@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.harness.queue_thread import JOBS, MESSAGES, Opened
@@ -15,13 +13,6 @@ from timers.errors import QueueError
 def copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit writes copies and checks the logs. Use it before a queue: its first commit sets the next time."""
     monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
-
-
-@pytest.fixture
-def queue() -> Iterator[Opened]:
-    opened = Opened()
-    yield opened
-    opened.close()
 
 
 def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.harness.queue_thread import JOBS, MESSAGES, OTHER, Opened
 from tests.harness.waiting import wait_until
-
-
-@pytest.fixture
-def queue() -> Iterator[Opened]:
-    opened = Opened()
-    yield opened
-    opened.close()
 
 
 def test_partitions_are_not_paused_while_receivers_take_messages(

@@ -65,13 +65,15 @@ def topic_of(record: Any) -> str:
 
 def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:
     asked = cast(WriteAccess, access or SimAccess())
-    return Places(cast(AnsweringLeaders, leaders), asked, topic_of, LEDGER, {REQUESTS, LETTERS})
+    return Places(cast(AnsweringLeaders, leaders), asked, topic_of, LEDGER, {REQUESTS, LETTERS}, "ids")
 
 
 ALL_ANSWER = {LEDGER: [True], REQUESTS: [True], LETTERS: [True], RESULTS: [True], "ids": [True]}
 
 
-def test_outputs_and_guards_that_may_not_be_written_are_refused_before_a_transaction_begins() -> None:
+def test_outputs_and_guards_that_may_not_be_written_are_refused_before_a_transaction_begins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     chosen = places(SimLeaders(**ALL_ANSWER), SimAccess(RESULTS, "ids"))
     refused = [job(output(b"key")), job(output(None, "other"), output(None)), job(GUARDING)]
     others = [job(LATER), job(LETTER), job(output(None, "other"))]
@@ -79,6 +81,8 @@ def test_outputs_and_guards_that_may_not_be_written_are_refused_before_a_transac
     assert chosen.denied([*refused, *others]) == refused
     assert not chosen.are_complete
     assert [chosen.has_place(each) for each in others] == [True] * 3
+    assert "topic 'ids': there are no guards" in caplog.text
+    assert f"topic '{RESULTS}': messages with outputs for it become dead letters" in caplog.text
 
 
 def test_a_retry_that_may_not_be_written_waits_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +92,7 @@ def test_a_retry_that_may_not_be_written_waits_and_is_said_once(caplog: pytest.L
         chosen.ask_leaders([job(LATER)])
     assert chosen.denied([job(LATER)]) == []
     assert not chosen.has_place(job(LATER)) and chosen.has_place(job(LETTER))
-    assert caplog.text.count("lacks the ACL Write on topic 'requests'") == 1
+    assert caplog.text.count("lacks the ACL Write on topic 'requests': retries and dead letters for it wait") == 1
     access.denied = frozenset({LEDGER})
     with pytest.raises(KafkaException, match="lacks the ACL Write on topic 'ledger'"):
         chosen.ask_leaders([job(LETTER)])
@@ -121,10 +125,10 @@ def test_a_missing_topic_of_an_output_is_tried_and_one_of_the_engine_is_waited_f
 
 
 def test_without_the_leader_of_the_copies_no_transaction_begins() -> None:
-    leaders = SimLeaders(ledger=[True], requests=[True], letters=[True])
+    leaders = SimLeaders(ledger=[True], requests=[True], letters=[True], ids=[True])
     chosen = places(leaders)
     chosen.ask_leaders([job(output(None))])
-    assert leaders.asked == [{LEDGER, REQUESTS, LETTERS, RESULTS}]
+    assert leaders.asked == [{LEDGER, REQUESTS, LETTERS, RESULTS, "ids"}]
     assert chosen.are_complete
     leaders.answer = {**leaders.answer, LEDGER: [False]}
     with pytest.raises(KafkaException, match="does not answer"):

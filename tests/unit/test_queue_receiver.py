@@ -22,13 +22,6 @@ from timers.queue.starts import NOTHING
 
 
 @pytest.fixture
-def queue() -> Iterator[Opened]:
-    opened = Opened()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def impatient() -> Iterator[Opened]:
     """A queue with a short lease."""
     opened = Opened(lease_s=1.0)

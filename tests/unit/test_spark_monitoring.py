@@ -50,23 +50,34 @@ def test_a_job_is_ready_after_its_first_micro_batch_and_while_others_follow() ->
 
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
     clock = Clock()
-    monitor = Monitor("hold", 10, clock)
+    monitor = Monitor("engine", 10, clock)
+    monitor.needs_ticks()
     with served(monitor, 0, "127.0.0.1") as port:
+        clock.now_s += 1
+        monitor.ticked(5000)
+        clock.now_s += 2
+        monitor.ticked(5000)
         monitor.ended(7, 2.0, 100)
         monitor.ended(3, 1.5, 90)
         clock.now_s += 4
         status, page = get(port, "/metrics?x=1")
     assert status == 200 and "process_resident_memory_bytes" in page
-    values = {entry.name: f'\n{entry.name}{{spark_job="hold"}} ' for entry in METRICS}
+    values = {entry.name: f'\n{entry.name}{{spark_job="engine"}} ' for entry in METRICS}
     found = {name: float(page.partition(start)[2].split("\n")[0]) for name, start in values.items()}
     assert found == {
         "timers_spark_micro_batches_total": 2,
         "timers_spark_rows_total": 10,
         "timers_spark_micro_batch_seconds": 1.5,
         "timers_spark_idle_seconds": 4,
+        "timers_spark_tick_age_seconds": 6,
         "timers_spark_behind_records": 90,
         "timers_spark_ready": 1,
     }
+
+
+def test_a_job_that_needs_no_ticks_shows_no_age_of_a_tick() -> None:
+    with served(Monitor("hold", 10), 0, "127.0.0.1") as port:
+        assert "timers_spark_tick_age_seconds{" not in get(port, "/metrics")[1]
 
 
 def test_a_port_in_use_is_one_sentence() -> None:

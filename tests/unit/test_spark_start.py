@@ -59,8 +59,14 @@ class Storage:
     def listStatus(self, path: JavaPath) -> list[Status]:
         return [Status(child) for child in Path(path.name).iterdir()]
 
+    def createNewFile(self, path: JavaPath) -> bool:
+        is_new = not self.exists(path)
+        Path(path.name).parent.mkdir(parents=True, exist_ok=True)
+        Path(path.name).touch()
+        return is_new
+
     def delete(self, path: JavaPath, recursively: bool) -> None:
-        assert recursively
+        assert recursively or Path(path.name).is_file()
         if Path(path.name).is_dir():
             shutil.rmtree(path.name)
         else:
@@ -89,7 +95,7 @@ SPARK: Any = SimpleNamespace(
     ),
     conf=SimpleNamespace(set=lambda *_: None),
 )
-CLUSTER: Any = SimpleNamespace(partitions={TOPIC: 1}, topic_ids={})
+CLUSTER: Any = SimpleNamespace(cluster_id="cluster-1", partitions={TOPIC: 1}, topic_ids={})
 
 
 class Log:
@@ -133,9 +139,17 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes a plan over a given log."""
     monkeypatch.setattr(start, "POLL_S", 0.0)
 
-    def make(log: Log, directory: Path = tmp_path, buckets: int | None = 2, *, anew: bool = False) -> Any:
+    def make(
+        log: Log,
+        directory: Path = tmp_path,
+        buckets: int | None = 2,
+        *,
+        anew: bool = False,
+        settings: Settings = SETTINGS,
+        cluster: Any = CLUSTER,
+    ) -> Any:
         monkeypatch.setattr(start, "ProgressLog", lambda *_: log)
-        return start.plan(SPARK, SETTINGS, CLUSTER, 7, str(directory), buckets, 2, 1000, anew=anew)
+        return start.plan(SPARK, settings, cluster, 7, str(directory), buckets, 2, 1000, anew=anew)
 
     return make
 
@@ -299,3 +313,31 @@ def test_the_engine_ends_when_workers_have_taken_over(monkeypatch: pytest.Monkey
     coordinator(monkeypatch, 2)
     with pytest.raises(TimersError, match=r"^2 workers of TIMERS_APP_ID='timers' have taken over$"):
         start.check_no_workers(SETTINGS)
+
+
+def test_a_checkpoint_of_another_app_is_refused_and_kept(plan: Any, tmp_path: Path) -> None:
+    plan(Log())
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    plan(Log(progress=READ_BEFORE))  # as after kill -9
+    other = SimpleNamespace(cluster_id="cluster-2", partitions={TOPIC: 1}, topic_ids={})
+    for options in ({"settings": Settings(id_topic="", app_id="other")}, {"cluster": other}):
+        with pytest.raises(SettingsError, match="is of TIMERS_APP_ID='timers' on the Kafka cluster 'cluster-1', and"):
+            plan(Log(progress=READ_BEFORE), anew=True, **options)
+    assert used.exists() and plan(Log(progress=READ_BEFORE)).checkpoint == str(used)
+    (tmp_path / "owner-timers@cluster-1").unlink()
+    plan(Log(progress=READ_BEFORE), cluster=other)
+
+
+def test_of_two_apps_that_claim_a_checkpoint_at_once_none_uses_it(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Storage.createNewFile
+
+    def create_beside(self: Storage, path: JavaPath) -> bool:
+        (tmp_path / "owner-other@cluster-1").touch()
+        return create(self, path)
+
+    monkeypatch.setattr(Storage, "createNewFile", create_beside)
+    with pytest.raises(SettingsError, match="is of TIMERS_APP_ID='other'"):
+        plan(Log())
+    assert [path.name for path in tmp_path.iterdir()] == ["owner-other@cluster-1"]

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -162,16 +162,17 @@ def test_all_stores_share_one_memory_limit(tmp_path: Path) -> None:
     memory = RocksMemory(16 * MIB)
     stores = [RocksStore.open(tmp_path / str(number), "cluster=c", memory) for number in range(24)]
     peak = 0
-    for due_s in range(32):  # 96 MiB, more than the limit
+    for due_s in range(12):  # 36 MiB, more than the limit
         for store in stores:
             store.write({due_s: [row(due_s, os.urandom(128 * 1024))]}, due_s + 1)
         peak = max(peak, memory.cache.get_usage())
         give_up = monotonic() + 60
         while memory.cache.get_usage() > 16 * MIB:  # data counts until it is flushed
             assert monotonic() < give_up, f"{memory.cache.get_usage()} bytes are held"
+            sleep(0.002)  # RocksDB's threads need the core
     assert peak > 4 * MIB
     for store in stores:
-        assert sum(len(rows) for _, rows in store.scan(NEVER, 100)) == 32
+        assert sum(len(rows) for _, rows in store.scan(NEVER, 100)) == 12
         store.close()
     assert memory.cache.get_usage() <= 16 * MIB
 

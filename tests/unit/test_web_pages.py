@@ -297,13 +297,14 @@ async def test_one_or_all_that_match_are_retried_after_a_confirmation() -> None:
 async def test_queues_are_shown_and_lead_to_their_dead_letters() -> None:
     cluster = cluster_with("order-1")
     part = PartitionStats("jobs", 0, 5, 12, 7, 0)
-    cluster.queue_stats["jobs"] = QueueStats("jobs", "jobs", 7, 3, False, None, 75.0, 0, (part,))
+    cluster.queue_stats["jobs"] = QueueStats("jobs", "jobs", 7, 3, False, None, 75.0, 0, (part,), ("jobs/1",))
     cluster.queues_missing["old"] = "its metadata is <newer>"
     async with console(cluster, **IDS) as client:
         text = await text_of(client, "/queues")
         assert "nothing works on it" in text and "1 min 15 s" in text and "its metadata is &lt;newer&gt;" in text
         text = await text_of(client, "/queue?name=jobs")
         assert "jobs/0" in text and "/dead-letters?queue=jobs" in text
+        assert "did not answer" in text and "<code>jobs/1</code>" in text
         assert "No dead letter matches" in await text_of(client, "/dead-letters?queue=jobs")
         await text_of(client, "/queue?name=none", 404)
         assert "there is no queue" in unescape(await text_of(client, "/dead-letters?queue=none", 404))

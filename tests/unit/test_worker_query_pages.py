@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from timers.config.settings import Settings
 from timers.core.index import NoIndex
@@ -20,9 +22,11 @@ from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire.query import CountQuery, Query
+from timers.worker.consumer.group import Member
 from timers.worker.queries.answers import Answer
 from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
 from timers.worker.queries.partition_sources import LocalSource
+from timers.worker.queries.remote_partitions import RemoteSource
 from timers.worker.queries.turns import START as WINDOW_START
 from timers.worker.queries.turns import Turns
 
@@ -60,7 +64,7 @@ class SimQueries:
         return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
     async def count(self, query: CountQuery, arrived: float, *, forwarded: bool) -> Answer:
-        return await self.page(Query(after=query.after), arrived, forwarded=forwarded)
+        return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
         return await self._answer("look-up")
@@ -76,8 +80,8 @@ class Pages:
         self._handlers: dict[str, Callable[..., Any]] = {}
         pages.register(lambda path: lambda handler: self._handlers.setdefault(path, handler))
 
-    def ask(self, path: str, *, forwarded: bool = False, **query: str) -> asyncio.Task[Reply]:
-        headers = {wire.FORWARDED: "1"} if forwarded else {}
+    def ask(self, path: str, *, forwarded: str = "", **query: str) -> asyncio.Task[Reply]:
+        headers = {wire.FORWARDED: forwarded} if forwarded else {}
         request = SimpleNamespace(headers=headers, query=query, raw_path=path)
         return asyncio.create_task(self._handlers[path](Web(), request))
 
@@ -98,9 +102,9 @@ async def test_more_questions_than_may_wait_are_refused_at_once() -> None:
 async def test_first_pages_and_look_ups_do_not_wait_for_long_pages() -> None:
     pages = Pages()
     long = [pages.ask(wire.LIST_PATH, cursor=NEXT) for _ in range(MAX_CONCURRENT)]
-    long += [pages.ask(wire.LIST_PATH, forwarded=True, cursor=NEXT) for _ in range(MAX_CONCURRENT)]
+    long += [pages.ask(wire.LIST_PATH, forwarded="1", cursor=NEXT) for _ in range(MAX_CONCURRENT)]
     quick = [pages.ask(wire.LIST_PATH), pages.ask(wire.FIND_PATH, id="a"), pages.ask(wire.COUNT_PATH, by="60")]
-    quick += [pages.ask(wire.LIST_PATH, forwarded=True)]
+    quick += [pages.ask(wire.LIST_PATH, forwarded="1")]
     await asyncio.sleep(0.01)
     assert pages.queries.running == {
         "long": MAX_CONCURRENT,
@@ -111,6 +115,38 @@ async def test_first_pages_and_look_ups_do_not_wait_for_long_pages() -> None:
     }
     pages.queries.go.set()
     assert {each.status for each in await asyncio.gather(*long, *quick)} == {200, 404}
+
+
+class Owner:
+    """A worker's HTTP port, over the pages above: it answers the questions of another worker."""
+
+    def __init__(self) -> None:
+        self.pages = Pages()
+        self.pages.queries.go.set()
+        app = web.Application()
+        for path in (wire.LIST_PATH, wire.COUNT_PATH):
+            app.router.add_get(path, self._answer)
+        self.server = TestServer(app)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        reply = await self.pages.ask(request.path, forwarded=request.headers[wire.FORWARDED], **request.query)
+        return web.json_response(reply.body, status=reply.status)
+
+
+@pytest.mark.parametrize(("limit", "kind"), [(100, "quick"), (1000, "long")])
+async def test_a_first_page_stays_quick_on_the_worker_that_it_is_forwarded_to(limit: int, kind: str) -> None:
+    """Also where it goes on at a place: a later read of the page, or the next partition of counts."""
+    owner = Owner()
+    async with owner.server, ClientSession() as session:
+        member = Member("w2", str(owner.server.make_url("")).rstrip("/"))
+        remote = RemoteSource(session, lambda _: {}, member, {("requests", 0)})
+        await remote.page(Query(limit=limit), (5, "requests", 0, 7), 10)
+        assert owner.pages.queries.running == {f"forwarded {kind}": 1}
+        if kind == "quick":
+            await remote.count(CountQuery(60), ("requests", 0), (5, 7))
+            assert owner.pages.queries.running == {"forwarded quick": 2}
+        await remote.count(CountQuery(60, after=(1, "requests", 0, 0)), ("requests", 0), (5, 7))
+        assert owner.pages.queries.running["forwarded long"] == (1 if kind == "quick" else 2)
 
 
 class SimRunner:

@@ -16,10 +16,12 @@ from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
 from timers.config.settings import Settings
 from timers.counted import counted
+from timers.errors import TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RECEIVER_CODES
 
 if TYPE_CHECKING:
+    from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.letters import Letter, LetterFilter
     from timers.wire.dead_letter import Mark
 
@@ -125,20 +127,27 @@ def show_letters(
     """
     from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
     from timers.dead_letters.letters import COLUMNS, WIDTHS, Letter
+    from timers.dead_letters.marks import Marks
 
     columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
-        marks = log.marks()
+        marks = log.read_marks(Marks())
         counts: Counter[str] = Counter()
         letters = _counted(log.read(letter_filter, spans), counts)
         shown = _newest(letters, limit) if limit else letters
-        marked = ((letter, marks.get(letter.mark_key)) for letter in shown)
+        marked = ((letter, marks.of(letter)) for letter in shown)
         output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in marked))
+    _say_missing(log)
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
     click.echo(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}", err=True)
+
+
+def _say_missing(log: LetterLog) -> None:
+    for partition, why in log.missing.items():
+        click.echo(f"{partition} was not read: {why}", err=True)
 
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
@@ -170,6 +179,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
     """
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.letters import LetterFilter
+    from timers.dead_letters.marks import Marks
     from timers.dead_letters.retrying import not_found_error
 
     settings = load_settings()
@@ -177,12 +187,13 @@ def show(name: str, as_hex: bool, output: Output) -> None:
     with LetterLog(settings) as log:
         letter_filter = LetterFilter(names=names)
         spans = log.spans(letter_filter)
-        marks = log.marks()
+        marks = log.read_marks(Marks())
         found = False
         for letter in log.read(letter_filter, spans):
             found = True
-            mark = marks.get(letter.mark_key)
+            mark = marks.of(letter)
             output.show(letter.fields(mark, with_request=True), *letter.text(mark, as_hex=as_hex))
+        _say_missing(log)
     if not found:
         raise not_found_error(names, settings)
 
@@ -265,14 +276,21 @@ def publish_again(
         click.exceptions.Exit: the user was asked, and said no.
     """
     from timers.dead_letters.letter_log import LetterLog
+    from timers.dead_letters.marks import Marks
     from timers.dead_letters.retrier import Retrier
     from timers.dead_letters.retrying import Retry
 
     # First: this stops any other retry, so that all its marks are read below.
     retrier = None if dry_run else Retrier(settings)
     with LetterLog(settings) as log:
-        plan = Retry(settings, log, letter_filter, force=force)
-        preview = plan.preview(time.time())
+        spans = log.spans(letter_filter)
+        _say_missing(log)
+        marks = log.read_marks(Marks())
+        if not marks.is_whole:
+            why = "whose leader does not answer. It says which requests were published again before: try again later"
+            raise TimersError(f"nothing was published: topic {settings.retried_topic!r} has a partition {why}")
+        plan = Retry(settings, log, letter_filter, spans, marks, time.time(), force=force)
+        preview = plan.preview()
         # A message that is put back on its queue is always overdue.
         says_overdue = words is REQUESTS and preview.overdue
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if says_overdue else ""

@@ -95,8 +95,8 @@ class Declarations(ConsoleDeclarations):
     )
     security_protocol: str = setting(
         variables.one_of(*security.PROTOCOLS),
-        "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. SASL "
-        "sends a user name and a password.",
+        "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. With "
+        "SASL the client logs in with a user name and a password.",
         default="PLAINTEXT",
     )
     sasl_mechanism: str = setting(

@@ -101,7 +101,7 @@ class Access:
         """Refuse a request for another host: a page of another site may have its own name point to this machine."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or _hostname(hosts[0]) not in self._names:
-            shown, names = ", ".join(hosts)[:100], " or ".join(sorted(self._names))
+            shown, names = ", ".join(hosts)[:100], " or ".join(sorted(filter(None, self._names)))
             raise Problem(
                 "misdirected",
                 f"this console is not {shown!r}: it answers to {names}. If it has another name, set TIMERS_CONSOLE_URL",

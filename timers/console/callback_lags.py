@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from timers.client.fired import CallbackRecord
 from timers.config.settings import Settings
 from timers.console.problems import Problem
+from timers.console.threads import check
 from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
@@ -46,18 +47,23 @@ def read(settings: Settings, topic: str, limit: int) -> CallbackLags:
         TimersError: it cannot be read.
     """
     end_s = monotonic() + MAX_READING_S
-    offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+    offsets = TopicOffsets(settings, connection.TIMEOUT_S, skips_leaderless=True)
     if topic not in offsets.existing([topic]):
         raise Problem("not-found", f"topic {topic!r} does not exist")
     starts, ends = offsets.starts([topic])[topic], offsets.ends([topic])[topic]
     reports = connection.ErrorReports(settings)
     consumer = reader({**connection.librdkafka(settings), "error_cb": reports, "enable.partition.eof": True})
     found: list[CallbackRecord] = []
-    whole = True
+    whole = not offsets.unknown
     try:
         for partition, end in sorted(ends.items()):
-            first = max(starts.get(partition, 0), end - max(1, limit // len(ends)))
-            for message in records.read(consumer, topic, partition, first, end, timeout_s=MAX_READING_S):
+            if partition not in starts:
+                continue
+            first = max(starts[partition], end - max(1, limit // len(ends)))
+            for message in records.read(
+                consumer, topic, partition, first, end, timeout_s=MAX_READING_S, while_waiting=check
+            ):
+                check()
                 record = CallbackRecord.of(message)
                 if record.due_s is not None and record.timestamp_ms < END_MS:
                     found.append(_small(record))

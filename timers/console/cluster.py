@@ -9,11 +9,10 @@ from timers.client.fired import CallbackRecord
 from timers.client.request import TimerRequest
 from timers.console.callback_lags import CallbackLags
 from timers.console.history import History
-from timers.console.letter_box import Marks, RetryResult
+from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.queue_reading import FoundQueues
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
-from timers.dead_letters.newest import LetterPage
 from timers.queue.inspection import QueueStats
 from timers.wire.verdict import VerdictMessage
 
@@ -87,13 +86,19 @@ class Cluster(Protocol):
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
         """Status and body of a page of the worker at ``url``."""
 
-    async def letters(
-        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-    ) -> tuple[LetterPage, Marks]:
-        """A page of dead letters, the newest first, and which of them were retried."""
+    async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        """A page of dead letters, the newest first, and which of them were retried.
 
-    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-        """Publish the requests of dead letters again, or say what that would do."""
+        Args:
+            ends: of the page before.
+        """
+
+    async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        """Publish the requests of dead letters again, or say what that would do.
+
+        Args:
+            ranges: ``rest`` of the step before.
+        """
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         """What the topics say about a timer that a worker has described, or with None about an id that none knows."""

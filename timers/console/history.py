@@ -16,7 +16,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console.letter_box import read_page
+from timers.console.letter_box import LetterBox
+from timers.console.threads import check
 from timers.dead_letters.letters import LetterFilter
 from timers.errors import TimersError
 from timers.kafka import connection, records
@@ -51,7 +52,7 @@ class History(NamedTuple):
     """Where the versions that were read call back."""
 
 
-def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
+def read(settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] | None) -> History:
     """The history of a timer.
 
     Args:
@@ -61,7 +62,7 @@ def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
     Raises:
         TimersError: no broker answers; or no worker knows the timer, and its requests cannot be read.
     """
-    history = _Reading(settings, id, timer)
+    history = _Reading(settings, letters, id, timer)
     history.read_requests()
     if history.has_requests or timer is not None:
         for step in (history.read_verdicts, history.read_letters, history.read_firing):
@@ -73,10 +74,11 @@ def read(settings: Settings, id: str, timer: dict[str, Any] | None) -> History:
 
 
 class _Reading:
-    def __init__(self, settings: Settings, id: str, timer: dict[str, Any] | None) -> None:
+    def __init__(self, settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] | None) -> None:
         self._settings = settings
+        self._letters = letters
         self._id = id.encode(errors="surrogateescape")
-        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S, skips_leaderless=True)
         self._reports = connection.ErrorReports(settings)
         # Of the latest version. A worker does not remember all of it after the firing.
         self._source: str | None = timer["source"] if timer else None
@@ -157,17 +159,21 @@ class _Reading:
     def read_letters(self) -> None:
         """The dead letters of these requests, and whether they were retried."""
         try:
-            page, marks = read_page(self._settings, LetterFilter(names=frozenset(self._sources)), 100, None)
+            found = self._letters.read_page(LetterFilter(names=frozenset(self._sources)), 100, None)
         except TimersError as error:
             self._miss(self._settings.dead_letter_topic, str(error))
             return
-        for letter in page.letters:
-            mark = marks.get(letter.mark_key)
+        for letter in found.page.letters:
+            mark = found.marks.get(letter.mark_key)
             about = {"source": letter.decoded.source, "code": letter.decoded.code}
             retried = {"retried_as": mark.timer_id} if mark else {}
             self._add(letter.timestamp_ms, "dead-letter", **about, **retried)
-        if page.ends:
+        for partition, why in found.missing.items():
+            self._miss(self._settings.dead_letter_topic, f"{partition}: {why}")
+        if found.page.ends:
             self._miss(self._settings.dead_letter_topic, "it has more dead letters than could be read in time")
+        if found.unsure:
+            self._miss(self._settings.retried_topic, "it has more marks of retries than could be read in time")
 
     def read_firing(self) -> None:
         """The callback of the latest version, in the hour after its due second."""
@@ -224,7 +230,10 @@ class _Reading:
         consumer = reader(properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
         try:
             starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
-            if not ends:
+            away = [number for name, number in self._offsets.unknown if name == topic]
+            for partition in away:
+                self._fail(topic, TimersError(f"the leader of partition {partition} does not answer"))
+            if not ends and not away:
                 self._miss(topic, "it does not exist")
             for partition, first in (dict.fromkeys(ends) if firsts is None else firsts).items():
                 if enough():
@@ -234,7 +243,10 @@ class _Reading:
                 newest = max(start, to - MAX_RECORDS if first is None else first)
                 if first is None and newest > start:
                     self._miss(topic, f"only the newest {MAX_RECORDS:,} records of partition {partition} were read")
-                for message in records.read(consumer, topic, partition, newest, to, timeout_s=MAX_READING_S):
+                for message in records.read(
+                    consumer, topic, partition, newest, to, timeout_s=MAX_READING_S, while_waiting=check
+                ):
+                    check()
                     kind, timestamp_ms = message.timestamp()
                     if until_ms is not None and kind == TIMESTAMP_LOG_APPEND_TIME and timestamp_ms > until_ms:
                         break

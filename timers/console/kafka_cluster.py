@@ -18,18 +18,17 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import callback_lags, fleet, history, letter_box, queue_reading
+from timers.console import callback_lags, fleet, history, queue_reading
 from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
 from timers.console.history import History
-from timers.console.letter_box import Marks, RetryResult
+from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.threads import Threads
 from timers.core.ports import Lost
 from timers.dead_letters.letters import LetterFilter, QueueTopics
-from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
@@ -48,7 +47,11 @@ ANSWER_S = 12.0
 """Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
 
 AGAIN_S = 0.2
-"""Time between two questions to a worker that is starting, or that misses the partitions of one that is."""
+"""Time between two questions to a worker that is starting, or that misses the partitions of one that is. It doubles
+after each: such a question makes the worker ask its group and the other workers."""
+
+MAX_AGAIN_S = 2.0
+"""Longest such time, so that ten questions are asked at most."""
 
 MIN_ATTEMPT_S = 1.0
 """A question is not repeated when less time is left: a worker that has to ask others needs it."""
@@ -56,7 +59,7 @@ MIN_ATTEMPT_S = 1.0
 MAX_READERS = 4
 """Readers of dead letters, histories, lags and queues at a time. Each has a consumer and a thread.
 
-A page that did not wait for its answer asks again, and both readers run until they end.
+If the page or the client that asked does not wait any longer, the reader ends at its next record.
 """
 
 MAX_FINDERS = 2
@@ -86,6 +89,7 @@ class KafkaCluster:
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
+        self._letters = LetterBox(settings)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -153,7 +157,7 @@ class KafkaCluster:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
-        end_s = monotonic() + ANSWER_S
+        end_s, pause_s = monotonic() + ANSWER_S, AGAIN_S
         partial: WorkerAnswer | None = None
         while True:
             left_s = end_s - monotonic()
@@ -167,7 +171,9 @@ class KafkaCluster:
                     raise
             if partial is not None and end_s - monotonic() < MIN_ATTEMPT_S:
                 return partial  # it names the partitions that do not answer
-            await asyncio.sleep(AGAIN_S)
+            # The last question comes when there is just time for an answer.
+            await asyncio.sleep(max(AGAIN_S, min(pause_s, end_s - MIN_ATTEMPT_S - monotonic())))
+            pause_s = min(2 * pause_s, MAX_AGAIN_S)
 
     async def _ask_once(self, path: str, parameters: Mapping[str, str], timeout_s: float) -> WorkerAnswer:
         url = URL(f"{self._settings.query_url}{path}").with_query(parameters)
@@ -204,17 +210,15 @@ class KafkaCluster:
 
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
-    async def letters(
-        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-    ) -> tuple[LetterPage, Marks]:
-        return await self._reading.run(letter_box.read_page, self._settings, letter_filter, limit, ends)
+    async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        return await self._reading.run(self._letters.read_page, letter_filter, limit, ends)
 
-    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
+    async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
         threads = self._reading if only_look else self._retrying
-        return await threads.run(letter_box.retry, self._settings, letter_filter, only_look=only_look)
+        return await threads.run(self._letters.retry, letter_filter, ranges, only_look=only_look)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
-        return await self._reading.run(history.read, self._settings, id, timer)
+        return await self._reading.run(history.read, self._settings, self._letters, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
         record = (await self._requests.read([source])).get(source)

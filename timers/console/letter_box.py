@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.dead_letters.letter_log import LetterLog
+from timers.console.problems import Problem
+from timers.console.threads import check
+from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.marks import Marks
 from timers.dead_letters.newest import LetterPage, newest
 from timers.dead_letters.retrier import Retrier
 from timers.dead_letters.retrying import Retry
+from timers.errors import TimersError
 from timers.kafka.connection import TIMEOUT_S
 from timers.wire.dead_letter import Mark
 
@@ -20,53 +25,132 @@ MAX_READING_S = 5.0
 MAX_RETRYING_S = 10.0
 """A page, or a retry of many, ends after this time; the next one goes on from there."""
 
+MIN_MARKS_S = 1.0
+"""Time for the marks of a page, however long the page took."""
+
 _SHOWN = 100
 
-Marks: TypeAlias = dict[tuple[str, str], Mark]
-"""Name of a dead letter -> its newest mark."""
+MAX_MARKS = 100_000
+"""Newest marks of retries that are kept, in some 40 MB at most."""
+
+Ranges: TypeAlias = Mapping[int, tuple[int, int]]
+"""Partition -> the first offset to read, and the end."""
+
+
+class FoundLetters(NamedTuple):
+    """A page of dead letters, the newest first."""
+
+    page: LetterPage
+    marks: Mapping[tuple[str, str], Mark]
+    """:attr:`Letter.mark_key` -> its mark, for those of them that were retried."""
+    unsure: frozenset[str]
+    """Positions of those that may have been retried: their marks are not read yet, or not kept."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
 
 
 class RetryResult(NamedTuple):
     """What a retry did, or would do."""
 
     requests: int
-    """Requests that it would publish."""
+    """Requests that it found to publish."""
     overdue: int
     """Those of them that fire at once."""
     left_out: dict[str, int]
     """Reason -> letters that are not retried."""
     published: int
     more: bool
-    """Whether it ended early: send it again."""
+    """Whether it ended early."""
     retried: list[dict[str, Any]]
     """The first hundred that were published."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
+    rest: Ranges
+    """What the next step must read: after a look all of it, else what this step has not read."""
 
 
-def read_page(
-    settings: Settings, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
-) -> tuple[LetterPage, Marks]:
-    """A page of dead letters, the newest first, and which of them were retried."""
-    end_s = monotonic() + MAX_READING_S
-    with LetterLog(settings, shows_progress=False, timeout_s=TIMEOUT_S) as log:
-        return newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s), log.marks()
+class LetterBox:
+    """The dead letters of an app, for the threads of a console. Keeps the marks of retries that it has read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._marks = Marks(MAX_MARKS)
+        self._lock = threading.Lock()
+
+    def read_page(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        """A page of dead letters, and which of them were retried."""
+        end_s = monotonic() + MAX_READING_S
+        with self._log(check) as log:
+            page = newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s)
+            try:
+                marks, are_whole = self._read_marks(log, max(end_s, monotonic() + MIN_MARKS_S))
+            except TimersError:  # the letters are known
+                marks, are_whole = self._marks, False
+        found = {letter.mark_key: mark for letter in page.letters if (mark := marks.of(letter)) is not None}
+        unmarked = [letter for letter in page.letters if letter.mark_key not in found]
+        unsure = [letter.position for letter in unmarked if not are_whole or marks.may_be_forgotten(letter)]
+        return FoundLetters(page, found, frozenset(unsure), log.missing)
+
+    def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        """Publish the requests of dead letters again, or say what that would do.
+
+        Args:
+            ranges: ``rest`` of the step before; None: all that there is. Named letters are retried in one step, all or
+                none.
+        """
+        end_s = monotonic() + MAX_RETRYING_S
+        # First: this stops any other retry, so that all its marks are read below.
+        retrier = None if only_look else Retrier(self._settings)
+        # A retry that has begun goes to the end of its step, even if its client is gone.
+        with self._log(check if only_look else lambda: None) as log:
+            marks, are_whole = self._read_marks(log, end_s)
+            if not are_whole:
+                why = "the marks of earlier retries are not all read yet: send the request again, reading goes on"
+                raise Problem("busy", why, {"Retry-After": "1"})
+            spans = log.spans(letter_filter)
+            if ranges is not None:
+                spans = [_within(span, *ranges[span.partition]) for span in spans if span.partition in ranges]
+            named = bool(letter_filter.names)
+            plan = Retry(
+                self._settings,
+                log,
+                letter_filter,
+                spans,
+                marks,
+                Clock().now_s(),
+                force=False,
+                is_over=lambda: not named and monotonic() > end_s,
+            )
+            if retrier is None or named:
+                plan.preview()
+            rest = spans
+            more = bool(plan.rest)
+            published = 0
+            retried: list[dict[str, Any]] = []
+            if retrier is not None:
+                for letter, source in plan.publish(retrier):
+                    published += 1
+                    if len(retried) < _SHOWN:
+                        retried.append({"position": letter.position, "retried_as": source})
+                rest, more = plan.rest, bool(plan.rest)
+        left = {span.partition: (span.start, span.end) for span in rest}
+        seen = plan.seen
+        counts = seen.requests, seen.overdue, dict(seen.left_out), published
+        return RetryResult(*counts, more, retried, log.missing, left)
+
+    def _log(self, check: Callable[[], None]) -> LetterLog:
+        return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S, check=check)
+
+    def _read_marks(self, log: LetterLog, end_s: float) -> tuple[Marks, bool]:
+        """The marks, and whether all that there are were read, which may take several requests."""
+        if not self._lock.acquire(timeout=max(0.0, end_s - monotonic())):
+            return self._marks, False
+        try:
+            self._marks = log.read_marks(self._marks, lambda: monotonic() > end_s)
+            return self._marks, self._marks.is_whole
+        finally:
+            self._lock.release()
 
 
-def retry(settings: Settings, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-    """Publish the requests of dead letters again, or say what that would do."""
-    end_s = monotonic() + MAX_RETRYING_S
-    # First: this stops any other retry, so that all its marks are read below.
-    retrier = None if only_look else Retrier(settings)
-    with LetterLog(settings, shows_progress=False, timeout_s=TIMEOUT_S) as log:
-        plan = Retry(settings, log, letter_filter, force=False)
-        preview = plan.preview(Clock().now_s())
-        published = 0
-        retried: list[dict[str, Any]] = []
-        if retrier is not None:
-            for letter, source in plan.publish(retrier):
-                published += 1
-                if len(retried) < _SHOWN:
-                    retried.append({"position": letter.position, "retried_as": source})
-                if monotonic() > end_s:
-                    break
-    more = retrier is not None and published < preview.requests
-    return RetryResult(preview.requests, preview.overdue, dict(preview.left_out), published, more, retried)
+def _within(span: Span, start: int, end: int) -> Span:
+    return span._replace(start=max(span.start, start), end=min(span.end, end))

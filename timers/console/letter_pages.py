@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from timers.console.call import Call, Handler, Reply
+from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.errors import PublishError, QueueError, TimersError
 from timers.wire import topics
-from timers.wire.dead_letter import Mark
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
 
@@ -31,23 +32,23 @@ async def list_letters(call: Call) -> Reply:
     ends = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
     letter_filter = await _filter(call, selection)
     try:
-        page, marks = await call.console.cluster.letters(
+        found = await call.console.cluster.letters(
             letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
         )
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
+    page = found.page
     visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
     following = call.console.signer.sign(purpose, call.user, page.ends, now_s + CURSOR_S) if page.ends else None
-    shown = [_shown(letter, marks.get(letter.mark_key)) for letter in visible]
-    return Reply({"dead_letters": shown, "next": following})
+    shown = [_shown(letter, found) for letter in visible]
+    return Reply({"dead_letters": shown, "next": following, "missing": _missing(found.missing)})
 
 
 async def get_letter(call: Call) -> Reply:
     """``GET /v1/dead-letter``"""
     check_values(call, call.parameters["value"])
-    letters, marks = await _named(call, [call.parameters["name"]])
-    (letter, *_) = letters
-    return Reply(_shown(letter, marks.get(letter.mark_key), with_request=call.parameters["value"]))
+    (letter, *_), found = await _named(call, [call.parameters["name"]])
+    return Reply(_shown(letter, found, with_request=call.parameters["value"]))
 
 
 async def retry_letters(call: Call) -> Reply:
@@ -56,36 +57,41 @@ async def retry_letters(call: Call) -> Reply:
     names, confirm, only_look = body.pop("names", None), body.pop("confirm", None), body.pop("dry_run", False)
     if (names is None) == (not body):
         raise Problem("parameter-invalid", f"say which: names, or at least one of {', '.join(_SELECTION)}")
-    purpose = f"confirmation to retry {sorted(body.items())}"
+    purpose = f"confirmation to retry dead letters {sorted(body.items())}"
     now_s = call.console.now_s()
+    ranges: Ranges | None = None
     if names is not None:
-        letter_filter = LetterFilter(names=_full_names(call, names))
-        await _named(call, names)  # those that the user may see
+        letters, _ = await _named(call, names)  # those that the user may see
+        letter_filter = LetterFilter(names=frozenset(letter.position for letter in letters))
     else:
         letter_filter = await _filter(call, body)
         if call.user.topics is not None and letter_filter.topic is None and letter_filter.queue is None:
             raise Problem("topic-forbidden", "name one of your topics")
     if confirm is not None:
-        call.console.signer.open(purpose, call.user, confirm, now_s)
-    elif names is None or only_look:
-        preview = await _carry_out(call, letter_filter, only_look=True)
-        token = call.console.signer.sign(purpose, call.user, None, now_s + CONFIRM_S)
-        return Reply({**preview, "confirm": None if names else token})
-    return Reply({**await _carry_out(call, letter_filter, only_look=only_look), "confirm": None})
+        content = call.console.signer.open(purpose, call.user, confirm, now_s)
+        ranges = {int(partition): (start, end) for partition, (start, end) in content.items()}
+    elif names is None:
+        only_look = True
+    result = await _carry_out(call, letter_filter, ranges, only_look=only_look)
+    following = None
+    if names is None and (only_look or result.more):
+        following = call.console.signer.sign(purpose, call.user, result.rest, now_s + CONFIRM_S)
+    shown = {**result._asdict(), "missing": _missing(result.missing), "confirm": following}
+    del shown["rest"]
+    return Reply(shown)
 
 
-async def _carry_out(call: Call, letter_filter: LetterFilter, *, only_look: bool) -> dict[str, Any]:
+async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
     try:
-        result = await call.console.cluster.retry(letter_filter, only_look=only_look)
+        return await call.console.cluster.retry(letter_filter, ranges, only_look=only_look)
     except PublishError as error:
         why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
         raise Problem("unknown", why, outcome="unknown") from None
     except TimersError as error:
         raise Problem("conflict", str(error)) from None
-    return result._asdict()
 
 
-async def _named(call: Call, names: list[str]) -> tuple[list[Letter], dict[tuple[str, str], Mark]]:
+async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:
     """The dead letters with these names.
 
     Raises:
@@ -93,14 +99,22 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], dict[tuple
     """
     full = _full_names(call, names)
     try:
-        page, marks = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
+        found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
-    letters = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
-    found = {name for letter in letters for name in LetterFilter.names_of(letter)}
-    if missing := sorted(full - found):
+    letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]
+    missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
+    if missing and found.missing:
+        why = ", ".join(f"{partition}: {reason}" for partition, reason in sorted(found.missing.items()))
+        raise Problem("brokers-unreachable", f"it is not known whether there is a dead letter {missing[0]!r}: {why}")
+    if missing and found.page.ends:
+        why = (
+            f"it is not known whether there is a dead letter {missing[0]!r}: only the newest ones could be read in time"
+        )
+        raise Problem("busy", f"{why}. Name it by its position, which is found at once")
+    if missing:
         raise Problem("not-found", f"there is no dead letter {missing[0]!r}: retention may have taken it")
-    return letters, marks
+    return letters, found
 
 
 def _full_names(call: Call, names: list[str]) -> frozenset[str]:
@@ -138,7 +152,12 @@ async def _queue(call: Call, name: str) -> QueueTopics:
     return found
 
 
-def _shown(letter: Letter, mark: Mark | None, *, with_request: bool = False) -> dict[str, Any]:
-    fields = letter.fields(mark, with_request=with_request)
+def _missing(found: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"partition": partition, "reason": why} for partition, why in sorted(found.items())]
+
+
+def _shown(letter: Letter, found: FoundLetters, *, with_request: bool = False) -> dict[str, Any]:
+    fields = letter.fields(found.marks.get(letter.mark_key), with_request=with_request)
+    fields["retry_known"] = letter.position not in found.unsure
     # The sentence of a dead letter may repeat a part of the request: never more than its error shows.
     return {**fields, "written_at": letter.written_at, "message": re.sub(r"[\x00-\x1f]", " ", fields["message"])}

@@ -34,7 +34,7 @@ CODES = {
     "topic-forbidden": (403, "this user may not use this topic"),
     "id-forbidden": (403, "this user may not use this id"),
     "values-hidden": (403, "values of callbacks are not shown to this user"),
-    "queries-off": (403, "the workers answer no questions of this console about timers"),
+    "queries-off": (403, "the workers answer no queries of this console about timers"),
     "parameter-invalid": (400, "a parameter is missing, unknown or wrong"),
     "cursor-invalid": (400, "a cursor or a confirmation is wrong, too old, or belongs to another user or filter"),
     "idempotency-key-reused": (422, "the first request with this Idempotency-Key had another body"),

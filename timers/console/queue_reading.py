@@ -6,6 +6,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from timers.config.settings import Settings
+from timers.console.threads import check
 from timers.dead_letters.letters import QueueTopics
 from timers.errors import QueueError
 from timers.queue.inspection import Inspection, QueueStats
@@ -33,6 +34,7 @@ def read_all(settings: Settings) -> FoundQueues:
     inspection = Inspection(settings)
     found, missing = [], {}
     for name in inspection.names():
+        check()
         if monotonic() > end_s:
             missing[name] = "it was not read in time"
             continue

@@ -13,7 +13,7 @@ from typing import Any
 from timers.console import problems
 from timers.console import schemas as s
 
-JSON = "application/json"
+JSON, EVENT_STREAM = "application/json", "text/event-stream"
 
 PUBLIC, READER, OPERATOR = "", "reader", "operator"
 """Roles. An operator may do what a reader may; a public route needs no login."""
@@ -306,7 +306,7 @@ ROUTES: tuple[Route, ...] = (
         "Send the firings of these topics as server-sent events. With `Last-Event-ID`, the stream goes on after this "
         "event without a gap. If a client is too slow, the event `dropped` has the number of those that it misses. "
         "With `per_s`, the event `skipped` has the number and the longest lag of the firings that were not sent.",
-        (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content="text/event-stream"),),
+        (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content=EVENT_STREAM),),
         (
             Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; may be repeated", required=True),
             Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most this number of firings in a second")),
@@ -329,7 +329,7 @@ ROUTES: tuple[Route, ...] = (
         "lateness",
         READER,
         "How late timers fired, since the workers started.",
-        (Answer(200, "by way of firing", "Lateness"),),
+        (Answer(200, "number, p50, p99 and histogram for each way of firing", "Lateness"),),
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
@@ -337,7 +337,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/queues",
         "listQueues",
         READER,
-        "List queues (consumer groups `queue.NAME`) with the messages that are not done. It ends after eight seconds.",
+        "List queues (consumer groups `queue.NAME`) with the messages that are not done. `missing` names the queues "
+        "that were not read within eight seconds.",
         (Answer(200, "the queues, and those that were not read", "QueueList"),),
         problems=("brokers-unreachable", "busy"),
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -210,7 +210,21 @@ async def _timers(call: Call, wanted: Search | None = None) -> list[Timer]:
     Raises:
         Problem: partitions do not answer, so some may be missing.
     """
-    parameters = {"limit": str(wire.MAX_LIMIT), **_with_value(call), **(wanted.range if wanted else {})}
+    found, _ = await _listed(
+        call, wanted.range if wanted else {}, lambda timer: wanted is None or wanted.matches(timer)
+    )
+    return found
+
+
+async def _listed(
+    call: Call, parameters: Mapping[str, str], matches: Callable[[Timer], bool]
+) -> tuple[list[Timer], bool]:
+    """The pending schedules that match, within the limits of a search; and whether all were read.
+
+    Raises:
+        Problem: as :func:`_timers`.
+    """
+    parameters = {"limit": str(wire.MAX_LIMIT), **_with_value(call), **parameters}
     found: list[Timer] = []
     values_bytes = 0
     end_s, following = monotonic() + MAX_READING_S, None
@@ -218,22 +232,31 @@ async def _timers(call: Call, wanted: Search | None = None) -> list[Timer]:
         answer = await ask(call, wire.LIST_PATH, parameters | ({"cursor": following} if following else {}))
         _check_whole(answer)
         for timer in answer.body["timers"]:
-            if _is_schedule(call, timer) and (wanted is None or wanted.matches(timer)):
+            if _is_schedule(call, timer) and matches(timer):
                 values_bytes += len(timer.get("value", ""))
                 if len(found) == MAX_SCHEDULES or values_bytes > MAX_VALUES_BYTES:
-                    return found
+                    return found, False
                 found.append(timer)
         following = answer.body["next"]
         if following is None or monotonic() > end_s:
-            return found
+            return found, following is None
 
 
 async def _with_id(call: Call, id: str) -> list[Timer]:
-    """The pending schedules with an id; two topics may have the same. Raises as :func:`_timers`."""
+    """The pending schedules with an id; two topics may have the same.
+
+    Raises:
+        Problem: as :func:`_timers`, or there are too many timers to look through.
+    """
     answer = await ask(call, wire.FIND_PATH, {"id": id, **_with_value(call)})
     found = [each for each in answer.body["timers"] if each["state"] == wire.PENDING and _is_schedule(call, each)]
-    if not found:
-        _check_whole(answer)
+    if found:
+        return found
+    _check_whole(answer)
+    # One that waits for a retry is in another topic, whose machines have no index of ids.
+    found, whole = await _listed(call, {"prefix": id}, lambda timer: timer["id"] == id)
+    if not found and not whole:
+        raise Problem("busy", f"the timers could not be searched for {id!r} in {MAX_READING_S:g} s: try again later")
     return found
 
 

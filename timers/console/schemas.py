@@ -57,6 +57,9 @@ TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
 ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
 SECOND = integer(0, MAX_DUE_S, "epoch second")
 TIME = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+MAX_CONFIRM = 8000
+"""Characters of a confirmation: it names offsets of each partition."""
+
 DATA = {
     "anyOf": [
         {"type": "string"},
@@ -107,7 +110,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         "required": ["type", "title", "status", "code", "detail"],
     },
-    "NewTimer": _OWN_CHECKS | object_of({**_TIMER_FIELDS, "id": ID}, "topic", "value"),
+    "NewTimer": _OWN_CHECKS
+    | object_of(
+        {**_TIMER_FIELDS, "id": {**ID, "description": "the id that the timer gets; it may be missing"}},
+        "topic",
+        "value",
+    ),
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
     "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}),
     "Accepted": object_of(
@@ -210,13 +218,22 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "value_bytes": nullable({"type": "integer"}),
             "value_sha256": nullable({"type": "string"}),
             "retried_as": nullable(string("source of the new request")),
+            "retry_known": {
+                "type": "boolean",
+                "description": "false: it may have been retried. The console has not read all marks of retries yet, "
+                "or no longer keeps those of this time",
+            },
             "request": {"type": "object", "description": "key, value and headers, if asked for with value=1"},
         },
         "required": ["code", "message", "source", "position"],
     },
     "DeadLetterList": object_of(
-        {"dead_letters": list_of(reference("DeadLetter")), "next": nullable(string("cursor of the next page"))},
-        *("dead_letters", "next"),
+        {
+            "dead_letters": list_of(reference("DeadLetter")),
+            "next": nullable(string("cursor of the next page")),
+            "missing": _MISSING,
+        },
+        *("dead_letters", "next", "missing"),
     ),
     "Retry": object_of(
         {
@@ -227,20 +244,27 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "since": {**SECOND, "description": "all written since this epoch second"},
             "until": {**SECOND, "description": "all written before this epoch second"},
             "dry_run": {"type": "boolean", "description": "only say what would be done"},
-            "confirm": string("`confirm` of the answer to the same request without it", maxLength=2000),
+            "confirm": string("`confirm` of the answer before, to the same filter", maxLength=MAX_CONFIRM),
         }
     ),
     "Retried": object_of(
         {
-            "requests": {"type": "integer", "description": "requests that match and can be published"},
+            "requests": {
+                "type": "integer",
+                "description": "requests that match and can be published, of those that were read",
+            },
             "overdue": {"type": "integer", "description": "those of them that fire at once"},
             "left_out": {"type": "object", "description": "reason -> dead letters that are not retried"},
             "published": {"type": "integer", "description": "requests that were published"},
-            "more": {"type": "boolean", "description": "it ended early: send the request again"},
+            "more": {
+                "type": "boolean",
+                "description": "it ended early: there may be more than it says. To go on, send `confirm`",
+            },
             "retried": list_of({"type": "object"}, description="the first hundred"),
-            "confirm": nullable(string("send it with the same request to publish them")),
+            "missing": _MISSING,
+            "confirm": nullable(string("send it with the same request to publish them, or to go on")),
         },
-        *("requests", "overdue", "left_out", "published", "more", "retried", "confirm"),
+        *("requests", "overdue", "left_out", "published", "more", "retried", "missing", "confirm"),
     ),
     "Workers": object_of(
         {
@@ -279,6 +303,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             },
             "processes": {"type": "integer", "description": "members of its group"},
             "partitions": list_of({"type": "object"}, description="depth, commits, and what may be running of each"),
+            "unread": list_of(
+                {"type": "string"},
+                description="<topic>/<partition> whose leader does not answer: figures are without it",
+            ),
         },
         "required": ["name", "topic", "depth", "oldest_age_s", "processes"],
     },

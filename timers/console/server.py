@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -36,7 +36,7 @@ from timers.console.cluster import Cluster
 from timers.console.metrics import ConsoleMetrics
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.rates import Rates
-from timers.console.routes import BY_NAME, JSON, ROUTES, Route
+from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.signing import Signer
 from timers.console.users import Principal
@@ -58,6 +58,11 @@ _ROOM_BYTES = 256 * 1024
 """For the other fields of a body than the value."""
 
 _READING = ("GET", "HEAD")
+
+_LOOK_S = 0.5
+"""Time between two looks whether the client of a request still waits."""
+
+_CLIENT_GONE = 499
 
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -136,7 +141,8 @@ class Server:
         parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
-        reply = await _carry_out(call, handler)
+        carried_out = _carry_out(call, handler)
+        reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
         return _response(reply) if isinstance(reply, Reply) else reply
 
     async def perform(
@@ -232,6 +238,27 @@ async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse
     if call.route.writes:
         await write_log.record(call)
     return await handler(call)
+
+
+def _may_be_given_up(route: Route) -> bool:
+    """Whether an answer has no effect. A stream looks itself whether its client has gone."""
+    return route.method in _READING and all(each.content != EVENT_STREAM for each in route.answers)
+
+
+async def _while_connected(
+    request: web.Request, answer: Coroutine[Any, Any, Reply | web.StreamResponse]
+) -> Reply | web.StreamResponse:
+    """The answer, which is given up soon after its client has gone: it may hold one of a few readers."""
+    task = asyncio.create_task(answer)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_LOOK_S)
+            if request.transport is None and not task.done():
+                return web.Response(status=_CLIENT_GONE)  # nobody reads it
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    return task.result()
 
 
 def _response(reply: Reply) -> web.Response:

@@ -7,6 +7,7 @@ set and no password checked. So reads of each kind have threads of their own.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -19,6 +20,24 @@ MAX_WAIT_S = 5.0
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+_current = threading.local()
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the result of a call any more."""
+
+
+def check() -> None:
+    """End the call of this thread if nobody waits for it. Calls that may take seconds ask between two steps.
+
+    Raises:
+        AbandonedError: the task that awaited it was cancelled.
+    """
+    gone: threading.Event | None = getattr(_current, "gone", None)
+    if gone is not None and gone.is_set():
+        raise AbandonedError
 
 
 class Threads:
@@ -34,7 +53,8 @@ class Threads:
         self._slots = Slots(count)
 
     async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The result of a call. If the awaiting task is cancelled, the call still runs and still holds its thread.
+        """The result of a call. If the awaiting task is cancelled, the call holds its thread until it ends or asks
+        :func:`check`.
 
         Raises:
             Problem: no thread became free in time.
@@ -47,10 +67,20 @@ class Threads:
             if not running.cancelled():
                 running.exception()  # read here, or asyncio logs the failure of a call whose task was cancelled
 
+        gone = threading.Event()
+
+        def run() -> _T:
+            _current.gone = gone
+            return call(*args, **kwargs)
+
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._executor, lambda: call(*args, **kwargs))
+        running = loop.run_in_executor(self._executor, run)
         running.add_done_callback(give_back)
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
 
     async def close(self) -> None:
         """Wait for the calls that run."""

@@ -267,7 +267,9 @@ async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Time
     missing = answer.body["missing"]
     if not timers and missing:
         raise Problem(
-            "worker-unreachable", f"it is not known whether {id!r} exists: no worker answers", missing=missing
+            "worker-unreachable",
+            f"it is not known yet whether {id!r} exists: partitions that may have it do not answer",
+            missing=missing,
         )
     if not timers:
         raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled, or fired long ago", id=id)

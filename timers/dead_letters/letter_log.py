@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.marks import Marks
 from timers.errors import TimersError
 from timers.kafka import connection, records, topic_offsets
 from timers.kafka.clients import reader
@@ -19,7 +20,6 @@ from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
-from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord
 
 _PROGRESS_AFTER_S = 2.0
@@ -44,15 +44,22 @@ class LetterLog:
     Args:
         shows_progress: whether long readings show a bar on stderr.
         timeout_s: how long leaders may move.
+        check: called while records are read and waited for; raises an error to stop.
 
     Raises:
         TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
 
     def __init__(
-        self, settings: Settings, *, shows_progress: bool = True, timeout_s: float = topic_offsets.TIMEOUT_S
+        self,
+        settings: Settings,
+        *,
+        shows_progress: bool = True,
+        timeout_s: float = topic_offsets.TIMEOUT_S,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._check = check
         self._shows_progress = shows_progress
         self.topic = settings.dead_letter_topic
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
@@ -69,7 +76,7 @@ class LetterLog:
                 f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
                 "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
-        self._offsets = TopicOffsets(settings, timeout_s)
+        self._offsets = TopicOffsets(settings, timeout_s, skips_leaderless=True)
 
     def _reader(self) -> Consumer:
         return reader(self._properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
@@ -84,45 +91,83 @@ class LetterLog:
 
     def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
         """First offsets and last stable offsets by partition; empty if the topic did not exist."""
-        return self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
+        starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
+        return {partition: start for partition, start in starts.items() if partition in ends}, ends
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Partitions with dead letters that :meth:`spans` left out, because their leaders do not answer -> why."""
+        unknown = self._offsets.unknown.items()
+        return {topics.partition_name(*place): why for place, why in unknown if place[0] == self.topic}
+
+    def _check_known(self, topic: str, partition: int, what: str) -> None:
+        if why := self._offsets.unknown.get((topic, partition)):
+            raise TimersError(f"{what} cannot be read, because partition {partition} of {topic!r} is away: {why}")
 
     def _user_error(self, error: KafkaException, topic: str) -> TimersError:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
-        """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets."""
+        """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets.
+
+        Without partitions whose leaders do not answer: see :attr:`missing`.
+
+        Raises:
+            TimersError: a position of the filter is in such a partition.
+        """
         starts, ends = self._bounds(self.topic)
         found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
             asked = [Span(where[1], where[2], where[2] + 1) for where in sorted(set(filter(None, found)))]
+            for partition, offset, _ in asked:
+                self._check_known(self.topic, partition, topics.source(self.topic, partition, offset))
         else:
             if letter_filter.since_s is not None:
                 starts = self._offsets.at_time([self.topic], letter_filter.since_s * 1000)[self.topic]
-            partitions = starts if letter_filter.partition is None else [letter_filter.partition]
+            partitions = list(starts) if letter_filter.partition is None else [letter_filter.partition]
             end = _NO_END if letter_filter.to_offset is None else letter_filter.to_offset
             asked = [Span(partition, letter_filter.from_offset or 0, end) for partition in partitions]
         return [
             Span(partition, max(starts[partition], start), min(ends[partition], end))
             for partition, start, end in asked
-            if partition in ends
+            if partition in starts
         ]
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
         """The dead letters of a filter, partition by partition."""
+        return (letter for _, _, letter in self.scan(letter_filter, spans) if letter is not None)
+
+    def scan(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[tuple[int, int, Letter | None]]:
+        """Partition and offset of each record, and the dead letter in it; None if the filter excludes it."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
             letter = Letter.of(message, self._formats)
-            if letter is not None and letter in letter_filter:
-                yield letter
+            wanted = letter if letter is not None and letter in letter_filter else None
+            yield message.partition(), message.offset(), wanted
 
-    def marks(self) -> dict[tuple[str, str], Mark]:
-        """The newest mark of each retried dead letter, by :attr:`Letter.mark_key`."""
+    def read_marks(self, known: Marks, is_over: Callable[[], bool] = lambda: False) -> Marks:
+        """Read the marks that are not known yet.
+
+        Args:
+            known: those that were read before.
+            is_over: whether reading must end now. It ends after one more mark at the earliest.
+
+        Returns:
+            ``known`` with what was read; other marks if the topic is no longer the one that was read before.
+        """
         topic = self._settings.retried_topic
-        marks = {}
         starts, ends = self._bounds(topic)
-        spans = [Span(partition, starts[partition], end) for partition, end in ends.items()]
+        marks = known if known.is_before(ends) else Marks(known.most)
+        marks.is_whole = False
+        spans = [
+            Span(partition, max(start, marks.next_offset(partition)), ends[partition])
+            for partition, start in starts.items()
+        ]
         for message in self._messages(topic, spans, "reading what was retried"):
             mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
-            marks[mark.letter, mark.source] = mark
+            marks.add(message.partition(), message.offset(), mark, message.timestamp()[1])
+            if is_over():
+                return marks
+        marks.is_whole = all(unknown != topic for unknown, _ in self._offsets.unknown)
         return marks
 
     def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
@@ -143,12 +188,13 @@ class LetterLog:
                 for message in self._read(self._consumer, topic, span):
                     bar.update(message.offset() + 1 - next_offset)
                     next_offset = message.offset() + 1
+                    self._check()
                     yield message
                 bar.update(span.end - next_offset)
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         try:
-            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S)
+            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S, while_waiting=self._check)
         except KafkaException as error:
             raise self._user_error(error, topic) from error
 
@@ -166,7 +212,8 @@ class LetterLog:
             return None
         topic, partition, offset = place
         starts, ends = self._bounds(topic)
-        if partition not in ends or not starts[partition] <= offset < ends[partition]:
+        self._check_known(topic, partition, letter.decoded.source)
+        if partition not in starts or not starts[partition] <= offset < ends[partition]:
             return None
         if self._request_consumer is None:
             self._request_consumer = self._reader()

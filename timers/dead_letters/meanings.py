@@ -73,7 +73,8 @@ MEANINGS = {
         "Request a callback that the topic takes, or change the topic and retry.",
     ),
     "target-failing": Meaning(
-        "The topic took no records in TIMERS_RETRY_ATTEMPTS attempts. The error message has the last error.",
+        "The topic did not take the callback, also not in TIMERS_RETRY_ATTEMPTS retries. The error message has the "
+        "last error.",
         "Repair the target and retry.",
     ),
     "retry-headers-missing": Meaning(

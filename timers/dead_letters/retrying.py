@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import NamedTuple, TypeAlias
 
 from timers.config.settings import Settings
 from timers.core.grouping import groups
-from timers.dead_letters.letter_log import LetterLog
+from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.marks import Marks
 from timers.dead_letters.retrier import Retrier
 from timers.errors import TimersError
 from timers.kafka.known_topics import UNKNOWN_FOR_S
@@ -29,13 +30,19 @@ NEW_TOPIC_S = UNKNOWN_FOR_S + 0.5
 """Seconds after which workers know a topic that was created: so long they remember that it did not exist, and brokers
 learn of it. A timer that fires earlier would become a dead letter again."""
 
+_FORGOTTEN = (
+    "which may have been retried before: `timers dead-letters retry` reads all marks",
+    "it may have been published again before: this process keeps only the newest marks of retries. The command "
+    "`timers dead-letters retry` reads all of them",
+)
+
 LetterAndRequest: TypeAlias = tuple[Letter, RequestRecord]
 """A dead letter and its request."""
 
 
 @dataclass
 class Preview:
-    """The result of :meth:`Retry.preview`."""
+    """The dead letters that a :class:`Retry` has read."""
 
     requests: int = 0
     """Number of requests to publish."""
@@ -46,43 +53,60 @@ class Preview:
 
 
 class Retry:
-    """A retry of the dead letters that match a filter when it is created.
+    """A retry of the dead letters that match a filter.
+
+    Args:
+        spans: the offsets to read, each partition once, or those of named letters.
+        marks: which letters were retried before.
+        now_s: epoch second by which requests are overdue.
+        is_over: whether reading must end now. It ends after one more record at the earliest.
+
+    Attributes:
+        rest: the offsets that :meth:`preview` or :meth:`publish` has not read; empty after the whole of the spans.
+        seen: what it has read.
 
     Raises:
         TimersError: no broker answers, or the topic of dead letters does not exist. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings, log: LetterLog, letter_filter: LetterFilter, *, force: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: LetterLog,
+        letter_filter: LetterFilter,
+        spans: Sequence[Span],
+        marks: Marks,
+        now_s: float,
+        *,
+        force: bool,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._settings = settings
         self._log = log
         self._letter_filter = letter_filter
         self._force = force
-        self._spans = log.spans(letter_filter)
-        self._marks = log.marks()
+        self._spans = spans
+        self._marks = marks
+        self._now_s = now_s
+        self._is_over = is_over
         self._begun = monotonic()
+        self.rest = list(spans)
+        self.seen = Preview()
 
-    def preview(self, now_s: float) -> Preview:
+    def preview(self) -> Preview:
         """Count what :meth:`publish` would publish.
 
         Raises:
             TimersError: a named letter does not exist, or its request cannot be published.
         """
-        preview = Preview()
         missing = set(self._letter_filter.names)
-        for letter in self._log.read(self._letter_filter, self._spans):
+        for letter, decision in self._decisions():
             missing -= self._letter_filter.names_of(letter)
-            decision = self._decide(letter)
-            if decision.request is not None:
-                preview.requests += 1
-                due_s = letter.summary.due_s
-                preview.overdue += due_s is not None and due_s <= now_s
-            elif self._letter_filter.names:
+            if decision.request is None and self._letter_filter.names:
                 raise TimersError(f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}")
-            else:
-                preview.left_out[decision.kind] += 1
         if missing:
             raise not_found_error(missing, self._settings)
-        return preview
+        return self.seen
 
     def publish(self, retrier: Retrier) -> Iterator[tuple[Letter, str]]:
         """Publish the requests in transactions. Yields each letter and its request's new source after the commit."""
@@ -93,13 +117,34 @@ class Retry:
                 yield letter, source
 
     def _letters_to_publish(self) -> Iterator[LetterAndRequest]:
-        for letter in self._log.read(self._letter_filter, self._spans):
-            request = self._decide(letter).request
-            if request is not None:
-                yield letter, request
+        for letter, decision in self._decisions():
+            if decision.request is not None:
+                yield letter, decision.request
+
+    def _decisions(self) -> Iterator[tuple[Letter, Decision]]:
+        """Each letter of the filter, and whether its request is published; counts them."""
+        self.rest, self.seen = list(self._spans), Preview()
+        for partition, offset, letter in self._log.scan(self._letter_filter, self._spans):
+            while self.rest[0].partition != partition:
+                del self.rest[0]
+            self.rest[0] = self.rest[0]._replace(start=offset + 1)
+            if letter is not None:
+                decision = self._decide(letter)
+                if decision.request is None:
+                    self.seen.left_out[decision.kind] += 1
+                else:
+                    self.seen.requests += 1
+                    due_s = letter.summary.due_s
+                    self.seen.overdue += due_s is not None and due_s <= self._now_s
+                yield letter, decision
+            if self._is_over():
+                return
+        self.rest = []
 
     def _decide(self, letter: Letter) -> Decision:
-        mark = self._marks.get(letter.mark_key)
+        mark = self._marks.of(letter)
+        if mark is None and not self._force and self._marks.may_be_forgotten(letter):
+            return Decision(None, *_FORGOTTEN)
         return decide(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force)
 
 

@@ -24,6 +24,7 @@ from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs
+from timers.wire.topics import partition_name
 
 TIMEOUT_S = 30.0
 """How long a leader that moves, or does not answer, is waited for."""
@@ -35,6 +36,11 @@ Offsets = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""
 
 _POLL_S = 0.5
+
+_SKIP_S = 3.0
+"""A leader moves in less time, if its broker was stopped in order."""
+
+_MOST_NAMED = 5
 
 _AWAY = MOVING | UNREACHABLE
 
@@ -70,17 +76,23 @@ class TopicOffsets:
 
     Args:
         timeout_s: how long each method may wait for leaders.
+        skips_leaderless: return what is known: the offsets of partitions whose leaders do not answer within 3 s are
+            left out, if other leaders answer.
 
     Attributes:
         brokers: number of brokers.
+        unknown: (topic, partition) -> why its offsets were left out. They are not asked for again.
 
     Raises:
         TimersError: no broker answers or accepts the login. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S, *, skips_leaderless: bool = False) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
+        self._skips_leaderless = skips_leaderless
+        self._has_listed = False
+        self.unknown: dict[tuple[str, int], str] = {}
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
         try:
@@ -135,19 +147,25 @@ class TopicOffsets:
         """What committed readers can read from ``starts`` on."""
         return remaining(starts, self.starts(starts), self.ends(starts))
 
-    def newest_append_ms(self, topic: str) -> int | None:
-        """When the brokers appended the newest record of a topic; None if it has none, or if producers set its times.
+    def newest_append_ms(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition -> id of its leader, and when it appended the newest record of a topic.
 
-        None also if the topic does not exist, or if this user may not read its configuration.
+        Without partitions that have no record or no leader. Empty if producers set the times of the topic, if it does
+        not exist, or if this user may not read its configuration.
         """
         try:
             config = configs(self._admin, self.existing([topic]), TIMEOUT_S, skip_denied=True).get(topic, {})
+            if config.get("message.timestamp.type") != "LogAppendTime":
+                return {}
+            found = connection.metadata(self._admin, self._reports, self._timeout_s).topics[topic].partitions
         except KafkaException as error:
             raise self._user_error(error) from error
-        if config.get("message.timestamp.type") != "LogAppendTime":
-            return None
         newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
-        return max((int(each.timestamp) for each in newest.values() if each.offset >= 0), default=None)
+        return {
+            partition: (found[partition].leader, int(each.timestamp))
+            for (_, partition), each in newest.items()
+            if each.offset >= 0 and partition in found and found[partition].leader >= 0
+        }
 
     def at_time(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
@@ -172,27 +190,61 @@ class TopicOffsets:
     ) -> Mapping[tuple[str, int], Any]:
         """(topic, partition) -> the offset and the timestamp that a broker lists for each existing partition."""
         wanted = {TopicPartition(topic, p): spec for topic in self.existing(topics) for p in self._partitions[topic]}
+        wanted = {place: spec for place in wanted if (place.topic, place.partition) not in self.unknown}
         listed: dict[tuple[str, int], Any] = {}
-        if not wanted:
-            return listed
-        deadline = monotonic() + self._timeout_s
-        while True:
-            left_s = max(_POLL_S, deadline - monotonic())
+        begun = monotonic()
+        while wanted:
+            waited_s = monotonic() - begun
+            until_s = _SKIP_S if self._skips_leaderless and waited_s < _SKIP_S else self._timeout_s
+            left_s = max(_POLL_S, until_s - waited_s)
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
-            try:
-                for where, future in futures.items():
+            failed = {}
+            for where, future in futures.items():
+                try:
                     found = future.result(left_s + _POLL_S)
                     if found.offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                     listed[where.topic, where.partition] = found
-                return listed
-            except KafkaException as error:
-                if code_of(error) not in _AWAY or monotonic() > deadline:
-                    raise self._user_error(error, where.topic) from error
+                except KafkaException as error:
+                    if code_of(error) not in _AWAY:
+                        raise self._user_error(error, where.topic) from error
+                    failed[where] = error
+            waited_s = monotonic() - begun
+            if failed and (waited_s > self._timeout_s or (waited_s > _SKIP_S and self._may_skip(listed, failed))):
+                self._give_up(failed, is_answered=bool(listed))
+                break
+            wanted = dict.fromkeys(failed, spec)
+            if failed:
                 sleep(_POLL_S)
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
                     connection.metadata(self._admin, self._reports, left_s)
+        self._has_listed = self._has_listed or bool(listed)
+        return listed
+
+    def _may_skip(self, listed: Mapping[tuple[str, int], Any], failed: Mapping[TopicPartition, KafkaException]) -> bool:
+        """Whether the brokers can be reached, so that only some leaders are away. If all are away, a broker may be
+        starting again, which is waited for."""
+        is_moving = any(code_of(error) in MOVING for error in failed.values())
+        return self._skips_leaderless and (bool(listed) or (self._has_listed and is_moving))
+
+    def _give_up(self, failed: Mapping[TopicPartition, KafkaException], *, is_answered: bool) -> None:
+        """Note the partitions without an answer.
+
+        Args:
+            is_answered: whether other partitions have answered, so that the brokers can be reached.
+
+        Raises:
+            TimersError: all partitions are needed, or no broker answers.
+        """
+        away = [where for where, error in failed.items() if code_of(error) in MOVING or is_answered]
+        if not away:
+            where, error = next(iter(failed.items()))
+            raise self._user_error(error, where.topic) from error
+        if not self._skips_leaderless:
+            names = ", ".join(partition_name(where.topic, where.partition) for where in away[:_MOST_NAMED])
+            raise TimersError(f"the leader of {names} does not answer")
+        self.unknown |= {(where.topic, where.partition): "its leader does not answer" for where in failed}
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, dict[int, int]]:
         """Time since which each partition has all records; 0 if its offsets show no deletion.

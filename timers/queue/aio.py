@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, Self, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from timers.errors import LeaseLostError
 from timers.queue.inspection import QueueStats
 from timers.queue.message import Message, finish
 from timers.queue.queue import Queue
 from timers.queue.sending import Sendable
-from timers.queue.threads import call_in_thread
+from timers.queue.threads import BoundedThreads, call_in_thread
 
 _log = logging.getLogger("timers.queue")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Nothing:
@@ -56,13 +60,17 @@ class AsyncMessage(Message):
         return task
 
 
-async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
-    """Make a call that may wait for the brokers, in a thread of its own.
+MAX_THREADS = 64
+"""Calls of a kind that wait at the same time; more wait for these. Calls on messages, receives, and other calls of a
+queue are of different kinds, so none waits for one that takes longer. The threads of the event loop are few: calls that
+wait there would hold up those of the program."""
 
-    The threads of the event loop are few: some calls that wait would hold up those of the program, and of
-    :meth:`AsyncQueue.receive`.
-    """
-    await asyncio.wrap_future(call_in_thread("queue-call", call, *arguments))
+_message_calls = BoundedThreads("queue-call", MAX_THREADS)
+
+
+async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
+    """Make a call on a message that may wait for the brokers. It takes effect, even if this task is cancelled."""
+    await asyncio.shield(asyncio.wrap_future(_message_calls.call(call, *arguments)))
 
 
 _calls: set[asyncio.Task[None]] = set()
@@ -97,6 +105,8 @@ class AsyncQueue:
         self.queue = topic if isinstance(topic, Queue) else Queue(topic, **arguments)
         self.queue.deliveries.kind = AsyncMessage
         self._running: set[asyncio.Task[None]] = set()
+        self._receives = BoundedThreads("queue-receive", MAX_THREADS)
+        self._others = BoundedThreads("queue-other", MAX_THREADS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,19 +116,23 @@ class AsyncQueue:
 
     async def send(self, value: Any, **arguments: Any) -> str:
         """As :meth:`Queue.send`."""
-        return await asyncio.to_thread(self.queue.send, value, **arguments)
+        return await self._call(self.queue.send, value, **arguments)
 
     async def send_many(self, messages: Iterable[Sendable]) -> list[str]:
         """As :meth:`Queue.send_many`."""
-        return await asyncio.to_thread(self.queue.send_many, messages)
+        return await self._call(self.queue.send_many, messages)
 
     async def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[AsyncMessage]:
-        """As :meth:`Queue.receive`. If the task is cancelled, what it would have got is put back."""
-        call = asyncio.ensure_future(asyncio.to_thread(self.queue.receive, limit, wait_s))
+        """As :meth:`Queue.receive`. If the task is cancelled, what it would have got is put back.
+
+        64 calls wait at the same time; the others begin to wait when these have ended.
+        """
+        call = self._receives.call(self.queue.receive, limit, wait_s)
         try:
-            return cast(list[AsyncMessage], await asyncio.shield(call))
+            return cast(list[AsyncMessage], await asyncio.shield(asyncio.wrap_future(call)))
         except asyncio.CancelledError:
-            call.add_done_callback(_put_back)
+            if not call.cancel():  # it has begun
+                call.add_done_callback(_put_back)
             raise
 
     async def messages(self, limit: int = 100) -> AsyncIterator[AsyncMessage]:
@@ -149,20 +163,24 @@ class AsyncQueue:
 
     async def stats(self) -> QueueStats:
         """As :meth:`Queue.stats`."""
-        return await asyncio.to_thread(self.queue.stats)
+        return await self._call(self.queue.stats)
 
     async def settle(self) -> None:
         """As :meth:`Queue.settle`."""
-        await asyncio.to_thread(self.queue.settle)
+        await self._call(self.queue.settle)
 
     async def close(self) -> None:
         """As :meth:`Queue.close`. In a handler it is :meth:`stop`, because a handler cannot wait for itself."""
         self.queue.stop()
         if asyncio.current_task() not in self._running:
-            await asyncio.to_thread(self.queue.close)
+            await asyncio.shield(asyncio.wrap_future(call_in_thread("queue-close", self.queue.close)))
+
+    async def _call(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        """The result of a call that takes effect, even if this task is cancelled."""
+        return await asyncio.shield(asyncio.wrap_future(self._others.call(call, *arguments, **named)))
 
 
-def _put_back(call: asyncio.Future[list[Message]]) -> None:
+def _put_back(call: Future[list[Message]]) -> None:
     if not call.cancelled() and call.exception() is None:
         for message in call.result():
             message.put_back()

@@ -79,6 +79,7 @@ class QueueStats:
         oldest_age_s: seconds since the oldest message that is not done came to its topic, by the clock of this
             machine; None if there is none.
         processes: members of the group.
+        unread: partitions whose leaders do not answer. The other figures are without them.
     """
 
     name: str
@@ -90,6 +91,7 @@ class QueueStats:
     oldest_age_s: float | None
     processes: int
     partitions: tuple[PartitionStats, ...]
+    unread: tuple[str, ...] = ()
 
 
 class Inspection:
@@ -103,7 +105,7 @@ class Inspection:
         self._settings = settings
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
-        self._offsets = TopicOffsets(settings)
+        self._offsets = TopicOffsets(settings, _TIMEOUT_S, skips_leaderless=True)
 
     def names(self) -> list[str]:
         """Return the names of all queues that have a group."""
@@ -148,7 +150,7 @@ class Inspection:
         group = topics.queue_group(name)
         commits, tags = self._commits(group), self._tags(both)
         starts, ends = self._offsets.starts(both), self._offsets.ends(both)
-        places = [(each, number) for each in both for number in sorted(ends[each])]
+        places = [(each, number) for each in both for number in sorted(starts[each].keys() & ends[each].keys())]
         copied = self._copies(group) if any(place not in commits for place in places) else {}
         partitions = tuple(
             partition_stats(
@@ -179,19 +181,23 @@ class Inspection:
             oldest_age_s=None if oldest_ms is None else max(0.0, Clock().now_s() - oldest_ms / 1000),
             processes=self._members(group),
             partitions=partitions,
+            unread=self._unread(both),
         )
 
     def purge(self, name: str, topic: str | None = None) -> None:
         """Mark all messages of a queue as done. Its timers are not cancelled.
 
         Raises:
-            QueueError: the queue has processes, which would deliver the messages that they have read.
+            QueueError: the queue has processes, which would deliver the messages that they have read; or the leader of
+                one of its partitions does not answer.
         """
         topic, both = self._topics(name, topic)
         group = topics.queue_group(name)
         if members := self._members(group):
             raise QueueError(f"the queue {name!r} has running processes ({members}): stop them first, then purge it")
         tags, ends = self._tags(both), self._offsets.ends(both)
+        if unread := self._unread(both):
+            raise QueueError(f"nothing was purged: the leader of {', '.join(unread)} does not answer; try again later")
         commits = {
             (each, number): Commit(end, encode(Saved(end), tags[each]) or "")
             for each in both
@@ -216,6 +222,9 @@ class Inspection:
         if topic not in both:
             raise QueueError(f"topic {topic!r} does not exist at {self._settings.brokers}")
         return topic, both
+
+    def _unread(self, names: list[str]) -> tuple[str, ...]:
+        return tuple(topics.partition_name(*place) for place in sorted(self._offsets.unknown) if place[0] in names)
 
     def _tags(self, names: list[str]) -> dict[str, str]:
         described = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)

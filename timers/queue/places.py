@@ -33,6 +33,7 @@ class Places:
         topic_of: returns the topic of a record.
         ledger_topic: topic of the copies, of which each transaction writes some.
         topics: others that the queue itself writes to.
+        guard_topic: topic of guards; empty if there are none.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Places:
         topic_of: Callable[[Any], str],
         ledger_topic: str,
         topics: set[str],
+        guard_topic: str,
     ) -> None:
         self._leaders = leaders
         self._access = access
         self._topic_of = topic_of
         self._ledger_topic = ledger_topic
-        self._topics = topics | {ledger_topic}
+        self._topics = {*topics, ledger_topic, guard_topic} - {""}
+        self._guard_topic = guard_topic
         self._said: AbstractSet[str] = frozenset()
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
@@ -60,7 +63,7 @@ class Places:
         self._leaders.ask(topics)
         self._access.ask(topics)
         for topic in sorted(self._access.denied - self._said):
-            _log.warning("this process lacks the ACL Write on topic %r: retries and dead letters for it wait", topic)
+            _log.warning("this process lacks the ACL Write on topic %r: %s", topic, self._effect_without(topic))
         self._said = self._access.denied
         if self._ledger_topic in self._access.denied:
             text = f"this process lacks the ACL Write on topic {self._ledger_topic!r}"
@@ -68,6 +71,14 @@ class Places:
         if not all(self._leaders.answer.get(self._ledger_topic, [False])):
             text = f"the leader of topic {self._ledger_topic!r} does not answer"
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, text))
+
+    def _effect_without(self, topic: str) -> str:
+        """What this process does if it may not write to a topic."""
+        if topic == self._guard_topic:
+            return "there are no guards, so a message whose partition moves is delivered again at once"
+        if topic in self._topics:
+            return "retries and dead letters for it wait"
+        return "messages with outputs for it become dead letters"
 
     @property
     def are_complete(self) -> bool:

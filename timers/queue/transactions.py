@@ -98,9 +98,9 @@ class Transactions:
         if self._places is None:
             admin = admin_client(self._settings, self._reports, ANSWER_S)
             leaders = AnsweringLeaders(admin, self._reports)
-            topics = {self._kafka.request_topic, self._settings.dead_letter_topic, self._settings.id_topic} - {""}
+            topics = {self._kafka.request_topic, self._settings.dead_letter_topic}
             access = WriteAccess(admin, ANSWER_S)
-            self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics)
+            self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics, self._settings.id_topic)
         self._places.ask_leaders(jobs)
         self._refused |= dict.fromkeys(self._places.denied(jobs))
 

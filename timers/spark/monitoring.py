@@ -88,13 +88,17 @@ class Monitor:
         """Seconds since the last micro-batch, or since the job last looked for records."""
         return self._now_s() - self._seen_s
 
+    def tick_age_s(self) -> float | None:
+        """Seconds since a newer tick counted, or since the job began; None if the job needs no ticks."""
+        return None if self._tick is None else self._now_s() - self._tick[1]
+
     def unready(self) -> Iterator[str]:
         """Why the job does not work now."""
         if not self._has_begun:
             yield "the job has not read its topics yet"
         yield from self._late(UNREADY_S)
-        tick_age_s = 0.0 if self._tick is None else self._now_s() - self._tick[1]
-        if tick_age_s > UNREADY_S:
+        tick_age_s = self.tick_age_s()
+        if tick_age_s is not None and tick_age_s > UNREADY_S:
             yield f"no newer tick has counted for {tick_age_s:.0f} s, so no timer fires"
 
     def unlive(self) -> Iterator[str]:
@@ -157,6 +161,11 @@ METRICS: tuple[Entry[Monitor], ...] = (
         "timers_spark_idle_seconds{spark_job}",
         "Seconds since a micro-batch ended, or since the job last looked for records and found none.",
         _value(Monitor.age_s),
+    ),
+    Entry(
+        "timers_spark_tick_age_seconds{spark_job}",
+        "Seconds since `engine` counted a newer tick: timers fire only at ticks. Other jobs do not show it.",
+        _value(Monitor.tick_age_s),
     ),
     Entry(
         "timers_spark_behind_records{spark_job}",

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from timers.core.operation import ABSENT
 from timers.errors import SettingsError
 from timers.spark.arrow import record_batch
 from timers.spark.columns import schema
@@ -49,6 +50,10 @@ _ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
 _NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?", re.ASCII)
 _SHOWN = 80
+CONDITION = future_by_id.encode_condition(ABSENT)
+"""Of each request. If Spark repeats a task on another executor, its rows are sent again, with the same ids. Without the
+condition a row whose timer had fired meanwhile would fire again."""
+
 HASH_DIGITS = 40
 """160 bits: two different rows do not get the same hash by chance."""
 
@@ -126,7 +131,7 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _
     future.check(request, topic, max_request_bytes)
     pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
     content = hashlib.sha256(pieces).hexdigest()[:HASH_DIGITS]
-    return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s)])
+    return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s), *CONDITION])
 
 
 def due_second(text: str | None) -> int:

@@ -21,6 +21,10 @@ FIND_PATH = "/timer"
 FORWARDED = "Timers-Forwarded"
 """Header of a query that one worker forwards to another, which then answers for its own partitions only."""
 
+FORWARDED_QUICK = "quick"
+"""Value of this header if the query is for a first page: its later reads and counts name the place where they go on. It
+is a header, because workers of an earlier version refuse a parameter that they do not know."""
+
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 
@@ -64,6 +68,8 @@ class Query(NamedTuple):
     with_values: bool = False
     prefix: str = ""
     """The id begins with this text."""
+    is_part_of_quick: bool = False
+    """Whether another worker asks for its first page. Not a parameter: :data:`FORWARDED_QUICK` says it."""
 
     @property
     def start(self) -> Position:
@@ -73,7 +79,8 @@ class Query(NamedTuple):
     @property
     def is_quick(self) -> bool:
         """Whether it is for a short first page, for which someone waits. One with values may be large."""
-        return self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
+        is_first = self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
+        return is_first or self.is_part_of_quick
 
 
 class CountQuery(NamedTuple):
@@ -88,11 +95,13 @@ class CountQuery(NamedTuple):
     """The partition of this position is counted from there on, those before it not at all."""
     partition: TopicPartition | None = None
     """Only this one; None: all."""
+    is_part_of_quick: bool = False
+    """As in :class:`Query`."""
 
     @property
     def is_quick(self) -> bool:
         """Whether it is for the first page."""
-        return self.after == START
+        return self.after == START or self.is_part_of_quick
 
 
 def format_due(due_s: int) -> str:

@@ -62,5 +62,6 @@ def _lines(stats: QueueStats, worker_url: str) -> list[str]:
         ("delayed", delayed),
         ("oldest", age),
         ("processes", f"{stats.processes:,}"),
+        *(("not read", f"{partition}: its leader does not answer") for partition in stats.unread),
     ]
     return [f"{label:<11}{text}" for label, text in rows]

@@ -134,11 +134,18 @@ def audit(
     with session(launch) as spark:
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
-        as_of_ms = clock.as_of_ms(own_ms, lambda: topics.newest_append_ms(settings.oscillator_topic), time.sleep)
-        if abs(own_ms - as_of_ms) > clock.FRESH_MS:
+
+        def newest() -> dict[int, clock.Newest]:
+            found = topics.newest_append_ms(settings.oscillator_topic)
+            return {partition: clock.Newest(*each) for partition, each in found.items()}
+
+        as_of_ms, doubt = clock.now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
+        if doubt:
+            click.echo(f"the time is not known: {doubt}", err=True)
+        elif abs(own_ms - as_of_ms) > clock.FRESH_MS:
             seconds = (as_of_ms - own_ms) / 1000
             click.echo(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts", err=True)
-        moment = Moment(as_of_ms, grace_s, max_lag_s)
+        moment = Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
         findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))

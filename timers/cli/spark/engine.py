@@ -89,8 +89,12 @@ def engine(
             _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
             return plan
 
+        def ticked(tick_ms: int) -> None:
+            monitor.ticked(tick_ms)
+            oscillator.follow(tick_ms)
+
         monitor.needs_ticks()
-        job.run(spark, settings, make_plan, retries, _say, stop, monitor.ticked)
+        job.run(spark, settings, make_plan, retries, _say, stop, ticked)
         _say("stopped between two micro-batches")
 
 

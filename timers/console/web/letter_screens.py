@@ -83,7 +83,7 @@ async def retry_all(page: Page) -> Reply:
         done = await page.api("retryDeadLetters", {**body, "confirm": form["confirm"]})
         published = kept_number(form.get("published")) + done["published"]
         return page.show(
-            "parts/retried.html", done=done, published=published, selection=selection, confirm=form["confirm"]
+            "parts/retried.html", done=done, published=published, selection=selection, confirm=done["confirm"]
         )
     preview = await page.api("retryDeadLetters", body)
     return page.show("parts/retry_preview.html", preview=preview, selection=selection)

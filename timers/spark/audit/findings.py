@@ -134,7 +134,7 @@ class Findings:
         """``clean``, ``faulty`` or ``undecided``."""
         if self.faults.total():
             return FAULTY
-        return UNDECIDED if self.gaps or self.undecided.total() else CLEAN
+        return UNDECIDED if self.gaps or self.undecided.total() or self.moment.doubt else CLEAN
 
     @property
     def clean(self) -> bool:

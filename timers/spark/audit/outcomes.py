@@ -52,6 +52,8 @@ class Moment:
     """A larger lag is a fault; None: no lag is."""
     clocks_ms: int = 0
     """How much the clocks of two brokers may differ."""
+    doubt: str = ""
+    """Why the time is not known, and ``as_of_ms`` is the earliest that it may be; empty if it is known."""
 
 
 def outcomes(

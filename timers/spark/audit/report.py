@@ -54,6 +54,7 @@ def summary(findings: Findings) -> str:
     requests = counted(findings.requests, "request")
     doubts = [f"{findings.undecided.total():,} cannot be judged"] if findings.undecided else []
     doubts += ["some requests are not visible"] if findings.gaps else []
+    doubts += ["the time is not known"] if findings.moment.doubt else []
     if findings.verdict == FAULTY:
         found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
         return "; ".join([f"Faulty: {found} of {requests}", *doubts])
@@ -90,6 +91,8 @@ def lines(findings: Findings) -> Iterator[str]:
     yield summary(findings)
     if hint(findings):
         yield hint(findings)
+    if findings.moment.doubt:
+        yield f"the time is not known: {findings.moment.doubt}"
     for reason in findings.gaps[:10]:
         yield f"not visible: {reason.text}"
     yield ""
@@ -121,6 +124,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "faults": {fault: findings.faults[fault] for fault in FAULTS},
         "offenders": {fault: [_name(row) for row in rows] for fault, rows in findings.listed.items()},
         "undecided": {
+            "time": findings.moment.doubt,
             "not_visible": [reason._asdict() for reason in findings.gaps],
             "reasons": dict(findings.undecided),
             "timers": {why: [_name(row) for row in rows] for why, rows in findings.undecided_listed.items()},

@@ -27,7 +27,7 @@ from timers.spark.engine.wheel import Slot
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-FORMAT = 6
+FORMAT = 7
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 STEP_BYTES = 32 * 1024 * 1024
@@ -41,7 +41,7 @@ HELD = -1
 
 
 ANCHORS = 32
-"""Number of machines whose anchors a bucket keeps."""
+"""Number of machines whose anchors and agreed times a bucket keeps."""
 
 
 class Held(NamedTuple):
@@ -61,8 +61,9 @@ class BucketState:
     anchors: dict[str, Seen] = field(default_factory=dict)
     """The anchor of the clock guard on each machine [I20]. The key names one run of a machine: its clock since boot
     continues only there. A single anchor would be lost with each change of the machine, and leaps would add up."""
-    agreed_s: int | None = None
-    """Second of the last tick with which a second clock agreed, on any machine."""
+    agreed: dict[str, Seen] = field(default_factory=dict)
+    """The agreed time on each machine, when a micro-batch last ran there: the last tick with which a second clock or an
+    operator agreed, and the time that has passed since by clocks since boot. Ticks without agreement do not move it."""
     known: dict[int, Known] = field(default_factory=dict)
     """What the bucket knows of each of its partitions."""
     held: dict[int, Held] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class BucketState:
             )
             for number, each in self.known.items()
         ]
-        return bytes(msgpack.packb((FORMAT, tick_ms, slots, self.anchors, self.agreed_s, known, self.held)))
+        return bytes(msgpack.packb((FORMAT, tick_ms, slots, self.anchors, self.agreed, known, self.held)))
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
@@ -90,15 +91,20 @@ class BucketState:
         version, *rest = msgpack.unpackb(data, strict_map_key=False)
         if version != FORMAT:
             raise CheckpointMismatch(f"the checkpoint has format {version}, not {FORMAT}")
-        tick_ms, slots, anchors, agreed_s, known, held = rest
+        tick_ms, slots, anchors, agreed, known, held = rest
         return cls(
             None if tick_ms is None else Tick(tick_ms),
             {Slot(level, number): Filled(*filled) for level, number, *filled in slots},
             {boot_id: Seen(*seen) for boot_id, seen in anchors.items()},
-            agreed_s,
+            {boot_id: Seen(*seen) for boot_id, seen in agreed.items()},
             {number: _decode(*each) for number, *each in known},
             {number: Held(*each) for number, each in held.items()},
         )
+
+
+def _newest(machines: dict[str, Seen]) -> dict[str, Seen]:
+    """Those of the :data:`ANCHORS` machines with the newest times."""
+    return dict(sorted(machines.items(), key=lambda item: item[1].time_s)[-ANCHORS:])
 
 
 def _decode(applied: int, record: bytes, producer: tuple[int, int], committed_s: int) -> Known:
@@ -155,8 +161,9 @@ class Bucket:
         """Judge ticks [I20], and return the newest one that counts.
 
         Each micro-batch may run on another machine, so the guard is new each time and gets its anchor from the state.
-        On a machine without an anchor a tick must follow the last one with which a second clock agreed. The ticks
-        that follow it do not change it, so the leaps on several machines do not add up.
+        On a machine without an anchor, the agreed time is the anchor. Ticks do not change it, so the leaps on several
+        machines do not add up. Time that passes on a machine does: otherwise all ticks would be held on new machines if
+        the clocks of the machines are wrong and an operator agreed long ago.
 
         Args:
             ticks_ms: the last tick of each partition.
@@ -166,21 +173,33 @@ class Bucket:
             fired_s: second up to which the app had fired when the query started; None: nothing had.
         """
         state = self.state
+        agreed_s = self._agreed_s(boot_id, clocks.boot_s)
         guard.anchor = state.anchors.get(boot_id)
-        if state.agreed_s is not None:
-            fired_s = state.agreed_s
-        elif state.tick is not None:
+        if guard.anchor is None and agreed_s is not None:
+            guard.anchor = Seen(agreed_s, clocks.boot_s)
+        if state.tick is not None:
             fired_s = state.tick.second
         before = None if fired_s is None else [fired_s]
         # The broker is not known: Spark does not say which one leads a partition.
         counted = [tick_ms for tick_ms in ticks_ms if guard.counts(tick_ms, None, clocks, before)]
         if guard.agreed is not None:
-            state.agreed_s = int(guard.agreed.time_s)
-        if guard.anchor is not None and boot_id:
+            state.agreed = {boot_id: guard.agreed}  # without the others, which may be ahead: a clock may go back
+        elif agreed_s is not None:
+            state.agreed[boot_id] = Seen(agreed_s, clocks.boot_s)
+            state.agreed = _newest(state.agreed)
+        if counted and guard.anchor is not None and boot_id:
             state.anchors[boot_id] = guard.anchor
-            newest = sorted(state.anchors.items(), key=lambda item: item[1].time_s)[-ANCHORS:]
-            state.anchors = dict(newest)
+            state.anchors = _newest(state.anchors)
         return Tick(max(counted)) if counted else None
+
+    def _agreed_s(self, boot_id: str, boot_s: float) -> float | None:
+        """The agreed time: at least what it was in an earlier micro-batch, and on a machine that ran one, with the time
+        that has passed there since. On a system without names of its runs no time passes."""
+        agreed = self.state.agreed
+        times_s = [seen.time_s for seen in agreed.values()]
+        if boot_id in agreed and boot_id:
+            times_s.append(agreed[boot_id].at(boot_s))
+        return max(times_s, default=None)
 
     def process(self, arrivals: Iterable[Arrivals], ends: Mapping[int, int], tick: Tick | None) -> Done:
         """Process one micro-batch: accept requests, fire the due timers, and store the others.

@@ -16,6 +16,9 @@ from timers.spark.engine.bucket import FORMAT
 _NAME = re.compile(r"state-([0-9]+)-([0-9]+)")
 """Format of the state, and number of buckets."""
 
+_OWNER = "owner-"
+"""Begins the name of the empty file that says whose directory it is: a file that is complete when it exists."""
+
 _PLANNED = "offsets"
 """Spark's directory with a file for each planned micro-batch."""
 
@@ -32,6 +35,34 @@ class Checkpoint(NamedTuple):
     """Whether the query reads the log from its start."""
     replaced: tuple[str, ...] = ()
     """Directories that are of no use once the log has proved to have all that they have."""
+
+
+def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> None:
+    """Write into a directory whose checkpoints it has, so that no other app uses it.
+
+    A start after ``kill -9`` finds its own file. If two apps claim a directory at once, both may be refused.
+
+    Raises:
+        SettingsError: another app has claimed it, or this app of another Kafka cluster.
+    """
+    path, files = _on_storage(spark, directory)
+    own = f"{_OWNER}{app_id}@{cluster_id}"
+
+    def others() -> list[str]:
+        listed = files.listStatus(path) if files.exists(path) else []
+        return sorted({name for each in listed if (name := each.getPath().getName()).startswith(_OWNER)} - {own})
+
+    mine, _ = _on_storage(spark, f"{directory.rstrip('/')}/{own}")
+    is_new = not others() and files.createNewFile(mine)
+    if found := others():
+        if is_new:
+            files.delete(mine, False)
+        app, _, cluster = found[0].removeprefix(_OWNER).rpartition("@")
+        raise SettingsError(
+            f"--checkpoint {directory!r} is of TIMERS_APP_ID={app!r} on the Kafka cluster {cluster!r}, and this is "
+            f"{app_id!r} on {cluster_id!r}: use another directory, or if that engine will never run again, delete "
+            f"{found[0]!r} there"
+        )
 
 
 def choose_checkpoint(

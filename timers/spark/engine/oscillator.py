@@ -40,6 +40,7 @@ class Oscillator:
         self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
         self._phase = Phase()
         self.tick: Tick | None = None
+        self._fired_s: list[int] = []
         config: dict[str, Any] = {
             **connection.librdkafka(settings),
             "acks": "all",
@@ -59,6 +60,11 @@ class Oscillator:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(2 * TICK_TIMEOUT_S)
+
+    def follow(self, tick_ms: int) -> None:
+        """A tick counts for the buckets. If the clock of this machine agrees with no tick, as on a new machine long
+        after an operator has agreed, the first one that counts here must follow it closely."""
+        self._fired_s = [tick_ms // 1000]
 
     def _run(self) -> None:
         while not self._stop.wait(max(0.0, self._phase.next_second_at(monotonic()) - monotonic())):
@@ -88,7 +94,7 @@ class Oscillator:
     def _counts(self, append_ms: int, broker: int | None) -> bool:
         """Judge a tick [I20], as the buckets do with the clocks of their machines."""
         held = bool(self._guard.holds(self._clock.boot_s()))
-        counts = self._guard.counts(append_ms, broker, self._clock.read())
+        counts = self._guard.counts(append_ms, broker, self._clock.read(), self._fired_s)
         holds = self._guard.holds(self._clock.boot_s())
         if holds and not held:
             logger.warning("%s", holds[0].sentence)

@@ -133,6 +133,7 @@ def plan(
         LogMismatch: the log lacks records. No checkpoint was deleted.
         TimersError: the engine must not start.
     """
+    checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
     checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew)
     try:
         starts, progress, first_level = _progress(settings, cluster, is_new=checkpoint.is_new)

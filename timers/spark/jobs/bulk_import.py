@@ -3,7 +3,8 @@
 The id of a timer is computed from its row, so it is the same in each run. A ledger of Delta tables contains the ids
 that were sent: such an id is not sent again, whether its timer has fired or not. A run records its begin in the ledger,
 with the end of the topic at that time, and its end once its ids are in the ledger. If a run was interrupted, the next
-run first reads from the topic which ids it had sent.
+run first reads from the topic which ids it had sent. If Spark repeats a task within a run, as after the loss of an
+executor, it sends ids again: their requests have a condition, so that workers ignore the second ones.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_promoted_duplicates_total{format}",
-        "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
+        "Of the promoted copies, those that changed nothing: repeated, or of a timer that was replaced or cancelled "
+        "while cold.",
         lambda status: samples.by_format(status, lambda counters: counters.promoted_duplicates),
     ),
     Entry(
@@ -76,8 +77,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_lag_seconds{way}",
         "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' "
-        "clock. One observation for each callback. way: waited (the engine's punctuality), late (the request came "
-        "after its second), retried (the timer came from the retry topic).",
+        "clock. One observation for each callback. way: waited (the timer waited for its second), late (the request "
+        "came after its second), retried (the timer came from the retry topic).",
         samples.lag,
         histogram=True,
     ),
@@ -133,7 +134,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_data_disk_size_bytes",
-        "Size of that file system.",
+        "Size of the file system of TIMERS_DATA_DIR.",
         lambda status: samples.data_disk(status, lambda usage: usage.total),
     ),
     Entry(
@@ -263,7 +264,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_query_seconds{query}",
-        "How long those queries took.",
+        "How long queries about timers took.",
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
         histogram=True,
     ),

@@ -98,7 +98,7 @@ class QueryPages:
         async def timers(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 arrived = monotonic()
-                query = wire.parse_query(dict(request.query))
+                query = wire.parse_query(dict(request.query))._replace(is_part_of_quick=_is_part_of_quick(request))
                 self._check_values_allowed(query.with_values)
                 async with self._slot(forwarded, QUICK if query.is_quick else LONG):
                     return _following(await queries.page(query, arrived, forwarded=forwarded))
@@ -109,7 +109,7 @@ class QueryPages:
         async def counts(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 arrived = monotonic()
-                query = wire.parse_count(dict(request.query))
+                query = wire.parse_count(dict(request.query))._replace(is_part_of_quick=_is_part_of_quick(request))
                 async with self._slot(forwarded, QUICK if query.is_quick else LONG):
                     return _following(await queries.count(query, arrived, forwarded=forwarded))
 
@@ -186,6 +186,10 @@ class QueryPages:
                 _FORBIDDEN,
                 "this worker shows no values of callbacks: set TIMERS_QUERIES=values, or ask without value=1",
             )
+
+
+def _is_part_of_quick(request: Any) -> bool:
+    return bool(request.headers.get(wire.FORWARDED) == wire.FORWARDED_QUICK)
 
 
 def _busy() -> _RefusedError:

@@ -53,7 +53,7 @@ class RemoteSource:
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
         asked = query._replace(limit=limit, after=after if after[1] else query.after)
-        answer = await self._get(wire.LIST_PATH, wire.parameters_of(asked))
+        answer = await self._get(wire.LIST_PATH, wire.parameters_of(asked), quick=query.is_quick)
         try:
             listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
@@ -66,7 +66,7 @@ class RemoteSource:
         alone = RemoteSource(self._session, self._sign, self._member, {tp})
         asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
         try:
-            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of_count(asked))
+            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of_count(asked), quick=query.is_quick)
             counts = Counter(
                 {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
             )
@@ -87,14 +87,14 @@ class RemoteSource:
             raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
-    async def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
+    async def _get(self, path: str, parameters: Mapping[str, str], *, quick: bool = False) -> Any:
         try:
             url = URL(self._member.url).with_path(path).with_query(parameters)
+            forwarded = wire.FORWARDED_QUICK if quick else "1"
+            headers = {wire.FORWARDED: forwarded, **self._sign(url.raw_path_qs)}
             async with (
                 asyncio.timeout(ANSWER_S),
-                self._session.get(
-                    url, headers={wire.FORWARDED: "1", **self._sign(url.raw_path_qs)}, allow_redirects=False
-                ) as response,
+                self._session.get(url, headers=headers, allow_redirects=False) as response,
             ):
                 body = await read_answer(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:

@@ -1,0 +1,287 @@
+"""Retries in steps: each reads a bounded part of dead letters and marks, and no request is published twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.console import letter_box
+from timers.console.letter_box import LetterBox, RetryResult
+from timers.console.problems import Problem
+from timers.core.timer import Rejected
+from timers.dead_letters.letter_log import LetterLog, Span
+from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.marks import Marks
+from timers.errors import TimersError
+from timers.request_formats import NATIVE
+from timers.wire import dead_letter, future
+from timers.wire.dead_letter import Mark
+from timers.wire.formats import RequestRecord
+
+TOPIC = "dead"
+PARTITIONS, COUNT = 2, 10
+"""Dead letters are at the even offsets of each partition."""
+
+
+class SimMark:
+    """A record of the topic of marks."""
+
+    def __init__(self, offset: int, mark: Mark, written_ms: int) -> None:
+        self._offset = offset
+        self._key, self._value, self._headers = dead_letter.encode_mark(mark)
+        self._written_ms = written_ms
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+    def headers(self) -> Any:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._written_ms
+
+
+def letter(partition: int, offset: int) -> Letter:
+    value = future.encode("orders", "k", b"v")
+    rejected = Rejected(offset, "target-failing", "a sentence", b"1", value, ())
+    record = dead_letter.encode(rejected, f"timer-request/{partition}/{offset}", 10_000)
+    decoded = dead_letter.decode(record.headers)
+    assert decoded is not None
+    request = RequestRecord(offset, b"1", value, [], 0)
+    return Letter(TOPIC, partition, offset, offset * 1000, request, decoded, NATIVE)
+
+
+class SimTopics:
+    """The topics of dead letters and of marks. Reading a record takes a second.
+
+    Attributes:
+        read: number of records that were read, by topic.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.letters = [
+            letter(partition, offset) for partition in range(PARTITIONS) for offset in range(0, 2 * COUNT, 2)
+        ]
+        self.marks: list[SimMark] = []
+        self.read: Counter[str] = Counter()
+        self.unknown: dict[tuple[str, int], str] = {}
+
+    def mark(self, partition: int, offset: int, written_ms: int = 0) -> None:
+        name = Mark(f"{TOPIC}/{partition}/{offset}", f"timer-request/{partition}/{offset}", "timer-request/0/99")
+        self.marks.append(SimMark(len(self.marks), name, written_ms))
+
+
+class SimLetterLog(LetterLog):
+    """A log that reads :class:`SimTopics`."""
+
+    def __init__(self, topics: SimTopics) -> None:
+        self._topics = topics
+        self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
+        self.topic = TOPIC
+        offsets: Any = SimpleNamespace(unknown=topics.unknown)
+        self._offsets = offsets
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+        if topic != self._settings.retried_topic:
+            return {}, {}
+        return {0: 0}, {0: len(self._topics.marks)}
+
+    def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
+        for span in spans:
+            for message in self._topics.marks[span.start : span.end]:
+                self._count("marks")
+                yield message
+
+    def spans(self, letter_filter: LetterFilter) -> list[Span]:
+        return [Span(partition, 0, 2 * COUNT) for partition in range(PARTITIONS)]
+
+    def scan(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[tuple[int, int, Letter | None]]:
+        for span in spans:
+            for each in self._topics.letters:
+                if each.partition == span.partition and span.start <= each.offset < span.end:
+                    self._count("letters")
+                    yield each.partition, each.offset, each if each in letter_filter else None
+
+    def original(self, letter: Letter) -> RequestRecord | None:
+        return letter.request
+
+    def _count(self, what: str) -> None:
+        self._topics.read[what] += 1
+        self._topics.now_s += 1.0
+
+
+class SimRetrier:
+    """Publishes requests to nowhere, and their marks to :class:`SimTopics`."""
+
+    def __init__(self, topics: SimTopics) -> None:
+        self._topics = topics
+
+    def publish(self, group: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
+        for each, _ in group:
+            self._topics.mark(each.partition, each.offset)
+        return ["timer-request/0/99"] * len(group)
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
+    topics = SimTopics()
+    monkeypatch.setattr(letter_box, "LetterLog", lambda *_, **__: SimLetterLog(topics))
+    monkeypatch.setattr(letter_box, "Retrier", lambda _: SimRetrier(topics))
+    monkeypatch.setattr(letter_box, "monotonic", lambda: topics.now_s)
+    return topics
+
+
+@pytest.fixture
+def box() -> LetterBox:
+    return LetterBox(Settings.load({"TIMERS_BROKERS": "nowhere:1"}))
+
+
+def reading(topics: SimTopics, step: Callable[[], Any]) -> Any:
+    """The result of a step. Whatever it must read, it takes a limited time."""
+    begun = topics.now_s
+    result = step()
+    assert topics.now_s - begun <= letter_box.MAX_RETRYING_S + 2, "it read without bound"
+    return result
+
+
+def test_a_look_at_a_retry_ends_and_steps_go_on_from_there(box: LetterBox, topics: SimTopics) -> None:
+    """Even if the first step reads only letters that are left out."""
+    for offset in range(0, 2 * COUNT, 2):
+        topics.mark(0, offset)
+    for _ in range(3):  # until all marks are read
+        box.read_page(LetterFilter(), 1, None)
+    look: RetryResult = reading(topics, lambda: box.retry(LetterFilter(), None, only_look=True))
+    assert look.more and look.published == 0
+    ranges, published, steps = look.rest, 0, 0
+    while True:
+        step = partial(box.retry, LetterFilter(), ranges, only_look=False)
+        done: RetryResult = reading(topics, step)
+        published, steps = published + done.published, steps + 1
+        if not done.more:
+            break
+        assert done.rest != ranges
+        ranges = done.rest
+    assert (published, steps) == (COUNT, 2)
+    assert len(topics.marks) == 2 * COUNT
+
+
+def test_letters_that_are_written_after_the_look_are_not_retried(box: LetterBox, topics: SimTopics) -> None:
+    ranges = {0: (4, 8)}
+    done = box.retry(LetterFilter(), ranges, only_look=False)
+    assert (done.published, done.more) == (2, False)
+
+
+def test_marks_are_read_once_and_in_steps(box: LetterBox, topics: SimTopics) -> None:
+    for number in range(25):
+        topics.mark(1, 2 * number)
+    found = reading(topics, lambda: box.read_page(LetterFilter(), COUNT, None))
+    first = topics.read["marks"]
+    assert 0 < first < 25 and found.unsure, "what is not read yet is said"
+    with pytest.raises(Problem, match="not all read"):
+        reading(topics, lambda: box.retry(LetterFilter(), None, only_look=False))
+    for _ in range(15):
+        found = reading(topics, lambda: box.read_page(LetterFilter(), COUNT, None))
+    assert topics.read["marks"] == 25 and not found.unsure, "each once"
+    assert set(found.marks) == {
+        (f"{TOPIC}/1/{each.offset}", each.decoded.source) for each in found.page.letters if each.partition == 1
+    }
+    topics.mark(0, 18)
+    found = box.read_page(LetterFilter(), COUNT, None)
+    assert topics.read["marks"] == 26
+    assert (f"{TOPIC}/0/18", "timer-request/0/18") in found.marks
+    assert found.marks[f"{TOPIC}/0/18", "timer-request/0/18"].timer_id == "timer-request/0/99"
+
+
+def test_what_is_not_kept_may_have_been_retried(
+    box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_box, "MAX_MARKS", 1)
+    box = LetterBox(Settings.load({"TIMERS_BROKERS": "nowhere:1"}))
+    late = letter(0, 200)
+    topics.letters = [letter(0, 0), letter(0, 2), late]
+    topics.mark(0, 0, written_ms=5_000)
+    topics.mark(0, 2, written_ms=6_000)
+    result = box.retry(LetterFilter(), {0: (0, 300)}, only_look=True)
+    assert result.requests == 0, "0/200 is beyond the end of the log"
+    monkeypatch.setattr(SimLetterLog, "spans", lambda *_: [Span(0, 0, 300)])
+    result = box.retry(LetterFilter(), None, only_look=True)
+    assert result.requests == 1, "only the one that is later than the marks that were forgotten"
+    assert sorted(result.left_out.values()) == [1, 1] and any("may have been retried" in why for why in result.left_out)
+    found = box.read_page(LetterFilter(), 3, None)
+    assert found.unsure == {f"{TOPIC}/0/0"}
+    assert [mark.letter for mark in found.marks.values()] == [f"{TOPIC}/0/2"]
+
+
+def test_marks_of_a_topic_that_was_created_again_are_forgotten() -> None:
+    topics = SimTopics()
+    log = SimLetterLog(topics)
+    for offset in (0, 2, 4):
+        topics.mark(0, offset)
+    marks = log.read_marks(Marks())
+    assert marks.of(letter(0, 4)) is not None
+    topics.marks = []
+    topics.mark(0, 2)
+    again = log.read_marks(marks)
+    assert again is not marks and again.is_whole
+    assert [offset for offset in (0, 2, 4) if again.of(letter(0, offset))] == [2]
+
+
+def test_the_newest_mark_of_a_letter_counts_and_records_of_other_programs_do_not() -> None:
+    marks = Marks(2)
+    source = "timer-request/0/2"
+    marks.add(0, 0, Mark(f"{TOPIC}/0/2", source, "timer-request/0/50"), 0)
+    marks.add(0, 1, Mark(f"{TOPIC}/0/4", "timer-request/0/4", "timer-request/0/51"), 0)
+    marks.add(0, 2, Mark(f"{TOPIC}/0/2", source, "timer-request/0/52"), 0)
+    marks.add(0, 3, Mark("", "", ""), 0)
+    newest = marks.of(letter(0, 2))
+    assert newest is not None and newest.timer_id == "timer-request/0/52"
+    marks.add(0, 4, Mark(f"{TOPIC}/0/6", "timer-request/0/6", "timer-request/0/53"), 0)
+    assert marks.of(letter(0, 2)) is not None and marks.of(letter(0, 4)) is None, "the oldest one is forgotten"
+    assert marks.next_offset(0) == 5
+
+
+def test_letters_are_shown_but_not_retried_while_the_marks_have_no_leader(box: LetterBox, topics: SimTopics) -> None:
+    topics.unknown = {("timers-dead-letters-retried", 0): "its leader does not answer"}
+    found = box.read_page(LetterFilter(), 3, None)
+    assert len(found.page.letters) == len(found.unsure) == 3
+    with pytest.raises(Problem, match="not all read"):
+        box.retry(LetterFilter(), None, only_look=False)
+
+
+def test_an_answer_names_the_partitions_without_a_leader(box: LetterBox, topics: SimTopics) -> None:
+    topics.unknown = {(TOPIC, 7): "its leader does not answer", ("orders", 1): "its leader does not answer"}
+    for answer in (box.read_page(LetterFilter(), 3, None), box.retry(LetterFilter(), None, only_look=True)):
+        assert answer.missing == {f"{TOPIC}/7": "its leader does not answer"}
+
+
+def test_a_letter_in_a_partition_without_a_leader_is_not_called_missing(topics: SimTopics) -> None:
+    topics.unknown = {(TOPIC, 1): "its leader does not answer"}
+    log = SimLetterLog(topics)
+    with pytest.raises(TimersError, match="dead/1/4 cannot be read"):
+        LetterLog.spans(log, LetterFilter(names={f"{TOPIC}/1/4"}))
+    elsewhere = replace(letter(0, 2), request=RequestRecord(2, None, None, [], 0))
+    assert elsewhere.is_truncated
+    topics.unknown = {("timer-request", 0): "its leader does not answer"}
+    log = SimLetterLog(topics)
+    with pytest.raises(TimersError, match="timer-request/0/2 cannot be read"):
+        LetterLog.original(log, elsewhere)

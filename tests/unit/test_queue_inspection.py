@@ -1,0 +1,54 @@
+"""The state of a queue whose partitions do not all have a leader. No brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.errors import QueueError
+from timers.queue.inspection import Inspection
+from timers.queue.metadata import Saved, encode
+from timers.queue.settling import Commit, Partition
+
+
+class SimInspection(Inspection):
+    """A queue of three partitions, with two messages in each; ``away`` has those whose leaders do not answer."""
+
+    def __init__(self, *away: int) -> None:
+        here = {partition: partition not in away for partition in range(3)}
+        offsets: Any = SimpleNamespace(
+            existing=lambda names: [name for name in names if name == "jobs"],
+            starts=lambda _: {"jobs": {number: 0 for number, is_here in here.items() if is_here}},
+            ends=lambda _: {"jobs": {number: 2 for number, is_here in here.items() if is_here}},
+            unknown={("jobs", number): "its leader does not answer" for number in away} | {("other", 0): "so"},
+        )
+        self._offsets = offsets
+        self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
+
+    def _commits(self, group: str) -> dict[Partition, Commit]:
+        return {("jobs", number): Commit(1, encode(Saved(1), "log") or "") for number in range(3)}
+
+    def _tags(self, names: list[str]) -> dict[str, str]:
+        return dict.fromkeys(names, "log")
+
+    def _times(self, starts: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        return dict.fromkeys(starts, 0)
+
+    def _members(self, group: str) -> int:
+        return 0
+
+
+def test_a_partition_without_a_leader_is_named_and_the_others_are_read() -> None:
+    stats = SimInspection(1).stats("jobs", "jobs", with_delayed=False)
+    assert (stats.depth, [each.partition for each in stats.partitions], stats.unread) == (2, [0, 2], ("jobs/1",))
+    whole = SimInspection().stats("jobs", "jobs", with_delayed=False)
+    assert (whole.depth, len(whole.partitions), whole.unread) == (3, 3, ())
+
+
+def test_a_purge_needs_all_partitions() -> None:
+    with pytest.raises(QueueError, match="nothing was purged: the leader of jobs/1 does not answer"):
+        SimInspection(1).purge("jobs", "jobs")

@@ -110,21 +110,15 @@ def delete(spark: SparkSession, directory: str) -> None:
     files.delete(path, True)
 
 
-def unended(spark: SparkSession, checkpoint: str) -> set[int]:
-    """Numbers of the micro-batches that a query has planned and that have not ended."""
-    last = max(_numbers(spark, f"{checkpoint}/{_ENDED}"), default=-1)
-    return {number for number in _numbers(spark, f"{checkpoint}/{_PLANNED}") if number > last}
-
-
 def forget_planned(spark: SparkSession, checkpoint: str) -> None:
     """Let the query plan the micro-batch again that has not ended: it may be too large.
 
-    A repeated micro-batch need not be the same one: what has fired is in the progress. The Kafka connector of Spark 4.1
-    fails after a micro-batch that an earlier query planned, because it has not looked for the ends of the topics yet
-    (SPARK-55271).
+    A repeated micro-batch need not be the same one: what has fired is in the progress.
     """
-    for number in unended(spark, checkpoint):
-        delete(spark, f"{checkpoint}/{_PLANNED}/{number}")
+    ended = _numbers(spark, f"{checkpoint}/{_ENDED}")
+    for number in _numbers(spark, f"{checkpoint}/{_PLANNED}"):
+        if number > max(ended, default=-1):
+            delete(spark, f"{checkpoint}/{_PLANNED}/{number}")
 
 
 def _numbers(spark: SparkSession, directory: str) -> list[int]:

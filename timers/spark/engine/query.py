@@ -22,7 +22,7 @@ from timers.request_formats import NATIVE
 from timers.sending.targets import Targets
 from timers.spark import kafka
 from timers.spark.columns import LOG_APPEND_TIME
-from timers.spark.engine import accepting, checkpoints, processor
+from timers.spark.engine import accepting, processor
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.outboxes import Outboxes, Places
@@ -71,7 +71,8 @@ def session_settings(buckets: int) -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Number of micro-batches kept for recovery; each has a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
-        # Spark 4.1 refuses to repeat the first micro-batch if it has left files of its state, which Spark writes again.
+        # The engine plans a first micro-batch again that has not ended. Spark 4.1 refuses this by default if it has left
+        # files of its state; Spark writes them again.
         "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         # Of two attempts of one task, the later one fences the other.
         "spark.speculation": "false",
@@ -223,7 +224,6 @@ def start(
         targets, done: see :class:`MicroBatches`.
         partitions: returns what sends for a process. Tests replace it.
     """
-    checkpoints.forget_planned(spark, plan.checkpoint)
     spark.conf.set(_BUCKETS, str(plan.buckets))
     run = MicroBatches(settings.request_topic, targets, done)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)

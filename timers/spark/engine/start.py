@@ -150,6 +150,7 @@ def plan(
             )
     for each in checkpoint.replaced:
         checkpoints.delete(spark, each)
+    checkpoints.forget_planned(spark, checkpoint.path)
     return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run, first_level)
 
 

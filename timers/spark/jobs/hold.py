@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,7 +17,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.config.settings import Settings
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
-from timers.spark.engine import checkpoints
 
 Console = Callable[[str], None]
 
@@ -46,22 +44,13 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
         stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
     """
     job.tables.create(spark)
-    repeated = checkpoints.unended(spark, job.tables.checkpoint)
     query = start(spark, job)
     reported, total = -1, 0
     stop = stop or Event()
     try:
         ended = False
         while not ended and not stop.is_set():
-            try:
-                ended = bool(query.awaitTermination(1))
-            except StreamingQueryException:
-                # The Kafka connector of Spark 4.1 fails at the end of a repeated micro-batch (SPARK-55271). The next
-                # query continues after it.
-                if not repeated or repeated & checkpoints.unended(spark, job.tables.checkpoint):
-                    raise
-                say("hold: the micro-batch that the last run did not end has ended")
-                repeated, query = set(), start(spark, job)
+            ended = bool(query.awaitTermination(1))
             for progress in query.recentProgress:
                 if progress.batchId > reported and progress.numInputRows:
                     reported, total = progress.batchId, total + progress.numInputRows

@@ -282,8 +282,7 @@ def queue_of_two_partitions(system: System, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_the_acl_for_guards_the_messages_that_move_are_delivered_at_once(
     guarded: System, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = queue_of_two_partitions(guarded, monkeypatch)
-    first, second, messages = joined_by_another(topic)
+    first, second, messages = joined_by_another(queue_of_two_partitions(guarded, monkeypatch))
     with first, second:
         (again,) = receive(second, 1)
         (lost,) = (each for each in messages if each.source == again.source)
@@ -302,8 +301,7 @@ def test_without_the_acl_for_guards_the_messages_that_move_are_delivered_at_once
 def test_guards_need_no_more_than_the_documented_acls(guarded: System, monkeypatch: pytest.MonkeyPatch) -> None:
     acls.add(guarded.admin, [*worker_acls(guarded.settings, USER), *guard_acls(guarded.settings, USER)])
     worker = guarded.worker().start().ready()
-    topic = queue_of_two_partitions(guarded, monkeypatch)
-    first, second, messages = joined_by_another(topic)
+    first, second, messages = joined_by_another(queue_of_two_partitions(guarded, monkeypatch))
     with first, second:
         wait_until(lambda: guarded.end(guarded.settings.id_topic) and second.receive(wait_s=0.1) == [], "a guard")
         for message in messages:

@@ -117,6 +117,7 @@ QUERIES = st.builds(
     st.integers(1, wire.MAX_LIMIT),
     POSITIONS | st.just(START),
     st.booleans(),
+    is_part_of_quick=st.just(False),  # a header says it, and no parameter
 )
 
 

@@ -109,7 +109,7 @@ async def test_a_call_that_looks_frees_its_thread_when_its_request_is_gone(monke
         await pool.close()
 
 
-async def test_reading_dead_letters_ends_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_dead_letters_ends_when_no_task_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two records, and while a leader does not answer."""
 
     class Gone(Exception):

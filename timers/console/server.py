@@ -254,7 +254,7 @@ async def _while_connected(
         while not task.done():
             await asyncio.wait({task}, timeout=_LOOK_S)
             if request.transport is None and not task.done():
-                return web.Response(status=_CLIENT_GONE)  # nobody reads it
+                return web.Response(status=_CLIENT_GONE)  # it is not read
     finally:
         task.cancel()
         await asyncio.wait({task})

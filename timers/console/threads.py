@@ -26,11 +26,11 @@ _current = threading.local()
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the result of a call any more."""
+    """The task that waited for the result of a call was cancelled."""
 
 
 def check() -> None:
-    """End the call of this thread if nobody waits for it. Calls that may take seconds ask between two steps.
+    """End the call of this thread if no task waits for it. Calls that may take seconds ask between two steps.
 
     Raises:
         AbandonedError: the task that awaited it was cancelled.

@@ -57,6 +57,7 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; s
 
 test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
+	@$(MAKE) --no-print-directory test-newer-spark
 
 LOWEST = build/lowest
 
@@ -68,6 +69,21 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST).txt '.[worker,broker,console,spark,test]'
 	@$(LOWEST)/bin/python -m pytest --numprocesses $(JOBS) -m "not broker and not spark" tests/unit
 	@$(LOWEST)/bin/python -m pytest tests/broker/test_fires.py
+
+NEWER_SPARK = build/newer-spark
+NEWER_SPARK_PACKAGES = pyspark==4.1.3 delta-spark==4.4.0
+
+# delta-spark 4.4 wants an older importlib-metadata than the lock has.
+test-newer-spark: $(VENV)/.dev ## The Spark tests with pyspark 4.1; the other tests use pyspark 4.0
+	@mkdir -p build
+	@grep -oE '^[a-z0-9._-]+==[^ ]+' requirements-dev.txt | grep -vE '^(pyspark|py4j|delta-spark|importlib-metadata)==' > $(NEWER_SPARK).txt
+	@$(PYTHON) -m venv --clear $(NEWER_SPARK)
+	@echo "setting up $(NEWER_SPARK) ($(NEWER_SPARK_PACKAGES)) ..."
+	@$(NEWER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWER_SPARK).txt \
+		$(NEWER_SPARK_PACKAGES) '.[worker,broker,console,spark,test]'
+	@if $(NEWER_SPARK)/bin/python -m timers.spark.java; then \
+		$(NEWER_SPARK)/bin/python -m pytest -m "spark and not long" tests/spark; \
+	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
 # process. Some tests wait, so more parts run at a time than there are cores. The longest parts begin first; the output of
@@ -163,4 +179,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean
+.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean

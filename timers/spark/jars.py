@@ -13,9 +13,8 @@ import pyspark
 from timers.errors import SparkError
 from timers.jars import JarSet
 
-VERSIONS = ("4.0",)
-"""Supported versions of Spark; each has a lock. With Spark 4.1.1 a query of the engine that failed cannot start again,
-because the Kafka connector throws a NullPointerException. Delta 4.1.0 needs a class that Spark 4.1.2 does not have."""
+VERSIONS = ("4.0", "4.1")
+"""Supported versions of Spark; each has a lock."""
 
 
 def jar_set(version: str = pyspark.__version__) -> JarSet:

@@ -71,6 +71,9 @@ def session_settings(buckets: int) -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Number of micro-batches kept for recovery; each has a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
+        # The engine plans a first micro-batch again that has not ended. By default Spark 4.1 refuses this if there are
+        # files of its state. Spark writes them again.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         # Of two attempts of one task, the later one fences the other.
         "spark.speculation": "false",
         # Spark ignores it for streams, and logs a warning at each start if it is on.

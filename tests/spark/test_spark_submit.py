@@ -128,7 +128,9 @@ def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, r
         engine = Process("spark-submit", command, environment(**login), tmp_path, tmp_path / "submit.log")
         request.addfinalizer(engine.clean_up)
         engine.start().wait_for(MICRO_BATCH, SPARK_S)
-        system.fired(system.send(*soon(target, 50)), SPARK_S)
+        sent = system.send(*soon(target, 50))
+        fired = system.reader(target).take(len(sent), SPARK_S)
+        assert {record.timer_id for record in fired} == {request.source for request in sent}
         engine.kill()
 
         job = ("audit", "--json", "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "audit.log"))

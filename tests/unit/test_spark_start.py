@@ -104,8 +104,9 @@ class Log:
         checked: positions of the logs that were checked.
     """
 
-    def __init__(self, failures: int = 0, low: int = 0, progress: Progress | None = None) -> None:
+    def __init__(self, failures: int = 0, low: int = 0, progress: Progress | None = None, mismatches: int = 0) -> None:
         self._left = iter(range(failures))
+        self._mismatches = iter(range(mismatches))
         self._low = low
         self._progress = progress or Progress()
         self.checked: list[int] = []
@@ -116,6 +117,8 @@ class Log:
         return {}
 
     def check(self, tp: Any, record: bytes | None) -> Progress:
+        if next(self._mismatches, None) is not None:
+            raise LogMismatch("it has no progress")
         return self._progress
 
     def level_of_new_machines(self) -> int:
@@ -137,6 +140,7 @@ class Log:
 def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes a plan over a given log."""
     monkeypatch.setattr(start, "POLL_S", 0.0)
+    monkeypatch.setattr(start, "SETTLING_S", -1.0)
 
     def make(
         log: Log,
@@ -175,6 +179,13 @@ def checkpoint(root: Path, name: str, planned: int = 1, ended: int = 0) -> Path:
         for number in range(count):
             (directory / child / str(number)).touch()
     return directory
+
+
+def test_a_task_of_the_last_query_that_still_commits_is_waited_for(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LogMismatch, match="it has no progress"):
+        plan(Log(progress=READ_BEFORE, mismatches=3))
+    monkeypatch.setattr(start, "SETTLING_S", 60.0)
+    assert plan(Log(progress=READ_BEFORE, mismatches=3)).progress == {0: READ_BEFORE}
 
 
 def test_a_new_app_starts_with_the_first_request_that_exists(plan: Any) -> None:

@@ -32,6 +32,10 @@ from timers.wire import topics
 TIMEOUT_S = 60.0
 POLL_S = 1.0
 
+SETTLING_S = 10.0
+"""Progress and log are compared again for this time. If a task of the last query failed, others may still run and
+commit: so the offsets of a transaction may be read, and its progress not yet."""
+
 LEAVING_S = 5.0
 """A worker that has ended stays a member of its group until its session times out, plus at most this time."""
 
@@ -179,10 +183,15 @@ def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[di
     """
     log = ProgressLog(settings, cluster)
     deadline = monotonic() + TIMEOUT_S
+    settled_at = monotonic() + SETTLING_S
     try:
         while True:
             try:
                 return _checked(log, settings.request_topic, cluster, is_new=is_new)
+            except LogMismatch:
+                if monotonic() > settled_at:
+                    raise
+                sleep(POLL_S)
             except KafkaException as error:  # such as a partition that changes its leader
                 if monotonic() > deadline:
                     reason = error.args[0].str()

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -16,17 +17,18 @@ def call_in_thread(name: str, function: Callable[_P, _T], *args: _P.args, **kwar
     """Call a function in a new thread, which does not keep the process alive. The future is its result."""
     future: Future[_T] = Future()
     future.set_running_or_notify_cancel()  # a call cannot be cancelled
-
-    def run() -> None:
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
+    run = partial(_run, future, partial(function, *args, **kwargs))
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def _run(future: Future[_T], call: Callable[[], _T]) -> None:
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class BoundedThreads:
@@ -48,14 +50,8 @@ class BoundedThreads:
         future: Future[_T] = Future()
 
         def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            if future.set_running_or_notify_cancel():
+                _run(future, partial(function, *args, **kwargs))
 
         with self._lock:
             self._waiting.append(run)

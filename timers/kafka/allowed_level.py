@@ -47,8 +47,7 @@ class AllowedLevel:
         """
         topic = self._settings.progress_topic
         # The right to read as the app's group is among the least rights of a worker; nothing is committed.
-        settings = {**librdkafka(self._settings), "group.id": self._settings.app_id}
-        consumer = reader(settings, enable_partition_eof=True)
+        consumer = reader(librdkafka(self._settings), group_id=self._settings.app_id, enable_partition_eof=True)
         try:
             low, high = consumer.get_watermark_offsets(KafkaTopicPartition(topic, PARTITION), timeout=TIMEOUT_S)
             if self._position > high:  # the topic was deleted and created again

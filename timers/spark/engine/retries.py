@@ -128,7 +128,7 @@ class _Server:
     def run(self) -> None:
         """Serve until told to stop."""
         settings = self._retries.settings
-        consumer = reader({**librdkafka(settings), "group.id": settings.app_id}, enable_partition_eof=True)
+        consumer = reader(librdkafka(settings), group_id=settings.app_id, enable_partition_eof=True)
         try:
             while not self._retries.stop.is_set():
                 self._open_closed(consumer)

@@ -22,6 +22,7 @@ import psutil
 from confluent_kafka import Producer
 
 from bench import machine
+from bench.session import RESULTS
 from tests.harness.cluster import APPEND_TIME, Cluster, client_settings
 from timers.broker import EmbeddedBroker
 from timers.wire import future, topics
@@ -40,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--memory", default="2g", help="of Spark's Java process (2g)")
+    parser.add_argument(
+        "--publish", action="store_true", help="also write bench/results/spark_audit.json, which is tracked"
+    )
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
         broker = EmbeddedBroker(Path(directory) / "broker", port=0)
@@ -47,7 +51,10 @@ def main(argv: list[str] | None = None) -> int:
             result = _measure(broker.start(), Path(directory), options)
         finally:
             broker.stop()
-    print(json.dumps(result, indent=2))
+    text = json.dumps(result, indent=2)
+    if options.publish:
+        (RESULTS / "spark_audit.json").write_text(f"{text}\n")
+    print(text)
     return 0 if result["clean"] else 1
 
 

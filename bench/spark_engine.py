@@ -42,13 +42,15 @@ class SparkEngine(Subject):
     Args:
         master: Spark master URL.
         options: options of the command line.
+        name: of the subject in the results.
     """
 
     name = "timers_on_spark"
     accepts_per_s: ClassVar[int] = 50_000
     head_start_s: ClassVar[float] = 6.0
 
-    def __init__(self, master: str = "local[2]", *options: str) -> None:
+    def __init__(self, master: str = "local[2]", *options: str, name: str = name) -> None:
+        self.name = name
         self._master = master
         self._options = options
         self._process: Process | None = None

@@ -108,6 +108,7 @@ def test_the_driver_is_started_with_options_that_there_are() -> None:
     conf = dict(launch(options["master"], options["conf"], options["log_file"], "engine").conf)
     # Executors call the driver by its service.
     assert conf["spark.driver.host"] == MANIFESTS["service"]["metadata"]["name"]
+    assert MANIFESTS["service"]["spec"]["publishNotReadyAddresses"], "the driver is ready after they have called it"
     ports = {str(port["port"]) for port in MANIFESTS["service"]["spec"]["ports"]}
     assert ports == {conf["spark.driver.port"], conf["spark.blockManager.port"]}
     assert conf["spark.kubernetes.container.image"] == CONTAINER["image"]

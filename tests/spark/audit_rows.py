@@ -105,7 +105,7 @@ def outcomes_of(
     if ids:
         seen = slots.with_requests(seen, of, dead)
     put_off = spark.createDataFrame(moved or [], MOVED)
-    return outcomes.outcomes(of, dead, put_off, seen, moment, waiting).cache()
+    return outcomes.outcomes(of, dead, put_off, seen, moment, waiting).localCheckpoint()
 
 
 def said(found: DataFrame) -> dict[int, tuple[str, list[str]]]:

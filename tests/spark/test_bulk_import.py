@@ -48,7 +48,9 @@ def by_id(broker_address: str, tmp_path: Path) -> System:
 
 
 def job(system: System, path: Path, form: str, tmp_path: Path) -> Import:
-    return Import(system.settings, (str(path),), form, "renewals", str(tmp_path / "ledger"), str(tmp_path / "rejects"))
+    return Import(
+        system.settings, (str(path),), form, "renewals", (tmp_path / "ledger").as_uri(), str(tmp_path / "rejects")
+    )
 
 
 def written(system: System) -> list[Record]:
@@ -131,6 +133,7 @@ def _are_the_rows(system: System, records: list[Record]) -> None:
     assert sorted(asked, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.long
 def test_a_broken_run_is_made_good(
     spark: SparkSession, by_id: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

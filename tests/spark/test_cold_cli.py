@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def test_goes_cold_comes_back_and_fires_once_though_promote_is_killed(system: Sy
     hold.wait_for(rf"{COLD + 4} since the start", SPARK_S)
     by_id.queue_raw(b"cancelled", None, [], 0)
     by_id.flush()
-    hold.stop()
+    hold.send(signal.SIGINT)
+    assert hold.exit_code() == 0
     assert re.search(rf"hold: {COLD + 4} held", hold.log.splitlines()[-1])
 
     promote = job("promote", "--every", "1", "--rate", str(RATE)).start()

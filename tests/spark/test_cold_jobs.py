@@ -16,6 +16,7 @@ from tests.harness.records import Request
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.sim_engine import Dying
+from timers.errors import SettingsError
 from timers.kafka import connection
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import cold, promoter
@@ -45,6 +46,14 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
     system.close()
 
 
+def test_hold_without_a_cold_topic_is_one_sentence(spark: SparkSession, system: System, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"TIMERS_COLD_TOPIC='cold-.* does not exist .* start a worker with TIMERS_"
+    ):
+        hold.run(spark, hold.Hold(system.settings, ColdTables(str(tmp_path / "cold"))), print)
+
+
+@pytest.mark.long
 def test_cold_timers_fire_once_though_the_promoter_is_killed(
     spark: SparkSession, system: System, tmp_path: Path
 ) -> None:

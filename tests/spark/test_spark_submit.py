@@ -69,7 +69,9 @@ def test_an_audit_that_spark_submit_starts_finds_what_is_lost(
     settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.sql.shuffle.partitions=3")
     conf = [part for setting in settings for part in ("--conf", setting)]
     arguments = ["--master", cluster.url, "--name", "my-audit", *conf, *arguments_of_the_command(tmp_path)]
-    done = submit(tmp_path, *arguments, "audit", "--json", "--output", str(tmp_path / "out"), **system.environment)
+    tables = (tmp_path / "out" / "tables").as_uri()
+    job = ("audit", "--json", "--grace", "0s", "--output", str(tmp_path / "out"), "--tables", tables)
+    done = submit(tmp_path, *arguments, *job, **system.environment)
     assert done.returncode == 3, done.stdout + done.stderr
     # spark-submit sends the output and the messages of the job to its own output.
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -80,7 +82,7 @@ def test_an_audit_that_spark_submit_starts_finds_what_is_lost(
 def test_without_the_jars_one_sentence_says_how_to_start(broker_address: str, tmp_path: Path) -> None:
     done = submit(tmp_path, "--master", "local[1]", script.__file__, "hold", "--once", TIMERS_BROKERS=broker_address)
     assert done.returncode == 1
-    assert "timers: spark-submit was started without the Kafka connector and Delta" in done.stdout
+    assert "timers: Spark has no data source 'kafka' (Failed to find data source: kafka." in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -133,7 +135,9 @@ def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, r
         assert {record.timer_id for record in fired} == {request.source for request in sent}
         engine.kill()
 
-        job = ("audit", "--json", "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "audit.log"))
+        tables = (tmp_path / "out" / "tables").as_uri()
+        log_file = str(tmp_path / "audit.log")
+        job = ("audit", "--json", "--output", str(tmp_path / "out"), "--tables", tables, "--log-file", log_file)
         done = submit(tmp_path, *arguments, *job, **login)
         assert done.returncode == 0, done.stdout + done.stderr
         said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))

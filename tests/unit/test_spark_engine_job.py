@@ -48,16 +48,19 @@ class Query:
 def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
     lines: Any = engine._LineListener(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=1)
-    engine._stop_between_micro_batches(query, lines)
-    assert query.stopped.is_set() and query.looks == 1
+    said: list[str] = []
+    engine._stop_between_micro_batches(query, lines, said.append)
+    assert query.stopped.is_set() and query.looks == 1 and said == []
 
 
 def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STOP_S", 0.01)
     lines: Any = engine._LineListener(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=0)
-    engine._stop_between_micro_batches(query, lines)
+    said: list[str] = []
+    engine._stop_between_micro_batches(query, lines, said.append)
     assert query.stopped.is_set() and query.looks > 1
+    assert len(said) == 1 and "is interrupted: the next start repeats it" in said[0]
 
 
 DAMAGED = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x"

@@ -29,7 +29,7 @@ from timers.config.settings import Settings
 from timers.kafka.topic_offsets import Offsets
 from timers.request_formats import enabled_formats
 from timers.spark.columns import digits, due_second, payload_bytes, schema
-from timers.spark.steps import Steps
+from timers.spark.steps import Steps, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
@@ -87,8 +87,7 @@ class ColdTables:
         return self._at("batches")
 
     def _at(self, name: str) -> str:
-        # Delta treats file:/a and file:///a as two directories.
-        return f"{self.root.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
+        return table_at(self.root, name)
 
     @property
     def checkpoint(self) -> str:

@@ -1,6 +1,6 @@
 """Decodes requests of any request format into a table, over Arrow batches.
 
-It uses the decoders of the worker, so both read the same timers from a topic. They cost 1 to 3 us a record; column
+It uses the decoders of the worker, so both read the same timers from a topic. They cost 1 to 3 µs a record; column
 expressions compute the rest (sizes, names of records, hashes). Native requests in their usual form need no Python
 (:mod:`timers.spark.native_requests`).
 """

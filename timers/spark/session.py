@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -73,6 +74,15 @@ _LOCAL_SETTINGS = {
     "spark.python.daemon.module": "timers.spark.daemon",
 }
 
+_KEPT_BY_RUNNING_SESSION = ("spark.sql.catalog.spark_catalog", "spark.sql.extensions")
+"""Settings that a session which runs already keeps: its platform may have a Delta with other Java names."""
+
+_SPARKS_DEFAULTS = {"spark.speculation": "false", "spark.task.maxFailures": "4"}
+"""Values that Spark uses if a context does not name them."""
+
+_SOURCES = ("kafka", "delta")
+"""Data sources that the jobs need."""
+
 _MAX_SENTENCE = 400
 
 _OLD_LOGS = 9
@@ -123,12 +133,17 @@ class Launch:
 
 @contextmanager
 def session(launch: Launch) -> Iterator[SparkSession]:
-    """A Spark session that is stopped at the end. Failures in it become one sentence.
+    """A Spark session that is stopped at the end, or the one of this process. Failures in it become one sentence.
 
     Raises:
         SparkError: Java is missing, Spark did not start, or a job in the session failed.
     """
     try:
+        running = running_session()
+        if running is not None:
+            with _used(running, launch):
+                yield running
+            return
         spark = start(launch)
         try:
             yield spark
@@ -140,39 +155,94 @@ def session(launch: Launch) -> Iterator[SparkSession]:
 
 def start(launch: Launch) -> SparkSession:
     """Start a session; the caller stops it."""
-    if is_submitted():
-        SparkContext._ensure_initialized()
-        given = dict(SparkConf().getAll())
-        _require_connector()
-        conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(given=given).items()))
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    else:
-        java.require()
-        spark_home = _find_spark_home()  # type: ignore[no-untyped-call]
-        missing = jars.missing_in(Path(spark_home) / "jars", sys.stderr)
-        conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))
-        # Local executors use this Python; a cluster has its own.
-        if conf.get("spark.master", "").startswith("local"):
-            os.environ["PYSPARK_PYTHON"] = sys.executable
-        with _log(launch.log_path) as log:
-            SparkContext(conf=conf, gateway=_gateway(conf, log, launch))
-        spark = SparkSession.builder.getOrCreate()
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        spark = _submitted(launch) if is_submitted() else _started(launch)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            # PySpark replaces the handler with its own, which calls Java in the middle of any other call.
+            signal.signal(signal.SIGINT, on_interrupt or signal.SIG_DFL)
     spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
-def _require_connector() -> None:
-    """Check that ``spark-submit`` was given the jars: they cannot be added to a Java process that runs."""
-    jvm: Any = SparkContext._jvm
-    for provider in (
-        jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider,
-        jvm.io.delta.sql.DeltaSparkSessionExtension,
-    ):
-        if not isinstance(provider, JavaClass):
-            raise SparkError(
-                "spark-submit was started without the Kafka connector and Delta: start it with the arguments that "
-                "`timers spark jars --submit` prints, such as spark-submit $(timers spark jars --submit) audit"
-            )
+def _submitted(launch: Launch) -> SparkSession:
+    SparkContext._ensure_initialized()
+    given = dict(SparkConf().getAll())
+    conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(given=given).items()))
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    try:
+        _require_sources(
+            spark,
+            "start spark-submit with the arguments that `timers spark jars --submit` prints, such as "
+            "spark-submit $(timers spark jars --submit) audit",
+        )
+    except SparkError:
+        _stop(spark)
+        raise
+    return spark
+
+
+def _started(launch: Launch) -> SparkSession:
+    java.require()
+    spark_home = _find_spark_home()  # type: ignore[no-untyped-call]
+    missing = jars.missing_in(Path(spark_home) / "jars", sys.stderr)
+    conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))
+    # Local executors use this Python; a cluster has its own.
+    if conf.get("spark.master", "").startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    with _log(launch.log_path) as log:
+        SparkContext(conf=conf, gateway=_gateway(conf, log, launch))
+    return SparkSession.builder.getOrCreate()
+
+
+def running_session() -> SparkSession | None:
+    """The session of this process, which a notebook or a platform has started. Another thread may have done so."""
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def _used(spark: SparkSession, launch: Launch) -> Iterator[None]:
+    """Use a session that runs. Inside the block it has the settings of the job.
+
+    Raises:
+        SparkError: it lacks a data source, or a setting that cannot be changed now.
+    """
+    _require_sources(spark, "start Spark with the jars that `timers spark jars` prints")
+    context = {**_SPARKS_DEFAULTS, **dict(spark.sparkContext.getConf().getAll())}
+    chosen = {**dict(launch.conf), **({"spark.master": launch.master} if launch.master else {})}
+    before = {}
+    try:
+        for name, value in {**_SETTINGS, **launch.defaults, **chosen}.items():
+            if name in _KEPT_BY_RUNNING_SESSION:
+                continue
+            if spark.conf.isModifiable(name):
+                before[name] = spark.conf.get(name, None)
+                spark.conf.set(name, value)
+            elif name in {*_NOT_BY_CLUSTER, *chosen} and context.get(name) != value:
+                raise SparkError(
+                    f"this process has a Spark session already, without {name}={value}: start it with this"
+                )
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
+
+
+def _require_sources(spark: SparkSession, advice: str) -> None:
+    """Check that Spark has the jars: they cannot be added to a Java process that runs."""
+    jvm: Any = spark._jvm
+    conf = spark._jsparkSession.sessionState().conf()
+    for source in _SOURCES:
+        try:
+            jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(source, conf)
+        except (PySparkException, Py4JError) as error:
+            raise SparkError(f"Spark has no data source {source!r} ({sentence_of(error)}): {advice}") from error
 
 
 def _gateway(conf: SparkConf, log: IO[bytes], launch: Launch) -> Any:
@@ -220,6 +290,11 @@ def _stop(spark: SparkSession) -> None:
 def is_submitted() -> bool:
     """Whether ``spark-submit`` started this process, so that a JVM with its settings exists."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def has_log() -> bool:
+    """Whether Spark writes its log where the program that started it chose."""
+    return is_submitted() or running_session() is not None
 
 
 def sentence_of(error: PySparkException | Py4JError) -> str:

@@ -12,6 +12,14 @@ BEGUN, DONE = "begun", "done"
 """Values of the column ``state``."""
 
 
+def table_at(directory: str, name: str) -> str:
+    """Location of a Delta table in a directory, which is a path or a URI.
+
+    Delta treats ``file:/a`` and ``file:///a`` as two locations, and refuses to create a table at the second one.
+    """
+    return f"{directory.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
+
+
 class Steps:
     """The steps of a job, in a Delta table with one row when a step begins and one when it is done.
 

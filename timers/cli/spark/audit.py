@@ -124,6 +124,7 @@ def audit(
     from timers.spark.cold import ColdTables
     from timers.spark.jobs import audit as job
     from timers.spark.session import session
+    from timers.spark.storage import check_shared
 
     from_s = None if from_ is None else parse_moment(from_, now_s)
     to_s = None if to is None else parse_moment(to, now_s)
@@ -132,6 +133,7 @@ def audit(
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
     tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launch) as spark:
+        check_shared(spark, "--tables", tables or str(directory / "tables"), always_local=tables is None)
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
 

@@ -32,7 +32,9 @@ def _format(given: str | None, paths: tuple[str, ...]) -> str:
 
 def _uri(path: str) -> str:
     """A local path as a URI, because Spark may use another default file system. A URI stays as it is."""
-    return path if "://" in path else Path(path).resolve().as_uri()
+    from timers.spark.storage import is_uri
+
+    return path if is_uri(path) else Path(path).resolve().as_uri()
 
 
 @click.command(name="import")
@@ -96,11 +98,14 @@ def bulk_import(
 
     from timers.spark.jobs import bulk_import as job
     from timers.spark.session import session
+    from timers.spark.storage import check_shared
 
     arguments = job.Import(
         settings, tuple(map(_uri, paths)), file_format, name, _uri(ledger), _uri(rejects), as_base64=as_base64
     )
     with session(launch) as spark:
+        for option, path in [*(("PATH", each) for each in paths), ("--ledger", ledger), ("--rejects", rejects)]:
+            check_shared(spark, option, path, always_local=True)
         done = job.run(spark, arguments, lambda line: click.echo(line, err=True))
     output.show(asdict(done))
     if done.rejected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import click
 
@@ -49,14 +50,15 @@ def engine(
 
     Reads requests and ticks, keeps waiting timers in Spark's state, and sends the timers that are due, in the same
     Kafka transactions as a worker: each callback comes exactly once for read_committed receivers. Runs until Ctrl-C or
-    SIGTERM, which stop it between two micro-batches. A new start continues where it stopped.
+    SIGTERM, which stop it between two micro-batches, and interrupt one that takes longer than a minute. A new start
+    continues where it stopped.
 
     It takes over from workers of the same TIMERS_APP_ID, and workers take over from it: stop one before you start the
     other.
     """
     from timers.kafka import topics
     from timers.kafka.allowed_level import allow_in_new_app
-    from timers.spark.engine import start
+    from timers.spark.engine import checkpoints, start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, session_settings
     from timers.spark.engine.retries import Retries
@@ -75,10 +77,16 @@ def engine(
         stop_event() as stop,
         monitored("engine", 1) as monitor,
         Oscillator(settings, Clock()) as oscillator,
-        Retries(settings, cluster, lambda: oscillator.tick) as retries,
         session(launch) as spark,
         monitor.watching(spark),
+        ExitStack() as stack,
     ):
+        checkpoints.claim(spark, checkpoint_dir, settings.app_id, cluster.cluster_id)
+        if stop.is_set():
+            _say("stopped")
+            return
+        # From here on an engine that runs is fenced. A wrong checkpoint, or Ctrl-C while Spark starts, must not end it.
+        retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
         run = start.announce(settings, cluster)
 
         def make_plan(anew: bool) -> Plan:
@@ -95,7 +103,7 @@ def engine(
 
         monitor.needs_ticks()
         job.run(spark, settings, make_plan, retries, _say, stop, ticked)
-        _say("stopped between two micro-batches")
+        _say("stopped")
 
 
 def _say(line: str) -> None:

@@ -9,6 +9,7 @@ from timers.cli.reach import check_brokers
 from timers.cli.spark.options import (
     MakeLaunch,
     Monitored,
+    cold_tables,
     launch_options,
     metrics_options,
     stop_event,
@@ -52,16 +53,15 @@ def hold(
     launch = make_launch("hold")
     check_brokers(settings)
 
-    from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import hold as job
     from timers.spark.session import session
 
-    arguments = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
     with (
         stop_event() as stop,
         monitored("hold", every_s) as monitor,
         session(launch) as spark,
         monitor.watching(spark),
     ):
+        arguments = job.Hold(settings, cold_tables(spark, tables), None if once else every_s)
         total = job.run(spark, arguments, lambda line: click.echo(line, err=True), stop)
     output.show({"held": total}, f"hold: {total:,} held")

@@ -16,6 +16,9 @@ from timers.config.project import project_dir
 from timers.signals import on_signals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from timers.spark.cold import ColdTables
     from timers.spark.monitoring import Monitor
     from timers.spark.session import Launch
 
@@ -57,7 +60,7 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
                 metavar="FILE",
                 help="Spark's log file; the logs of nine earlier runs are kept. -: the error output.  [default: "
-                ".timers/spark/JOB.log]",
+                ".timers/spark/JOB.log; under spark-submit, its own log]",
             ),
         ]
     ):
@@ -72,7 +75,7 @@ def launch(
     job: str,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    from timers.spark.session import Launch, is_submitted
+    from timers.spark.session import Launch, has_log
 
     pairs = []
     for each in conf:
@@ -81,7 +84,7 @@ def launch(
             raise click.UsageError(f"--conf {each!r} is not a setting of Spark: write spark.NAME=VALUE")
         pairs.append((name, value))
     path = None
-    if log_file != _ERROR_OUTPUT and not is_submitted():  # spark-submit has a log of its own
+    if log_file != _ERROR_OUTPUT and not has_log():
         path = log_file or project_dir() / "spark" / f"{job}.log"
     # The start takes 10 s; the first one also downloads jars.
     click.echo("starting Spark" if path is None else f"starting Spark; its log: {path}", err=True)
@@ -96,10 +99,10 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, monitored=functools.partial(monitored, metrics_port, metrics_host), **options)
 
     port = click.option(
-        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Serve /metrics and /health there."
+        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health."
     )
     host = click.option(
-        "--metrics-host", default="127.0.0.1", show_default=True, help="Address for that; 0.0.0.0: all."
+        "--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all."
     )
     return port(host(with_metrics))
 
@@ -122,13 +125,34 @@ def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator
         yield monitor
 
 
+_LOCAL_TABLES = ".timers/cold"
+"""What the commands call the default directory of the cold tier's tables."""
+
+
 def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option ``--tables``, the directory of the cold tier's tables."""
     return click.option(
         "--tables",
         metavar="URI",
-        help="Directory of the cold tier's tables, which all executors can read and write.  [default: .timers/cold]",
+        help="Directory of the cold tier's tables, which all executors can read and write.  "
+        f"[default: {_LOCAL_TABLES}]",
     )(command)
+
+
+def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
+    """The tables of the cold tier.
+
+    Args:
+        given: value of ``--tables``.
+
+    Raises:
+        SettingsError: executors on other machines do not reach them.
+    """
+    from timers.spark.cold import ColdTables, default_root
+    from timers.spark.storage import check_shared
+
+    check_shared(spark, "--tables", given or _LOCAL_TABLES, always_local=given is None)
+    return ColdTables(given or default_root())
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from timers.cli.reach import check_brokers
 from timers.cli.spark.options import (
     MakeLaunch,
     Monitored,
+    cold_tables,
     launch_options,
     metrics_options,
     stop_event,
@@ -70,12 +71,11 @@ def promote(
     check_brokers(settings)
     lead_s = int(parse_duration(lead))
 
-    from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import promote as job
     from timers.spark.session import session
 
-    arguments = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
     with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
+        arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
         print_line = partial(click.echo, err=True)
         total = job.run(

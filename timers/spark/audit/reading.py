@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,6 +19,7 @@ from timers.spark.audit import cold_tier
 from timers.spark.audit.findings import Counted, PartitionRead
 from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
+from timers.spark.kept import Kept
 from timers.spark.native_requests import OTHER
 from timers.wire import progress
 
@@ -62,11 +62,12 @@ class Reading:
         ends: offsets up to which topics were read.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings, scope: Scope, topics: TopicOffsets) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings, scope: Scope, topics: TopicOffsets, kept: Kept) -> None:
         self._spark = spark
         self._settings = settings
         self._scope = scope
         self._topics = topics
+        self._kept = kept
         # A KeepAlive of a message holds no timer of its own, which the rules of the audit cannot express.
         self.formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
         request_topics = topics.existing(self.formats)
@@ -105,7 +106,7 @@ class Reading:
         if native in self.span.starts:
             records = self._read({native: self.span.starts[native]}, self.span.ends)
             rows = rows.unionByName(native_requests.decode(records, _NO_LIMIT, native))
-        rows = rows.persist(StorageLevel.DISK_ONLY)
+        rows = self._kept.on_disk(rows)
         counted = self._counted(rows)
         if any(each.kind == OTHER for each in counted):
             unusual = rows.where(F.col("kind") == OTHER).groupBy("partition").agg(F.min("offset"), F.max("offset"))
@@ -114,7 +115,7 @@ class Reading:
                 {native: {partition: each.start for partition, each in ranges.items()}},
                 {native: {partition: each.stop for partition, each in ranges.items()}},
             )
-            left = self._decode(native_requests.unusual(records, _NO_LIMIT)).persist(StorageLevel.DISK_ONLY)
+            left = self._kept.on_disk(self._decode(native_requests.unusual(records, _NO_LIMIT)))
             rows = rows.where(F.col("kind") != OTHER).unionByName(left)
             counted = [each for each in counted if each.kind != OTHER] + self._counted(left)
         return Requests(rows, counted)
@@ -124,7 +125,7 @@ class Reading:
         sent = self.outputs([self._settings.cold_topic])
         requested = cold_tier.requests(self._spark, tables, sent)
         gone = self._decode(cold_tier.deleted_by_retention(requested, self.starts, self._scope))
-        return Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(self._spark, tables, requested))
+        return Cold(self._kept.on_disk(gone), cold_tier.waiting(self._spark, tables, requested))
 
     def _decode(self, records: DataFrame) -> DataFrame:
         return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic)

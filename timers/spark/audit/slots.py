@@ -1,6 +1,6 @@
 """Assigns firings without ``timer-source`` to versions of timers with ids.
 
-Workers at the first feature level write only ``timer-id``, as other engines may. Such a firing belongs to a version
+Earlier versions of the worker write only ``timer-id``, as other engines may. Such a firing belongs to a version
 with its ``timer-id``, ``timer-due`` and topic: its *slot*. If an id was set several times for one slot, the firings are
 assigned in their order: first to versions that must fire, in the order of the log, last to versions that must not.
 """

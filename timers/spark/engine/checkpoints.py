@@ -6,12 +6,13 @@ A checkpoint is a cache of the request log: with another number of buckets the e
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from timers.errors import SettingsError
 from timers.spark.engine.bucket import FORMAT
+from timers.spark.storage import check_shared, on_storage
 
 _NAME = re.compile(r"state-([0-9]+)-([0-9]+)")
 """Format of the state, and number of buckets."""
@@ -43,16 +44,23 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
     A start after ``kill -9`` finds its own file. If two apps claim a directory at once, both may be refused.
 
     Raises:
-        SettingsError: another app has claimed it, or this app of another Kafka cluster.
+        SettingsError: it cannot have checkpoints of this engine, another app has claimed it, or this app of another
+            Kafka cluster.
     """
-    path, files = _on_storage(spark, directory)
+    check_shared(spark, "--checkpoint", directory)
+    path, files = on_storage(spark, directory)
+    if any(files.exists(on_storage(spark, f"{directory.rstrip('/')}/{name}")[0]) for name in (_PLANNED, _ENDED)):
+        raise SettingsError(
+            f"--checkpoint {directory!r} has a checkpoint of another query, or of an engine that did not commit its "
+            "progress to Kafka: use another directory (UPGRADING.md)"
+        )
     own = f"{_OWNER}{app_id}@{cluster_id}"
 
     def others() -> list[str]:
         listed = files.listStatus(path) if files.exists(path) else []
         return sorted({name for each in listed if (name := each.getPath().getName()).startswith(_OWNER)} - {own})
 
-    mine, _ = _on_storage(spark, f"{directory.rstrip('/')}/{own}")
+    mine, _ = on_storage(spark, f"{directory.rstrip('/')}/{own}")
     is_new = not others() and files.createNewFile(mine)
     if found := others():
         if is_new:
@@ -71,28 +79,14 @@ def choose_checkpoint(
     """Choose the checkpoint of a query.
 
     Args:
-        directory: that the user chose.
+        directory: that the user chose; :func:`claim` has claimed it.
         asked: number of buckets that the user chose; None: that of the checkpoint, or ``default``.
         default: number for a new checkpoint.
         anew: the existing checkpoint cannot be used.
-
-    Raises:
-        SettingsError: the directory cannot hold a checkpoint of this query.
     """
-    path, files = _on_storage(spark, directory)
-    is_local_disk = files.getScheme() == "file" and not directory.startswith("file:")
-    if is_local_disk and not (spark.sparkContext.master or "").startswith("local"):
-        raise SettingsError(
-            f"--checkpoint {directory!r} is a directory of one machine, and {spark.sparkContext.master!r} is a "
-            "cluster: use storage that driver and executors reach (hdfs://..., s3a://..., file:///... of a shared disk)"
-        )
+    path, files = on_storage(spark, directory)
     listed = files.listStatus(path) if files.exists(path) else []
     names = [each.getPath().getName() for each in sorted(listed, key=lambda each: -each.getModificationTime())]
-    if _PLANNED in names or _ENDED in names:
-        raise SettingsError(
-            f"--checkpoint {directory!r} has a checkpoint of another query, or of an engine that did not commit its "
-            "progress to Kafka: use another directory (UPGRADING.md)"
-        )
     found = {name: tuple(map(int, parts.groups())) for name in names if (parts := _NAME.fullmatch(name))}
     same_format = [buckets for version, buckets in found.values() if version == FORMAT]
     buckets = asked or (same_format[0] if same_format else default)
@@ -106,7 +100,7 @@ def choose_checkpoint(
 
 def delete(spark: SparkSession, directory: str) -> None:
     """Delete a checkpoint."""
-    path, files = _on_storage(spark, directory)
+    path, files = on_storage(spark, directory)
     files.delete(path, True)
 
 
@@ -123,13 +117,6 @@ def forget_planned(spark: SparkSession, checkpoint: str) -> None:
 
 def _numbers(spark: SparkSession, directory: str) -> list[int]:
     """The numbers of the micro-batches that a directory has files for."""
-    path, files = _on_storage(spark, directory)
+    path, files = on_storage(spark, directory)
     names = [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
     return [int(name) for name in names if name.isdecimal()]
-
-
-def _on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:
-    """Hadoop's path of a directory, and its file system."""
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(directory)
-    return path, path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

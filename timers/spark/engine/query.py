@@ -79,7 +79,7 @@ def session_settings(buckets: int) -> dict[str, str]:
         # Spark ignores it for streams, and logs a warning at each start if it is on.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, 24 of the 29 us of a request.
+        # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, 24 of the 29 µs of a request.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.python.daemon.module": "timers.spark.daemon",
         # Without Java's second compiler: it took a third of the CPU of the first minutes and made requests no faster.

@@ -8,7 +8,7 @@
                   rows, which have ``size`` bytes
     arrivals      msgpack of [partition, first offset, end, settings, groups, rejections]
 
-Rows of one second are much alike: LZ4 (from pyarrow, 0.1 us a timer) reduces them to a quarter of their size or less,
+Rows of one second are much alike: LZ4 (from pyarrow, 0.1 µs a timer) reduces them to a quarter of their size or less,
 and the cost of Spark's state follows its size.
 """
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from time import monotonic
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +24,7 @@ from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Reading
 from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
 from timers.spark.cold import ColdTables
+from timers.spark.kept import Kept
 
 Console = Callable[[str], None]
 
@@ -55,11 +55,16 @@ class Audit:
 
 def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     """Read, transform, write the tables, and return the findings."""
+    with Kept() as kept:
+        return _run(spark, audit, say, kept)
+
+
+def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Findings:
     if audit.cold is not None:
         cold_tier.check(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
-    reading = Reading(spark, audit.settings, audit.scope, topics)
+    reading = Reading(spark, audit.settings, audit.scope, topics, kept)
     stages = _Stages(say)
     with stages("requests read") as stage:
         request_rows, counted = reading.requests()
@@ -74,11 +79,11 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
         named |= {row.callback_topic for row in deleted if row.callback_topic}
         request_rows = request_rows.unionByName(cold.deleted)
     callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
-    evidence_of = _Evidence(audit, reading, request_rows)
+    evidence_of = _Evidence(audit, reading, request_rows, kept)
     with stages("callbacks read") as stage:
         stage.rows = evidence_of.read_firings(callback_topics)
     with stages("outcomes found") as stage:
-        found = evidence_of.outcomes(cold).persist(StorageLevel.DISK_ONLY)
+        found = kept.on_disk(evidence_of.outcomes(cold))
         counts = {row.status: row["count"] for row in found.groupBy("status").count().collect()}
         stage.rows = sum(counts.values())
         if counts.get(LOST):
@@ -87,7 +92,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
         offenders = evidence_of.offenders(found, unmatched=counts.get(None, 0))
         tables = {
             "totals": figures.totals(found),
-            "offenders": offenders.persist(StorageLevel.DISK_ONLY),
+            "offenders": kept.on_disk(offenders),
             "lags": figures.lags(found, figures.minute_s(), "callback_topic"),
             "forecast": figures.forecast(found),
         }
@@ -110,13 +115,14 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
 class _Evidence:
     """What was requested, beside what receivers saw."""
 
-    def __init__(self, audit: Audit, reading: Reading, request_rows: DataFrame) -> None:
+    def __init__(self, audit: Audit, reading: Reading, request_rows: DataFrame, kept: Kept) -> None:
+        self._kept = kept
         self._audit = audit
         self._settings = audit.settings
         self._reading = reading
         self._requests = request_rows
         letters = evidence.letters(reading.outputs([audit.settings.dead_letter_topic]))
-        self._letters = letters.persist(StorageLevel.DISK_ONLY)
+        self._letters = kept.on_disk(letters)
         in_scope = _is_audited(audit) & _in_scope(reading.span)
         self._plain = versions.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
         self._with_ids = self._schedules = None
@@ -137,7 +143,7 @@ class _Evidence:
     def read_firings(self, callback_topics: list[str]) -> int:
         """Read the firings, and return their number."""
         records = self._reading.outputs(callback_topics)
-        firings = evidence.firings(records, self._settings.request_topic).persist(StorageLevel.DISK_ONLY)
+        firings = self._kept.on_disk(evidence.firings(records, self._settings.request_topic))
         counts = firings.agg(F.count(F.lit(1)), F.count_if(slots.names_no_request())).first()
         assert counts is not None
         count, without_request = counts
@@ -145,7 +151,7 @@ class _Evidence:
             if self._schedules is not None:
                 firings = slots.without_compacted(firings, self._schedules)
             named = reduce(DataFrame.unionByName, self._named())  # several topics may use the same id
-            firings = slots.with_requests(firings, named, self._letters).persist(StorageLevel.DISK_ONLY)
+            firings = self._kept.on_disk(slots.with_requests(firings, named, self._letters))
         self._firings = firings
         return int(count)
 

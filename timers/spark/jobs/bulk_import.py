@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -26,7 +25,8 @@ from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
-from timers.spark.steps import BEGUN, DONE, Steps
+from timers.spark.kept import Kept
+from timers.spark.steps import BEGUN, DONE, Steps, table_at
 
 Console = Callable[[str], None]
 
@@ -78,6 +78,11 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     Raises:
         SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column.
     """
+    with Kept() as kept:
+        return _run(spark, job, say, kept)
+
+
+def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported:
     topic = _topic(job.settings)
     topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):
@@ -91,12 +96,12 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
         if left.deleted:
             say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
     read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
-    read = read.persist(StorageLevel.DISK_ONLY)
+    read = kept.on_disk(read)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
     say(f"{total:,} rows read, {rejected:,} of them rejected")
     _reject(read, job.rejects)
     requests = numbered(read, job.name)
-    fresh = requests.join(ledger.sent(), "id", "left_anti").persist(StorageLevel.DISK_ONLY)
+    fresh = kept.on_disk(requests.join(ledger.sent(), "id", "left_anti"))
     count = fresh.count()
     if count:
         name = uuid.uuid4().hex
@@ -190,7 +195,7 @@ class ImportLedger:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._sent, runs = f"{path.rstrip('/')}/sent", f"{path.rstrip('/')}/runs"
+        self._sent, runs = table_at(path, "sent"), table_at(path, "runs")
         for table, columns in ((self._sent, LEDGER), (runs, RUNS)):
             DeltaTable.createIfNotExists(spark).location(table).addColumns(columns).execute()
         self._runs = Steps(spark, runs, RUNS)
@@ -212,7 +217,8 @@ class ImportLedger:
     def add(self, run: str, ids: DataFrame) -> int:
         """Record sent ids that the ledger does not contain yet, and return their number."""
         fresh = ids.select("id", "due_s").join(self.sent(), "id", "left_anti").withColumn("run", F.lit(run))
-        fresh = fresh.persist(StorageLevel.DISK_ONLY)
-        count = fresh.count()
-        fresh.write.format("delta").mode("append").save(self._sent)
+        with Kept() as kept:
+            fresh = kept.on_disk(fresh)
+            count = fresh.count()
+            fresh.write.format("delta").mode("append").save(self._sent)
         return count

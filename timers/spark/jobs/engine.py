@@ -138,7 +138,7 @@ def _watch(
                 say(_delay_line(running))
     finally:
         if running.isActive:
-            _stop_between_micro_batches(running, lines)
+            _stop_between_micro_batches(running, lines, say)
 
 
 class _Cause(Enum):
@@ -269,15 +269,21 @@ class _LineListener(Listener):
 def _delay_line(running: StreamingQuery) -> str:
     if running.status["isTriggerActive"]:
         return f"a micro-batch has not ended for {QUIET_S:.0f} s"
-    return f"no records were read for {QUIET_S:.0f} s, so no timer fires: do the brokers answer, and are ticks written?"
+    return (
+        f"no records were read for {QUIET_S:.0f} s, so no timer fires: do the brokers answer, are ticks written, and "
+        "has the cluster free executors?"
+    )
 
 
-def _stop_between_micro_batches(running: StreamingQuery, lines: _LineListener) -> None:
+def _stop_between_micro_batches(running: StreamingQuery, lines: _LineListener, say: Callable[[str], None]) -> None:
     """Stop the query between two micro-batches.
 
     A query that is behind has no pause between them. Spark reports the end of a micro-batch while it plans the next
     one, long before that one sends messages."""
     give_up, ended = monotonic() + STOP_S, lines.ended
-    while running.status["isTriggerActive"] and lines.ended == ended and monotonic() < give_up:
+    while running.status["isTriggerActive"] and lines.ended == ended:
+        if monotonic() > give_up:
+            say(f"the micro-batch did not end within {STOP_S:.0f} s and is interrupted: the next start repeats it")
+            break
         threading.Event().wait(0.002)
     running.stop()

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
+from timers.errors import SettingsError
+from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 
@@ -42,15 +44,28 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
 
     Args:
         stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
+
+    Raises:
+        SettingsError: the topic of cold timers does not exist.
     """
+    topic = job.settings.cold_topic
+    if topic not in TopicOffsets(job.settings).existing([topic]):
+        raise SettingsError(
+            f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker with "
+            "TIMERS_HOT_HORIZON_S"
+        )
     job.tables.create(spark)
     query = start(spark, job)
-    reported, total = -1, 0
+    reported, total, seen = -1, 0, None
     stop = stop or Event()
     try:
         ended = False
         while not ended and not stop.is_set():
             ended = bool(query.awaitTermination(1))
+            last = query.lastProgress
+            if last is None or last.timestamp == seen:
+                continue  # each use of recentProgress costs hundreds of calls into the JVM
+            seen = last.timestamp
             for progress in query.recentProgress:
                 if progress.batchId > reported and progress.numInputRows:
                     reported, total = progress.batchId, total + progress.numInputRows

@@ -28,6 +28,7 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
+from timers.spark.kept import Kept
 from timers.spark.promoter import SENT, KafkaPort, Port, writer
 from timers.spark.steps import BEGUN, DONE
 from timers.wire import headers as h
@@ -217,10 +218,10 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
         sources = logs.copies_since(kafka.from_json(starts)).distinct()
         known = spark.read.format("delta").load(tables.promoted).select("due_day", "source")
         new = held.join(sources, "source", "left_semi").join(known, ["due_day", "source"], "left_anti")
-        rows = new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")).persist()
-        found += rows.count()
-        cold.append(rows, tables.promoted, PROMOTED)
-        rows.unpersist()
+        with Kept() as kept:
+            rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
+            found += rows.count()
+            cold.append(rows, tables.promoted, PROMOTED)
         steps.add(batch, DONE, until_s, "")
     return found
 

@@ -1,0 +1,62 @@
+"""Jobs in a process that has a Spark session already, such as a notebook."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql import SparkSession
+
+from timers.errors import SparkError
+from timers.spark import session
+from timers.spark.session import Launch
+
+pytestmark = pytest.mark.spark
+
+ZONE = "spark.sql.session.timeZone"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def test_a_job_uses_the_session_that_runs_and_leaves_it_as_it_was(spark: SparkSession) -> None:
+    earlier = spark.conf.get(ZONE), spark.conf.get(PARTITIONS)
+    spark.conf.set(ZONE, "Europe/Berlin")
+    spark.conf.set(PARTITIONS, "7")
+    try:
+        with session.session(Launch("audit", None)) as used:
+            assert used.sparkContext is spark.sparkContext
+            assert used.conf.get(ZONE) == "UTC", "due days are UTC"
+            assert used.conf.get(PARTITIONS) == "7", "the job has no wish"
+        assert (spark.conf.get(ZONE), spark.conf.get(PARTITIONS)) == ("Europe/Berlin", "7")
+    finally:
+        spark.conf.set(ZONE, earlier[0] or "")
+        spark.conf.set(PARTITIONS, earlier[1] or "")
+    assert spark.range(3).count() == 3
+    assert session.has_log()
+
+
+def test_another_thread_has_the_session_too(spark: SparkSession) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(session.running_session).result()
+    assert found is not None and found.sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch("audit", None, master="spark://other:7077"),
+        Launch("import", None, defaults={"spark.task.maxFailures": "1"}),
+        Launch("audit", None, conf=(("spark.executor.memory", "9g"),)),
+    ],
+)
+def test_what_a_session_cannot_change_any_more_is_said(spark: SparkSession, launch: Launch) -> None:
+    zone = spark.conf.get(ZONE)
+    with pytest.raises(SparkError, match="has a Spark session already, without spark"), session.session(launch):
+        pass
+    assert spark.conf.get(ZONE) == zone and spark.range(3).count() == 3
+
+
+def test_a_session_without_a_data_source_is_refused_in_one_sentence(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_SOURCES", ("kafka", "delta", "no-such-source"))
+    with pytest.raises(SparkError, match="has no data source 'no-such-source'"), session.session(Launch("audit", None)):
+        pass
+    assert spark.range(3).count() == 3

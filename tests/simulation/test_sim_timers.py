@@ -35,6 +35,14 @@ def test_a_callback_has_the_id_of_its_timer() -> None:
     assert [name for name, _ in fired.headers[2:]] == ["timer-id", "timer-due", "timer-fired"]
 
 
+@pytest.mark.parametrize("key", [b"\xff", None])
+def test_a_callback_has_the_key_that_was_asked_for(key: bytes | None) -> None:
+    timers = SimTimers()
+    timers.schedule("orders", key, b"x", delay=1)
+    [callback] = timers.advance(1)
+    assert callback.key == key
+
+
 def test_timers_fire_in_the_order_of_their_due_seconds() -> None:
     timers = SimTimers()
     start_s = timers.clock.now_s

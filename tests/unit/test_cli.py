@@ -19,6 +19,8 @@ from timers.cli.main import main
 from timers.cli.run import last_error
 from timers.cli.worker import faust_command
 from timers.config.settings import Settings
+from timers.errors import TimersError
+from timers.kafka import topic_admin
 from timers.wire.topics import REQUEST
 
 
@@ -194,6 +196,19 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFix
     assert out.splitlines()[-1].startswith("timer-request/")
     assert "topic 'nowhere' does not exist" in err
     assert "--create-topic" in err
+
+
+def test_schedule_prints_the_id_though_the_topic_may_not_be_described(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> list[str]:
+        raise TimersError("topic 'orders' cannot be described: Topic authorization failed")
+
+    monkeypatch.setattr(topic_admin, "missing", denied)
+    code, out, err = run(capsys, "schedule", "--topic", "orders", "--key", "", "--value", "", "--in", "1d")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("timer-request/")
+    assert "not checked whether the callback topics exist: topic 'orders' cannot be described" in err
 
 
 @pytest.mark.parametrize(

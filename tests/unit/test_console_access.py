@@ -290,7 +290,7 @@ async def test_a_client_certificate_is_a_login(tmp_path: Path, users_file: str) 
             "TIMERS_CONSOLE_CLIENT_CA_FILE": str(tmp_path / "ca.pem"),
         }
     )
-    runner = web.AppRunner(Server(settings, SimCluster()).application())
+    runner = Server(settings, SimCluster()).runner()
     await runner.setup()
     port = unused_port()
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls_context(settings)).start()

@@ -81,7 +81,7 @@ def status(ctx: click.Context, output: Output) -> None:
 
 
 @broker.command()
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
+@click.option("--yes", is_flag=True, help="Delete without asking. Without a terminal the command never asks.")
 @output_option()
 @click.pass_context
 def reset(ctx: click.Context, yes: bool, output: Output) -> None:

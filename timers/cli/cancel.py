@@ -21,7 +21,7 @@ EXIT_CODES = {"cancelled": 0, "already-fired": 3, "unknown": 4, **dict.fromkeys(
 
 
 if_source_option = click.option(
-    "--if-source", metavar="SOURCE", help="Only the version with this source, as `timers get` shows it."
+    "--if-source", metavar="SOURCE", help="Only if the latest version has this source, which `timers get` shows."
 )
 """Adds the option to a command."""
 

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 def clock(repair: bool, output: Output) -> None:
     """Show up to which second each partition has fired.
 
-    A wrong clock of a broker may have fired timers too early. Until that second has come, their partitions accept no
-    new requests. --repair lets these partitions forget the second, and records which timers have fired: no timer fires
-    again, and new requests are accepted and fire by the right clock. The clock of this machine must be right. Use the
-    settings and the rights of a worker. docs/operations.md#the-way-back-from-a-wrong-time says more.
+    If the clock of a broker was ahead, a partition may have fired timers up to a second that has not come yet. Until
+    that second has come, the partition accepts no new requests. --repair lets such partitions forget the second, and
+    records which timers have fired: no timer fires again, and new requests are accepted and fire by the right clock.
+    The clock of this machine must be right. Use the settings and the rights of a worker.
+    docs/operations.md#the-way-back-from-a-wrong-time says more.
     """
     from aiokafka.errors import KafkaError
     from confluent_kafka import KafkaException

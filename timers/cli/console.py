@@ -77,7 +77,7 @@ async def _serve(settings: Settings, url: str) -> None:
 async def _run(server: Server, settings: Settings, tls: object, url: str) -> None:
     from aiohttp import web
 
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=2.0)
+    runner = server.runner()
     await runner.setup()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -32,8 +32,8 @@ _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 def dead_letters() -> None:
     """Requests that could not be read or sent: list them, show one, retry them.
 
-    A dead letter holds the request as it was sent, a code and a sentence. `docs/bad-input.md` says what each code means
-    and what to do.
+    A dead letter has the request as it was sent, a code and an error message. `docs/bad-input.md` says what each code
+    means and what to do.
     """
 
 
@@ -61,9 +61,9 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "since_s",
                 type=moment,
                 metavar="WHEN",
-                help="Written since: 2h ago, or 2030-01-31T12:00:00Z.",
+                help="Written at this time or later: 2h (two hours ago), or 2030-01-31T12:00:00Z.",
             ),
-            click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before."),
+            click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before this time."),
             click.option("--partition", "-p", type=click.IntRange(0), help="Partition of the dead letter topic."),
             click.option("--from-offset", type=click.IntRange(0), help="First offset in that partition."),
             click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition after the last one."),
@@ -167,12 +167,12 @@ def _order(letter: Letter) -> tuple[int, int, int]:
 # --- show -------------------------------------------------------------------------------------------------------------
 
 
-@dead_letters.command(short_help="Show one with its sentence, headers and bytes.")
+@dead_letters.command(short_help="Show one with its error message, headers and bytes.")
 @click.argument("name", metavar="NAME")
 @click.option("--hex", "as_hex", is_flag=True, help="All bytes as hexadecimal, also where they are text.")
 @output_option()
 def show(name: str, as_hex: bool, output: Output) -> None:
-    """Show one dead letter with its sentence, its headers and the request's bytes.
+    """Show one dead letter with its error message, its headers and the request's bytes.
 
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
     not text are shown in hexadecimal, in JSON as base64.
@@ -207,7 +207,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
+@click.option("--yes", "-y", is_flag=True, help="Publish without asking. Without a terminal the command never asks.")
 @output_option()
 def retry(
     names: tuple[str, ...],

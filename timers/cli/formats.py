@@ -19,7 +19,7 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS
 def formats(output: Output) -> None:
     """Show which request formats are on, their topics and settings, and which setting turns on the others.
 
-    A request format is how producers write their requests. The command shows its own settings: run it with the same as
+    A request format is how producers write their requests. The command shows its own settings: run it with those of
     the workers.
     """
     settings = Settings.load()
@@ -34,7 +34,7 @@ def formats(output: Output) -> None:
     for each in shown:
         output.show(each, *_lines(each))
     if not any(each["on"] for each in shown if each["format"] != NATIVE.name):
-        click.echo(f"none on but {NATIVE.name}, which always is", err=True)
+        click.echo(f"only {NATIVE.name} is on, which is always on", err=True)
 
 
 def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[dict[str, Any]]:

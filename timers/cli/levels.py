@@ -57,9 +57,9 @@ def _describe(found: _Found) -> dict[str, Any]:
 
 
 def _lines(found: _Found) -> list[str]:
-    mixed = "" if found.lowest == found.highest else f", some use {found.highest}"
+    used = f"{found.lowest}" if found.lowest == found.highest else f"{found.lowest} to {found.highest}"
     lines = [
-        f"in use      {found.lowest} by all {len(found.partitions)} partitions{mixed}",
+        f"in use      {used} by {len(found.partitions)} partitions",
         f"allowed     {found.allowed}",
         f"supported   {feature_levels.SUPPORTED} by this version of timers",
         *(f"            {level} by worker {worker}" for worker, level in sorted(found.workers.items())),

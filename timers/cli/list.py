@@ -24,15 +24,17 @@ _WIDTHS = (20, 24, 24, 28, 0)
 
 @click.command("list")
 @click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic.")
-@click.option("--from", "from_text", metavar="WHEN", help="Due then or later: 2h from now, or 2030-01-31T12:00:00Z.")
-@click.option("--to", "to_text", metavar="WHEN", help="Due before.")
+@click.option(
+    "--from", "from_text", metavar="WHEN", help="Due at this time or later: 2h (in two hours), or 2030-01-31T12:00:00Z."
+)
+@click.option("--to", "to_text", metavar="WHEN", help="Due before this time.")
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
 @click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
 @output_option()
 def list(  # the command's name
     topic: str | None, from_text: str | None, to_text: str | None, limit: int, with_values: bool, output: Output
 ) -> None:
-    """List the timers that wait, of all workers, the next to fire first.
+    """List the pending timers of all workers, the next to fire first.
 
     Asks the worker at TIMERS_WORKER_URL, which asks the others. If one of them does not answer, the rest is listed, a
     sentence says which partitions are missing, and the exit code is 1.

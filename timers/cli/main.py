@@ -1,7 +1,7 @@
 """``timers``: the group of all commands.
 
-Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; ``cancel`` and ``get`` have more. A
-failure is one sentence on stderr. ``python -X dev -m timers.cli.main ...`` shows the traceback of an unexpected error.
+Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; some commands have more. A failure is one
+sentence on stderr. ``python -X dev -m timers.cli.main ...`` shows the traceback of an unexpected error.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
 from timers.core.operation import REFUSED
 from timers.counted import counted
-from timers.errors import InvalidTimerError
+from timers.errors import InvalidTimerError, TimersError
 from timers.wire.query import format_due
 from timers.wire.verdict import VerdictMessage
 
@@ -42,7 +42,7 @@ _MAX_BAD_LINES = 20
 )
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
 @click.option("--id", "id", metavar="ID", help="Id of the timer. It replaces a timer of this id, and can be cancelled.")
-@click.option("--if-absent", is_flag=True, help="Only if there is no timer of this id; waits for the verdict.")
+@click.option("--if-absent", is_flag=True, help="Only if no timer has or had this id; waits for the verdict.")
 @if_source_option
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @click.option(
@@ -107,13 +107,13 @@ def schedule(
     if isinstance(told, VerdictMessage) and told.verdict in REFUSED:
         output.show(fields(told), sentence(told))
         return REFUSED_CODE
-    _warn_of_missing_topics(settings, [topic])
     left_s, due_at = due_s - time.time(), format_due(due_s)
     when = from_now(left_s) if left_s > 0 else "in the past: it fires at once"
     timer_id, more = (
         (told, {}) if isinstance(told, str) else (told.id, {"verdict": told.verdict, "version": told.version})
     )
     output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
+    _warn_of_missing_topics(settings, [topic])
     return 0
 
 
@@ -155,9 +155,15 @@ def _create_topics(settings: Settings, topics: Iterable[str]) -> None:
 
 
 def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
+    """The timers are set, and their ids are printed: so an answer that does not come is no failure of the command."""
     from timers.kafka import topic_admin
 
-    for topic in () if settings.create_target_topics else topic_admin.missing(settings, topics):
+    try:
+        missing = () if settings.create_target_topics else topic_admin.missing(settings, topics)
+    except TimersError as error:
+        click.echo(f"not checked whether the callback topics exist: {error}", err=True)
+        return
+    for topic in missing:
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
             f"in {settings.dead_letter_topic!r} (--create-topic creates it)",
@@ -199,10 +205,10 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             except KeyboardInterrupt:
                 click.echo(f"interrupted: the first {counted(len(numbers), 'timer')} may be scheduled", err=True)
                 raise
-    _warn_of_missing_topics(settings, topics)
     for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
         if timer_id is not None:
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
+    _warn_of_missing_topics(settings, topics)
     if failure is not None:
         _fail(failure, [number for number, timer_id in zip(numbers, ids, strict=True) if timer_id is None])
     click.echo(f"{counted(len(numbers), 'timer')} scheduled", err=True)
@@ -260,5 +266,6 @@ def _progress(lines: Iterator[tuple[int, bytes]], what: str) -> Iterable[tuple[i
 def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
     from timers.client import PublishError
 
-    shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES])) + (", ..." if len(numbers) > _MAX_BAD_LINES else "")
-    raise PublishError(f"{error}. The timers of these lines were not sent, all others were: {shown}") from error
+    shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES]))
+    more = f" and {len(numbers) - _MAX_BAD_LINES:,} more" if len(numbers) > _MAX_BAD_LINES else ""
+    raise PublishError(f"{error}. The brokers confirmed all timers but those of lines {shown}{more}") from error

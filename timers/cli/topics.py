@@ -23,7 +23,7 @@ def topics() -> None:
 @click.option("--compacted", is_flag=True, help="Keep the newest record of each key: for TIMERS_SCHEDULE_TOPICS.")
 @output_option()
 def create(names: tuple[str, ...], partitions: int | None, compacted: bool, output: Output) -> None:
-    """Create topics that do not exist, with TIMERS_REPLICATION copies. One that exists stays as it is.
+    """Create topics that do not exist; TIMERS_REPLICATION is their replication factor. One that exists stays as it is.
 
     Records of a callback topic get the broker's time, so that lags are exact. With --compacted they keep the time of
     their producer, and cleanup.policy is compact.

@@ -79,7 +79,7 @@ class Declarations(ConsoleDeclarations):
         security.query_secret,
         "Secret of 32 characters or more that the workers, `timers get`, `timers list` and consoles of an app share. A "
         "worker with a secret answers only queries that are signed with it. Without a secret it answers queries only "
-        "if TIMERS_WEB_BIND is an address of this machine alone. The secret is never shown, and never sent.",
+        "if no other machine can reach TIMERS_WEB_BIND. The secret is never shown, and never sent.",
         default=security.Secret(),
     )
     query_secret_file: Path | None = setting(
@@ -237,7 +237,7 @@ class Declarations(ConsoleDeclarations):
     session_timeout_s: int = whole_number(
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
-        "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800.",
+        "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800 s.",
         default=10,
         unit="s",
     )
@@ -296,10 +296,10 @@ class Declarations(ConsoleDeclarations):
     )
     catch_up_per_s: int = whole_number(
         (0, 10_000_000),
-        "Largest number of overdue timers (more than 10 s late) that fire in a second: for each request topic, over "
-        "all workers, and at least one for each partition. The limit protects receivers after a downtime. Timers above "
-        "it go to the retry topic, spread over the next seconds. This counts as an attempt of TIMERS_RETRY_ATTEMPTS. "
-        "Timers that are on time overtake them. 0: no limit.",
+        "Largest number of overdue timers (more than 10 s late) of one request topic that fire in a second, over all "
+        "workers. Each partition fires at least one. The limit protects receivers after a downtime. Timers above it go "
+        "to the retry topic, spread over the next seconds. This counts as an attempt of TIMERS_RETRY_ATTEMPTS. Timers "
+        "that are on time overtake them. 0: no limit.",
         default=0,
         unit="timers/s",
         example=10_000,
@@ -307,7 +307,8 @@ class Declarations(ConsoleDeclarations):
     retry_attempts: int = whole_number(
         (1, 1000),
         "How often a callback to a failing target is tried again before it becomes a dead letter. The waits are 30 s, "
-        "60 s and so on, up to 10 min. 10 attempts take about an hour, in which the target can be repaired.",
+        "60 s and so on, up to 10 min; 10 attempts take about an hour, in which the target can be repaired. Some "
+        "failures of brokers have a first wait of 2 s; then 10 attempts take about half an hour.",
         default=10,
     )
     accept_loss: str = setting(

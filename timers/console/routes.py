@@ -86,7 +86,7 @@ class Route:
         return self.role == OPERATOR
 
 
-_ID = Parameter("id", s.ID, "the id of a timer, or <topic>/<partition>/<offset> of its request", required=True)
+_ID = Parameter("id", s.ID, "the id of a timer, or `<topic>/<partition>/<offset>` of its request", required=True)
 _OWN_ID = Parameter("id", s.ID, "the id that the timer's sender gave it", required=True)
 _VALUE = Parameter("value", s.flag("1: with the values of callbacks, in base64"))
 _WAIT = Parameter(
@@ -147,8 +147,9 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timers",
         "listTimers",
         READER,
-        "List pending timers in the order in which they fire. A page may be empty and still have a `next`: a short "
-        "first page searches for a tenth of a second, others for two seconds.",
+        "List pending timers in the order in which they fire. A page may be empty and still have a `next`: a first "
+        "page of at most 100 timers without values ends 0.1 s after its query reached the worker, any other page after "
+        "two seconds of reading.",
         (Answer(200, "a page", "TimerList"),),
         (_TOPIC, _FROM, _TO, _PREFIX, _LIMIT, _CURSOR, _VALUE),
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
@@ -158,7 +159,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/timer",
         "getTimer",
         READER,
-        "Find one timer. If two topics have a timer with this id, the answer has both.",
+        "Find one timer. If two topics, or two partitions of a topic, have a timer with this id, the answer has both.",
         (Answer(200, "the timer", "FoundTimers", {"ETag": "source of its request, if there is one timer"}),),
         (_ID, _VALUE),
         problems=(*_ASK, "not-found", "values-hidden"),
@@ -202,10 +203,10 @@ ROUTES: tuple[Route, ...] = (
         "moveTimer",
         OPERATOR,
         "Change the due time of the timer with this id. Its other fields stay as they are. If another request changes "
-        "the timer at the same moment, this one changes nothing (problem changed).",
+        "the timer at the same moment, this one changes nothing (problem `changed`).",
         (
             Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
-            Answer(201, "by another broker's clock it had fired, and it is set again (already-fired)", "Verdict"),
+            Answer(201, "by another broker's clock it had fired; it is set again (verdict already-fired)", "Verdict"),
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
@@ -308,7 +309,7 @@ ROUTES: tuple[Route, ...] = (
         "With `per_s`, the event `skipped` has the number and the longest lag of the firings that were not sent.",
         (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content=EVENT_STREAM),),
         (
-            Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; may be repeated", required=True),
+            Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; up to 10 times", required=True),
             Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most this number of firings in a second")),
             Parameter("after", s.string("as Last-Event-ID", maxLength=8000), "the same as the header Last-Event-ID"),
         ),
@@ -368,14 +369,14 @@ ROUTES: tuple[Route, ...] = (
         ),
         problems=("brokers-unreachable", "not-found", "busy", "topic-forbidden"),
     ),
-    Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "it does", "Live"),)),
+    Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "alive", "Live"),)),
     Route(
         "GET",
         "/v1/health/ready",
         "ready",
         PUBLIC,
         "Whether a broker and a worker answer the console.",
-        (Answer(200, "they do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one does not", "Ready")),
+        (Answer(200, "both do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one of them does not", "Ready")),
     ),
     Route(
         "GET",

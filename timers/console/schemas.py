@@ -70,13 +70,13 @@ DATA = {
 QUEUE = string("the name of a queue", pattern=r"^[a-zA-Z0-9._-]{1,235}$", minLength=1, maxLength=235)
 CODE = string("code of dead letters", enum=[*dead_letter.CODES, *sorted(dead_letter.RECEIVER_CODES)])
 LETTER_NAME = string(
-    "<partition>/<offset> of a dead letter, or <topic>/<partition>/<offset> of it or of its request",
+    "`<partition>/<offset>` of a dead letter, or `<topic>/<partition>/<offset>` of it or of its request",
     pattern=r"^([a-zA-Z0-9._-]{1,249}/)?[0-9]{1,9}/[0-9]{1,18}$",
     maxLength=300,
 )
 
 _TIMER_FIELDS = {
-    "topic": TOPIC,
+    "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
     "key": {**nullable(DATA), "description": "key of the callback; missing or null: none"},
     "value": {**DATA, "description": "value of the callback, as text or base64"},
     "at": {**TIME, "description": "due time: RFC 3339 or epoch seconds"},
@@ -193,8 +193,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "CancelStep": object_of(
         {
             "matching": {"type": "integer", "description": "timers that would be cancelled"},
-            "at_least": {"type": "boolean", "description": "whether there are more than those that were counted"},
-            "left_out": {"type": "integer", "description": "timers without an id, or waiting for a retry"},
+            "at_least": {"type": "boolean", "description": "whether there may be more than those that were counted"},
+            "left_out": {
+                "type": "integer",
+                "description": "timers without an id, with an id that the user may not use, or waiting for a retry",
+            },
             "sample": list_of(reference("Timer"), description="the first ten"),
             "missing": _MISSING,
             "confirm": string("send it with the same filter to cancel them"),

@@ -57,6 +57,12 @@ _BURST_S = 2
 _ROOM_BYTES = 256 * 1024
 """For the other fields of a body than the value."""
 
+_ADDRESS_BYTES = 16 * 1024
+"""Path and query of a request; the longest cursor, with each byte escaped, takes 6,000."""
+
+_LINE_BYTES = 4 * _ADDRESS_BYTES
+"""The HTTP parser answers a longer line itself, and not as the API does."""
+
 _READING = ("GET", "HEAD")
 
 _LOOK_S = 0.5
@@ -96,6 +102,10 @@ class Server:
             **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
         }
         self._site = Site(settings, self._base_path, self.perform)
+
+    def runner(self) -> web.AppRunner:
+        """What serves the application."""
+        return web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0, max_line_size=_LINE_BYTES)
 
     def application(self) -> web.Application:
         """The application of aiohttp, with all routes."""
@@ -181,6 +191,8 @@ class Server:
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:
         try:
+            if len(request.raw_path) > _ADDRESS_BYTES:
+                raise Problem("address-too-long", f"path and query have more than {_ADDRESS_BYTES} bytes")
             response = await handler(request)
         except Problem as problem:
             response = self._problem(request, problem)

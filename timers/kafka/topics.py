@@ -195,7 +195,10 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
             created.add(name)
         except KafkaException as error:
             if code_of(error) in NOT_ALLOWED:
-                raise _access_error(settings, [f"Create on topic {name!r}, which does not exist"]) from None
+                config = next(topic.config for topic in wanted if topic.name == name)
+                needs = " ".join(f"{key}={value}" for key, value in config.items())
+                right = f"Create on topic {name!r}, which does not exist (it needs {needs})"
+                raise _access_error(settings, [right]) from None
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
     if created:

@@ -266,7 +266,10 @@ class SimTimers:
 
     def _read(self, record: SimRecord) -> None:
         settings = self._settings
-        values = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
+        # Those of a request may be any bytes; those that the engine adds are text.
+        values = {
+            name: (value or b"").decode(errors="replace") for name, value in record.headers if name.startswith(h.PREFIX)
+        }
         if record.topic == settings.dead_letter_topic:
             code, message, source = values[h.TIMER_ERROR], values[h.TIMER_ERROR_MESSAGE], values[h.TIMER_SOURCE]
             self.dead_letters.append(DeadLetter(code, message, source, record.key, record.value))
@@ -279,7 +282,7 @@ class SimTimers:
         self.fired.append(
             Fired(
                 record.topic,
-                record.key or b"",
+                record.key,
                 record.value or b"",
                 list(record.headers),
                 values[h.TIMER_ID],

@@ -31,9 +31,13 @@ def selecting(command: _Command) -> _Command:
         "--code", "-c", "codes", type=click.Choice(QUEUE_CODES), multiple=True, help="With this code; may be repeated."
     )
     since = click.option(
-        "--since", "since_s", type=moment, metavar="WHEN", help="Written since: 2h ago, or 2030-01-31T12:00:00Z."
+        "--since",
+        "since_s",
+        type=moment,
+        metavar="WHEN",
+        help="Written at this time or later: 2h (two hours ago), or 2030-01-31T12:00:00Z.",
     )
-    until = click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before.")
+    until = click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before this time.")
     return code(since(until(command)))
 
 
@@ -54,9 +58,10 @@ def letters_of(settings: Settings, name: str, topic: str | None, **selection: An
 def dead(name: str, topic: str | None, limit: int, output: Output, **selection: Any) -> None:
     """List the messages that the queue NAME gave up, the newest last, with the reason.
 
-    Codes: rejected (the handler called reject, or the brokers refused an output), attempts-exhausted, crashed (its
-    process ended twice while it ran alone). With another code, a worker could not return the message. The messages are
-    in the topic of dead letters; `timers dead-letters show POSITION` shows one whole.
+    Codes: rejected (the handler called reject, or the brokers refused an output), attempts-exhausted, crashed (the
+    process ended twice while it worked on this message alone). If the code is another one, a worker could not send the
+    message back to the queue. The messages are in the topic of dead letters; `timers dead-letters show POSITION` shows
+    one whole.
 
     \b
       timers queue dead jobs --since 1h

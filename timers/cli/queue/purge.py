@@ -20,7 +20,7 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
     """Mark all messages of the queue NAME as done, so that no process gets them. This cannot be undone.
 
     The topic keeps its records, and other queues and groups on it get them. Messages that a timer brings later, such as
-    retries, still come. Stop the processes of the queue first: the command refuses to work while there are any.
+    retries, still come. Stop the processes of the queue first: while one runs, the command fails.
     """
     if not (yes or sys.stdin.isatty()):
         raise click.UsageError("without a terminal this command cannot ask: add --yes")

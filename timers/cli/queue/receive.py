@@ -51,9 +51,9 @@ def receive(
 ) -> None:
     """Show messages of the queue NAME. Without --ack, --reject or --retry they stay on it, in the same attempt.
 
-    The command joins the queue as one more process: if others run, it gets only the messages of some partitions, and
-    the others deliver their open messages again. To look at a topic without that, use `timers watch`. V has at most 200
-    bytes; with -o json the value is whole.
+    The command joins the queue as one more process. If others run, some partitions move to it, and back at its end; it
+    gets only the messages of these partitions. To look at a topic without that, use `timers watch`. A value is cut
+    after 200 bytes; with -o json it is whole.
 
     \b
       timers queue receive jobs -n 10

@@ -42,7 +42,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
     help="Threads; for an async function, tasks.",
 )
 @click.option("--processes", "-p", type=click.IntRange(1, 1000), help="Child processes instead of threads.")
-@click.option("--ordered", is_flag=True, help="One message of a key after the other; retries wait in their place.")
+@click.option("--ordered", is_flag=True, help="One message of a key after the other; a retry delays the later ones.")
 @click.option(
     "--lease", default="30s", show_default=True, help="How long a message may take until it is delivered again."
 )
@@ -59,10 +59,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--member", metavar="NAME", help="Name of this process, the same after a restart; shortens the pause after a crash."
 )
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Serve /metrics and /health there."
-)
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for that; 0.0.0.0: all.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -87,8 +85,8 @@ def run(
     message.ack, retry, reject, extend and output. MODULE is imported from the current directory or the installed
     packages. An async function runs in one event loop.
 
-    At the first signal no message begins any more; the command ends with exit code 0 when the functions that run have
-    returned. A second signal ends it at once.
+    After the first signal the command calls the function with no further message. It ends with exit code 0 when all
+    calls have returned. A second signal ends it at once.
 
     \b
       timers queue run jobs invoices:send --concurrency 8

@@ -38,8 +38,8 @@ _BATCH = 5000
 @click.option("--lines", type=click.File("rb"), help="Many messages, one a line; - for standard input.")
 @click.option("--key", "-k", help="Record key: an ordered queue delivers the messages of a key one after the other.")
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
-@click.option("--in", "duration", metavar="DURATION", help="Send it later: 90s, 15m, 2h, 3d, 1w, 1h30m from now.")
-@click.option("--at", metavar="TIME", help="Send it then: 2030-01-31T12:00:00Z, or epoch seconds.")
+@click.option("--in", "duration", metavar="DURATION", help="Send it after this time: 90s, 15m, 2h, 3d, 1w, 1h30m.")
+@click.option("--at", metavar="TIME", help="Send it at this time: 2030-01-31T12:00:00Z, or epoch seconds.")
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @output_option()
 def send(

@@ -194,7 +194,7 @@ class _Slicer:
             raise DamagedBatch("data follows the last record")
 
     def _whole_records(self, max_records: int) -> tuple[bytes, int]:
-        """The next records that are here as a whole, and their number. It takes 0.2 us a record."""
+        """The next records that are here as a whole, and their number. It takes 0.2 µs a record."""
         data, at, end = self._data, self._next, len(self._data)
         last_start = min(end - 1, at + PIECE_BYTES)
         found = 0

@@ -125,7 +125,7 @@ class Records(list[Any]):
 class UncopiedRecords(fetcher.PartitionRecords):
     """Returns the records of aiokafka's Cython parser without a copy, in pieces of bounded size.
 
-    aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which takes longer (0.7 us) than parsing it. The
+    aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which takes longer (0.7 µs) than parsing it. The
     parser's record has all that request formats read: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
 
     Args:

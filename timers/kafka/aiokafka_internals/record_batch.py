@@ -60,7 +60,7 @@ class RecordBatch(BatchBuilder):
         self.close()
 
     def records(self) -> list[Any]:
-        """The records of a batch that was sent, each with ``key``, ``value`` and ``headers``. About 1 us a record.
+        """The records of a batch that was sent, each with ``key``, ``value`` and ``headers``. About 1 µs a record.
 
         So the producer stores nothing for each record while it fills a batch.
         """

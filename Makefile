@@ -45,7 +45,7 @@ test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 run
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
 # run, in one process with one session, and so are those of the pages, with one browser.
-test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; says so loudly if Spark has no Java (a failure if CI=true), or if there is no chromium
+test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.spark.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
@@ -55,9 +55,9 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; s
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
-test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
+test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the tests that take minutes, and make test-newer-spark
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
-	@$(MAKE) --no-print-directory test-newer-spark
+	@$(MAKE) --no-print-directory test-newer-spark LENGTH='(long or not long)'
 
 LOWEST = build/lowest
 
@@ -74,7 +74,7 @@ NEWER_SPARK = build/newer-spark
 NEWER_SPARK_PACKAGES = pyspark==4.1.3 delta-spark==4.4.0
 
 # delta-spark 4.4 wants an older importlib-metadata than the lock has.
-test-newer-spark: $(VENV)/.dev ## The Spark tests with pyspark 4.1; the other tests use pyspark 4.0
+test-newer-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.1 (test-all: the long ones too); the other tests use pyspark 4.0
 	@mkdir -p build
 	@grep -oE '^[a-z0-9._-]+==[^ ]+' requirements-dev.txt | grep -vE '^(pyspark|py4j|delta-spark|importlib-metadata)==' > $(NEWER_SPARK).txt
 	@$(PYTHON) -m venv --clear $(NEWER_SPARK)
@@ -82,7 +82,7 @@ test-newer-spark: $(VENV)/.dev ## The Spark tests with pyspark 4.1; the other te
 	@$(NEWER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWER_SPARK).txt \
 		$(NEWER_SPARK_PACKAGES) '.[worker,broker,console,spark,test]'
 	@if $(NEWER_SPARK)/bin/python -m timers.spark.java; then \
-		$(NEWER_SPARK)/bin/python -m pytest -m "spark and not long" tests/spark; \
+		$(NEWER_SPARK)/bin/python -m pytest --durations 20 --durations-min 5 -m "spark and $(LENGTH)" tests/conformance tests/spark; \
 	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
@@ -103,9 +103,10 @@ PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
 PART_clients = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
 # These mostly wait for threads.
 PART_queues = $(filter-out $(PART_clients), $(wildcard tests/unit/test_queue_*.py))
-# Two halves of about the same length.
-PART_unit-a = $(filter-out $(PART_clients) $(PART_queues), $(wildcard tests/unit/test_[a-l]*.py))
-PART_unit-b = $(filter-out $(PART_clients) $(PART_queues), $(wildcard tests/unit/test_[m-z]*.py))
+# Two halves of about the same length. pytest looks at the whole folder for each file that it is given, so it gets the folder.
+PART_unit = tests/unit $(addprefix --ignore=, $(PART_clients) $(PART_queues))
+PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[m-z]*.py'
+PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-l]*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)
@@ -114,18 +115,18 @@ test-pure-long: $(VENV)/.dev
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not long" --hypothesis-profile many tests/property
 
-mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
+mutations-search: $(VENV)/.dev ## For each mutation that its seed no longer finds, look for another seed
 	@$(BIN)/python -m tests.simulation.search
 
 ROUNDS ?= 1
 TIMERS ?= 1000000
 
-chaos: $(VENV)/.dev ## Storms of timers with faults; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run; FAULTS=kill,damage chooses
+chaos: $(VENV)/.dev ## Storms of timers with faults; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run; FAULTS=kill,damage chooses faults
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(UNCOUNTED),--uncounted)
 
 SEEDS ?= 300
 
-damage: $(VENV)/.dev ## Damage the files of stores with 200,000 timers, SEEDS=300 times: each timer must fire once
+damage: $(VENV)/.dev ## Damage the files of stores with 200,000 timers, SEEDS=300 times without ids and as often with ids: each timer must fire once
 	@$(BIN)/python -m tests.harness.store_damage --seeds $(SEEDS)
 	@$(BIN)/python -m tests.harness.store_damage --seeds $(SEEDS) --ids
 
@@ -156,7 +157,7 @@ docs: $(VENV)/.dev ## Write docs/settings.md and docs/http-api.md from the code,
 pictures: $(VENV)/.dev ## Take the pictures of docs/pictures in the browser, of a console with a worker
 	@$(PYTEST) -m browser tests/browser/test_pictures.py --pictures docs/pictures
 
-bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
+bench: $(VENV)/.dev ## The benchmarks; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 
 bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and an audit of 10,000,000 requests
@@ -179,4 +180,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean
+.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

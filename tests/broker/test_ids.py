@@ -78,7 +78,11 @@ class Ids:
 
 @pytest.fixture(scope="module")
 def ids(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ids]:
+    """With a worker."""
     ids = Ids(broker_address, tmp_path_factory.mktemp("ids"))
+    worker = ids.system.worker()
+    worker.app = WATCHFUL
+    worker.start().ready()
     yield ids
     ids.system.close()
 
@@ -89,9 +93,6 @@ def versions(records: list[Record]) -> list[tuple[str, str, int]]:
 
 
 def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
-    worker = ids.system.worker()
-    worker.app = WATCHFUL
-    worker.start().ready()
     past = due_in(-100)
     ids.set("late", past, "at once")
     ids.flush()

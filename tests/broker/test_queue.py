@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -223,7 +224,8 @@ def test_messages_that_are_deleted_before_they_are_received_are_said(
         queue.send_many((None, b"%d" % number, ()) for number in range(3, 10))
         (deleted,) = here.admin.delete_records([TopicPartition(topic, 0, 8)]).values()
         deleted.result(DEADLINE_S)
-        transport.resume([(topic, 0)])
+        with contextlib.suppress(RuntimeError):  # a fetch that was under way may have ended the queue already
+            transport.resume([(topic, 0)])
         if accept_loss:
             assert [message.value for message in receive(queue, 2, ack=True)] == [b"8", b"9"]
             assert f"{topic}/0: retention deleted messages from 3 to 7 before they were received" in caplog.text

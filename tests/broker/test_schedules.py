@@ -32,15 +32,16 @@ CATCH_UP_PER_S = 100
 
 @pytest.fixture(scope="module")
 def schedules(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
+    """With a worker."""
     directory = tmp_path_factory.mktemp("schedules")
     schedules = Schedules(broker_address, directory, TIMERS_CATCH_UP_PER_S=str(CATCH_UP_PER_S))
+    schedules.system.worker().start().ready()
     yield schedules
     schedules.system.close()
 
 
 def test_the_records_of_kafka_message_scheduler_give_the_same_callbacks(schedules: Schedules) -> None:
     """The records are those of the article about it. Tests without a broker use its epoch, 1893456000."""
-    schedules.system.worker().start().ready()
     due_s = due_in(8)
     customer: Headers = [("customer-header", b"dummy")]
     schedules.set(b"vid1-online", due_s + 90, b'"video 0"', key=b"vid1")

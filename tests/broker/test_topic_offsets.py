@@ -92,10 +92,9 @@ def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) 
     ender.join()
 
 
-def test_no_broker_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.kafka.topic_offsets.TIMEOUT_S", 1.0)
+def test_no_broker_is_one_sentence() -> None:
     with pytest.raises(TimersError, match=r"^no broker answers at 127\.0\.0\.1:1: is it running"):
-        TopicOffsets(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}))
+        TopicOffsets(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}), timeout_s=1.0)
 
 
 @pytest.mark.long

@@ -76,6 +76,7 @@ def wait_ready(worker: Worker) -> None:
     wait_until(lambda: health(worker.port, "ready")[0] == 200, "the worker is ready")
 
 
+@pytest.mark.long
 def test_after_a_month_a_broker_a_year_ahead_fires_nothing_early(
     broker: EmbeddedBroker, systems: list[System], tmp_path: Path
 ) -> None:

@@ -64,6 +64,8 @@ async def _read(cluster: Cluster, topic: str, fill: bytes, sources: bool) -> Cal
     ends = cluster.ends(topic, committed=True)
     places = {TopicPartition(topic, partition): end for partition, end in ends.items() if end > 0}
     columns = _Columns(fill, sources)
+    if not places:
+        return columns.callbacks()
     consumer = AIOKafkaConsumer(
         bootstrap_servers=cluster.brokers,
         isolation_level="read_committed",

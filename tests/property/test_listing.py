@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.unicode_text import TEXT
 from timers.core.index import NoIndex
 from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
@@ -117,6 +118,7 @@ QUERIES = st.builds(
     st.integers(1, wire.MAX_LIMIT),
     POSITIONS | st.just(START),
     st.booleans(),
+    TEXT,
     is_part_of_quick=st.just(False),  # a header says it, and no parameter
 )
 

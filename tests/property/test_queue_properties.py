@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.property.unicode_text import texts
 from timers.queue import metadata
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Entry, Ledger
@@ -58,7 +59,7 @@ def test_metadata_keeps_its_limit_and_loses_only_attempts_and_waits(saved: Saved
                 break
 
 
-@given(st.text(max_size=60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
+@given(texts(60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         saved = decode(text, LOG, 7)

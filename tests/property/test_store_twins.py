@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import Entry
 from timers.core.ports import Store
@@ -39,10 +40,10 @@ def small_groups() -> Iterator[None]:
 
 VALUES = st.tuples(
     st.sampled_from(["t", "ü"]),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    texts(3),
     st.binary(max_size=30),
     st.none() | st.lists(st.tuples(st.sampled_from(["a", "b"]), st.none() | st.binary(max_size=3)), max_size=2),
-    st.none() | st.builds(Origin, st.just("t/0/1"), st.integers(0, 9), st.integers(0, 9)),
+    st.none() | st.builds(Origin, st.just("t/0/1"), st.integers(0, 9), st.integers(0, 9), st.none() | texts(3)),
 )
 SECONDS = st.integers(0, 3)
 ALL_IDS = [b"a", b"ab", b"\xff\xff", b"\x00", b"b"]

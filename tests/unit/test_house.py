@@ -44,6 +44,9 @@ FORMER_NAMES_ALLOWED = {"CHANGELOG.md", "UPGRADING.md"}
 """These pages contain former names."""
 
 
+DEFINITION = re.compile(r"( *)(def|async def|class) ")
+
+
 STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")
 """Fields of statements that hold statements; a definition is in no expression."""
 
@@ -51,6 +54,22 @@ STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")
 def lines_of(node: ast.stmt | ast.ExceptHandler | ast.match_case) -> float:
     """Lines of a statement. A case of a match says none: it is always looked into."""
     return math.inf if isinstance(node, ast.match_case) else (node.end_lineno or 0) - node.lineno + 1
+
+
+def may_be_longer(text: str, than: int) -> bool:
+    """Whether a function has more than ``than`` lines before the next definition beside it.
+
+    Most files have none, and need not be parsed: to parse all takes seconds.
+    """
+    around: list[tuple[int, float]] = []
+    for number, line in enumerate([*text.splitlines(), "class End:"]):
+        if found := DEFINITION.match(line):
+            indent = found.end(1)
+            while around and around[-1][0] >= indent:
+                if number - around.pop()[1] > than:
+                    return True
+            around.append((indent, math.inf if found[2] == "class" else number))
+    return False
 
 
 def functions(name: str, longer_than: int = 0) -> dict[str, int]:
@@ -62,7 +81,7 @@ def functions(name: str, longer_than: int = 0) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     text = (ROOT / name).read_text()
-    if text.count("\n") < longer_than:
+    if longer_than and not may_be_longer(text, longer_than):
         return found
     nodes: list[ast.AST] = [ast.parse(text)]
     for node in nodes:  # grows while it is read
@@ -146,6 +165,15 @@ def test_functions_in_any_block_are_measured(tmp_path: Path) -> None:
     assert {name.rpartition(":")[2] for name in functions(str(file))} == set(re.findall(r"in_\w+", BLOCKS))
     assert functions(str(file))[f"{file}:in_class"] == 3
     assert functions(str(file), 2) == {f"{file}:in_class": 3}
+
+
+@pytest.mark.parametrize("indent", ["", "    "])
+@pytest.mark.parametrize("after", ["", "def after(): pass\n"])
+def test_a_long_function_with_another_one_in_it_is_measured(tmp_path: Path, indent: str, after: str) -> None:
+    file = tmp_path / "long.py"
+    lines = ["def outer():", "    def inner():", "        pass", *["    x = 1"] * MAX_FUNCTION_LINES]
+    file.write_text("class A:\n    x = 1\n" + "\n".join(indent + line for line in lines) + "\n" + after)
+    assert functions(str(file), MAX_FUNCTION_LINES) == {f"{file}:outer": MAX_FUNCTION_LINES + 3}
 
 
 def test_a_forbidden_word_would_be_found() -> None:

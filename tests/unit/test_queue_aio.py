@@ -82,11 +82,11 @@ async def test_a_thousand_calls_that_wait_share_some_threads() -> None:
     while (plan := state.settler.plan()) is not None:
         state.settler.succeed(plan)
     state.settler.revoke([JOBS])
-    threads = threading.active_count()
+    before = set(threading.enumerate())  # those of another test may still be ending
     answers = [cast(AsyncMessage, message).ack() for message in messages]
     for _ in range(3):  # the calls begin
         await asyncio.sleep(0)
-    assert threading.active_count() - threads == MAX_THREADS
+    assert len(set(threading.enumerate()) - before) == MAX_THREADS
     cast("asyncio.Task[None]", answers[-1]).cancel()
     guards.may_answer.set()
     async with asyncio.timeout(30):
@@ -133,10 +133,10 @@ async def test_a_queue_settles_and_closes_while_a_thousand_calls_wait(
     monkeypatch.setattr(aio, "Queue", BlockedQueue)
     queue = AsyncQueue("jobs")
     source: Any = queue.queue
-    threads = threading.active_count()
+    before = set(threading.enumerate())  # those of another test may still be ending
     waiting = [asyncio.create_task(queue.receive(1, 60) if call == "receive" else queue.send(b"")) for _ in range(1000)]
     await asyncio.sleep(0)
-    assert threading.active_count() - threads == MAX_THREADS
+    assert len(set(threading.enumerate()) - before) == MAX_THREADS
     async with asyncio.timeout(30):
         if call == "receive":
             await queue.settle()

@@ -44,7 +44,7 @@ def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setenv("TIMERS_ID_TOPIC", "")
     assert main(["formats"]) == 0
     out, err = capsys.readouterr()
-    assert "none on but future" in err
+    assert "only future is on" in err
     for kind in REQUEST_FORMATS:
         assert f"{kind.env} turns it on" in out or kind.request_format is NATIVE
     assert "no broker answers" in err

@@ -1,0 +1,27 @@
+"""A worker that stops itself once, in the middle of a transaction: its callbacks are delivered and not committed.
+
+A signal from outside meets a fast worker between two transactions, however often a test tries.
+``STOPS_AT``: the topic of the callbacks.
+"""
+
+import os
+import signal
+from typing import Any
+
+from timers.sending.producer import TransactionalProducer
+
+_deliver = TransactionalProducer._deliver
+_waits = True
+
+
+async def _deliver_and_stop(self: TransactionalProducer, producer: Any, batches: Any) -> None:
+    global _waits
+    await _deliver(self, producer, batches)
+    if _waits and any(topic == os.environ["STOPS_AT"] for topic, _ in batches):
+        _waits = False
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+TransactionalProducer._deliver = _deliver_and_stop  # type: ignore[method-assign]
+
+from timers.app import app as app  # noqa: E402

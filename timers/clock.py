@@ -1,4 +1,4 @@
-"""The clocks of this machine. They can delay a tick, and never make one count [I20]."""
+"""The clocks of this machine. They decide whether a tick counts, and never change its time [I20]."""
 
 import time
 from functools import cache

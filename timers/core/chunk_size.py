@@ -9,7 +9,7 @@ SMALL = 100
 """This many timers make no transaction slow. After a time-out, the next transaction has at most this many."""
 
 SHRINK_BY = 4
-"""A refused record is alone in its transaction after seven attempts, if the chunk had 20,000 timers."""
+"""A refused record that is the first of a chunk of 20,000 timers is alone in the fifth transaction."""
 
 QUICK_S = 1.0
 LONG_S = 3.0

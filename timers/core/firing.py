@@ -70,7 +70,7 @@ class Firing(MachineState):
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if count:
-            # [I3] Delete exactly (old, new], after the commit. Superseded rows need no commit: they never fire.
+            # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
             self._store.delete(after.fired_through, count, rest)
         return full
 

@@ -99,7 +99,7 @@ class Horizon:
     def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
         """Decode records for which the settings are the same. Forwarded requests have no row, promoted copies have one.
 
-        If there are no such records, this takes 0.1 us for each record.
+        If there are no such records, this takes 0.1 µs for each record.
         """
         self._read_s = max(self._read_s, records[-1].timestamp // 1000)
         seal = self._history.setting_at(SEAL, records[0].offset, 0)

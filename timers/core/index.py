@@ -3,12 +3,12 @@
 The index is a function of the operations in the log; the last operation of each id counts::
 
     a record with a timer   id -> (due second, source offset, append second)
-    a cancel                id -> no entry
+    a cancel                id -> no entry (but see :mod:`timers.core.only_if`)
 
 So the index does not depend on when timers fired, and a replay builds the same index. A row may fire only while the
-index holds its key. A row whose id has a later version is superseded, and is dropped when its second is scanned. An
-entry at or below ``fired_through`` belongs to a timer that has fired. A cancel always removes the entry, also if it
-came too late, because a replay cannot tell which came first.
+index holds its key. A row of a former version is dropped when its second is scanned. An entry at or below
+``fired_through`` belongs to a timer that has fired. A cancel always removes the entry, also if it came too late,
+because a replay cannot tell which came first.
 
 Only verdicts depend on what has fired. A verdict is given once: when the record is accepted as a new one.
 """

@@ -28,8 +28,7 @@ SUPPORTED = 3
 """The highest level that this version of the project supports."""
 
 RAISED_TO = 3
-"""The level to which workers raise all partitions, if the operator allows it. Higher levels
-are set for single partitions."""
+"""The highest level to which workers raise all partitions, if the operator allows it."""
 
 
 def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:

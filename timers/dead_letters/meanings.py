@@ -60,7 +60,7 @@ MEANINGS = {
     "topic-denied": Meaning(
         "The topic belongs to the engine or to Kafka; or a setting denies the topic; or the callback is a request "
         "that is not allowed; or an ACL refused all attempts.",
-        "Allow the topic and retry; see where callbacks may go. The worker needs Write on it.",
+        "Allow the topic and retry. The worker needs Write on it.",
     ),
     "message-too-large": Meaning(
         "The callback does not fit in the topic's max.message.bytes. The error message gives both sizes.",
@@ -73,7 +73,7 @@ MEANINGS = {
         "Request a callback that the topic takes, or change the topic and retry.",
     ),
     "target-failing": Meaning(
-        "The topic did not take the callback, also not in TIMERS_RETRY_ATTEMPTS retries. The error message has the "
+        "The topic did not take the callback, and TIMERS_RETRY_ATTEMPTS retries failed too. The error message has the "
         "last error.",
         "Repair the target and retry.",
     ),
@@ -87,11 +87,12 @@ MEANINGS = {
         "Send the id as key.",
     ),
     "id-too-long": Meaning(
-        "The id has more than 512 bytes.",
+        "The id has more than 512 bytes, or that of a schedule more than 32 KiB.",
         "Send a hash of it.",
     ),
     "id-not-text": Meaning(
-        "The id is not UTF-8, so no verdict could name it.",
+        "The id is not UTF-8, so no verdict could name it. Or the id of a countdown is not a string, or holds half a "
+        "surrogate pair.",
         "Send it as text, such as hexadecimal.",
     ),
     "due-missing": Meaning(
@@ -100,7 +101,7 @@ MEANINGS = {
     ),
     "condition-invalid": Meaning(
         "The header timer-if is neither absent nor a source, or a cancel has absent in it.",
-        "Send absent, or the source of the version that the change was made for; see only if.",
+        "Send absent, or the source of the version that the change was made for.",
     ),
     "condition-without-id": Meaning(
         "A record on timer-request has the header timer-if, but its timer has no id.",

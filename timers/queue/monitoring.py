@@ -54,7 +54,7 @@ METRICS: tuple[Entry[Reading], ...] = (
     Entry(
         "timers_queue_delayed{queue}",
         "Timers that will bring a message, retries among them: at most 1,000 to the queue's topic and 1,000 to its "
-        "returns topic. Every process shows all of them; while no worker answers, no process does.",
+        "returns topic. Every process shows all of them; while no worker answers, the metric is missing.",
         lambda reading: [] if reading.delayed is None else [((reading.name,), reading.delayed)],
     ),
     Entry(

@@ -1,1 +1,1 @@
-"""Sends what machines fire to Kafka: transactions, callback topics, and the circuit breaker for failing targets."""
+"""Sends what machines fire to Kafka: transactions, and what is known of callback topics."""

@@ -1,8 +1,8 @@
 """The record batches of one transaction, built by the machine's own thread.
 
-librdkafka takes 3.6 us of CPU for a message with our three headers, 2.5 us of them with the interpreter lock: it
+librdkafka takes 3.6 µs of CPU for a message with our three headers, 2.5 µs of them with the interpreter lock: it
 allocates a list of headers and a message object for each. aiokafka's Cython builder writes the same record into a batch
-in 0.7 us (``docs/adr/0003``). So a batch is complete before the event loop gets it, and only the record is allocated
+in 0.7 µs (``docs/adr/0003``). So a batch is complete before the event loop gets it, and only the record is allocated
 for a message.
 """
 
@@ -51,7 +51,7 @@ class Batches:
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, last: list[Header], now_ms: int
     ) -> None:
-        """Add firings to one topic: the hot path of firing, about 1 us a timer.
+        """Add firings to one topic: the hot path of firing, about 1 µs a timer.
 
         Args:
             topic: callback topic of all rows.

@@ -379,7 +379,7 @@ class TransactionalProducer:
                     raise Lost(f"{self._transactional_id}: stopped while the brokers did not answer") from None
             except (ProducerFenced, InvalidProducerEpoch):
                 raise Fenced(
-                    f"{self._transactional_id} was taken over by another worker (was this one paused, or is "
+                    f"{self._transactional_id} was taken over by another worker or engine (was this one paused, or is "
                     "TIMERS_WORKER_ID or TIMERS_APP_ID used twice?)"
                 ) from None
             except TransactionalIdAuthorizationFailed:

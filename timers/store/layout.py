@@ -19,7 +19,7 @@ Numbers are big-endian, so that the order of keys is the order in which timers f
 
 One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
 batch has higher offsets, so entries of one second do not overlap. Compared with one entry for each timer this saves
-0.7 us of 1.9 us per timer when written, and more when read (``docs/adr/0002``). A timer without others in its second
+0.7 µs of 1.9 µs per timer when written, and more when read (``docs/adr/0002``). A timer without others in its second
 is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,

@@ -217,7 +217,7 @@ class RocksStore:
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows).
 
-        The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 us for each entry.
+        The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry.
         """
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))
@@ -235,7 +235,7 @@ class RocksStore:
 
     def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
         """See :class:`timers.core.ports.Store`. MessagePack has texts as they are, so they are sought in whole entries.
-        An entry of one row takes 1.8 us if it is decoded, and 0.6 us if not, without its look-up in the index.
+        An entry of one row takes 1.8 µs if it is decoded, and 0.6 µs if not, without its look-up in the index.
         """
         first = next_key(after)
         # An entry of the same second may begin before ``after`` and end after it.

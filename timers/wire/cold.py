@@ -53,7 +53,7 @@ class Cold(NamedTuple):
 
 
 def seal(secret: int, source: str, key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> bytes:
-    """Return the seal of a request; it proves that the machine with ``secret`` sent it, unchanged. It takes 2 us."""
+    """Return the seal of a request; it proves that the machine with ``secret`` sent it, unchanged. It takes 2 µs."""
     pieces = [source.encode(), key, value]
     for name, data in headers:
         pieces += [name.encode(), data]

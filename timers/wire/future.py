@@ -22,7 +22,7 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
 def decode(records: Sequence[Any], max_request_bytes: int, *, refuses_conditions: bool = False) -> Decoded:
     """Decode records of the request topic: the hot path of acceptance.
 
-    It takes about 0.8 us a record, most of it in protobuf. A row is the only object made for a record. Rows are grouped
+    It takes about 0.8 µs a record, most of it in protobuf. A row is the only object made for a record. Rows are grouped
     by the raw key, so that a due second is parsed once for each batch.
 
     Args:

@@ -14,7 +14,7 @@ TIMER_ID = "timer-id"
 """On a callback: the id of the timer, or ``<topic>/<partition>/<offset>`` of its request if it has none."""
 
 TIMER_DUE = "timer-due"
-"""On a callback: the due epoch second, in ASCII digits."""
+"""On a callback, on a request for a timer with an id, and on a cold request: the due epoch second, in ASCII digits."""
 
 TIMER_FIRED = "timer-fired"
 """On a callback: epoch milliseconds of the tick that fired it, in ASCII digits."""
@@ -28,7 +28,7 @@ TIMER_KEY = "timer-key"
 TIMER_AGAIN = "timer-again"
 """On a request that is published again after its timer failed: its former due epoch second, in ASCII digits. The timer
 then has no id, even if the record has one, because a newer timer may have this id now. The header has no effect if
-that second is not over when the record is appended."""
+that second is after the timestamp of the record."""
 
 TIMER_IF = "timer-if"
 """On a request or a cancel of a timer with an id: its condition. ``absent``, or the source of the version that it was
@@ -51,7 +51,7 @@ TIMER_VALUE_SHA256 = "timer-value-sha256"
 
 TIMER_SOURCE = "timer-source"
 """On a dead letter, a verdict and a cold request: ``<topic>/<partition>/<offset>`` of the request. On a callback: the
-same, for a timer with an id, which may be used again. On the retry topic: also for a timer that was cold."""
+same, for a timer with an id, because an id may be used again. On the retry topic: also for a timer that was cold."""
 
 TIMER_MOVED = "timer-moved"
 """On a verdict, with the value ``1``: the partition of its id had no leader a short time ago, so verdicts on the same

@@ -106,7 +106,7 @@ class CountQuery(NamedTuple):
 
 def format_due(due_s: int) -> str:
     """Return a due second as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 us; strftime takes 2
+    return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 µs; strftime takes 2
 
 
 def shown_id(row: Row, position: str) -> str:

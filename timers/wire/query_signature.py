@@ -1,7 +1,7 @@
 """Signs the queries that go to a worker's web port, with a secret that the workers and their operators share.
 
 The secret itself is never sent: an address found in the consumer group may be that of a program that only joined the
-group. A signature is good for one path with its parameters, one recipient, and :data:`VALID_S`.
+group. A signature is valid for one path with its parameters, for one recipient, and for :data:`VALID_S` seconds.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class CountdownRequest(NamedTuple):
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Decode records of the countdown topic: about 6 us a record, most of it in the JSON parser."""
+    """Decode records of the countdown topic: about 6 µs a record, most of it in the JSON parser."""
     decoded = Decoded()
     for record in records:
         headers = record.headers or ()

@@ -94,7 +94,7 @@ def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Decode records of the topic of timers with an id: a hot path, about 2 us a record.
+    """Decode records of the topic of timers with an id: a hot path, about 2 µs a record.
 
     Each due second is parsed once for a batch: most records have only this header.
     """
@@ -146,7 +146,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
 
 
 def decode_with_conditions(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Decode records from the feature level of conditions on. It takes 0.4 us a record more."""
+    """Decode records from the feature level of conditions on. It takes 0.4 µs a record more."""
     conditions: dict[int, str] = {}
     rejected: list[Rejected] = []
     for record in records:

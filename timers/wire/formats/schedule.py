@@ -73,7 +73,7 @@ def decode_rejecting_overdue(records: Sequence[Any], max_request_bytes: int) -> 
 
 
 def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: bool) -> Decoded:
-    """Decode records of a schedule topic: a hot path, about 2 us a record.
+    """Decode records of a schedule topic: a hot path, about 2 µs a record.
 
     A record that cannot be read also ends the schedule with its id, because compaction removes the older, good version.
     """

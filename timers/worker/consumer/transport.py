@@ -47,6 +47,7 @@ REPEAT_RANGE_S = 1.0
 sees the gap."""
 
 ASSIGN_TIMEOUT_S = 80.0
+"""For closing the machines of the former assignment; new ones are opened meanwhile."""
 
 MAY_BE_DELETED = {errors.UnknownTopicOrPartitionError.errno, errors.NotLeaderForPartitionError.errno}
 """Error codes of fetches from a topic that was deleted."""
@@ -283,7 +284,8 @@ class BatchConsumer(faust_internals.Consumer):
                 positions = await self._pool.assign(partitions)
         except TimeoutError:
             # Faust would wait a little longer, and then ignore the assignment without a log line.
-            raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
+            reason = f"partitions of the former assignment could not be closed within {ASSIGN_TIMEOUT_S:.0f} s"
+            raise TimersError(reason) from None
         await self.thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
         self.was_assigned = True
 

@@ -163,7 +163,7 @@ class Pool:
 
     @property
     def open_circuits(self) -> int:
-        """Number of callback topics to which nothing is sent now because they failed."""
+        """Number of callback topics that failed, and have taken no timer since."""
         return 0 if self._parts is None else self._parts.targets.circuit_breaker.count
 
     # ---- ownership ----------------------------------------------------------------------------------------------

@@ -237,7 +237,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_open_circuits",
-        "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
+        "Callback topics that failed and have not taken a record of this worker since; their timers go through the "
+        "retry topic.",
         lambda status: samples.single(status.pool.open_circuits),
     ),
     Entry(
@@ -258,8 +259,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_queries_total{query,outcome}",
-        "Queries about timers that the web port answered. query: list, get, forwarded (by another worker); outcome: "
-        "complete, partial (a partition did not answer), refused.",
+        "Queries about timers that the web port answered. query: list (counts too), get, forwarded (by another "
+        "worker); outcome: complete, partial (a partition did not answer), refused.",
         samples.queries,
     ),
     Entry(

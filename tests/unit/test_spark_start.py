@@ -211,6 +211,17 @@ def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any
     assert log.checked == [7, 7] and used.exists() and not older.exists()
 
 
+def test_a_check_leaves_the_checkpoints_of_an_engine_that_runs(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
+    monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(progress=READ_BEFORE))
+    found = start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
+    assert (found.checkpoint.path, found.checkpoint.replaced) == (str(used), (str(older),))
+    assert older.exists() and len(list((used / "offsets").iterdir())) == 3
+
+
 def test_a_checkpoint_that_cannot_be_used_is_deleted_if_the_log_is_complete(plan: Any, tmp_path: Path) -> None:
     used = checkpoint(tmp_path, f"state-{FORMAT}-2")
     assert plan(Log(progress=READ_BEFORE), anew=True).checkpoint == str(used)

@@ -58,7 +58,7 @@ def engine(
     """
     from timers.kafka import topics
     from timers.kafka.allowed_level import allow_in_new_app
-    from timers.spark.engine import checkpoints, start
+    from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, session_settings
     from timers.spark.engine.retries import Retries
@@ -81,11 +81,11 @@ def engine(
         monitor.watching(spark),
         ExitStack() as stack,
     ):
-        checkpoints.claim(spark, checkpoint_dir, settings.app_id, cluster.cluster_id)
+        start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         if stop.is_set():
             _say("stopped")
             return
-        # From here on an engine that runs is fenced. A wrong checkpoint, or Ctrl-C while Spark starts, must not end it.
+        # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
         run = start.announce(settings, cluster)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from time import monotonic, sleep
+from typing import NamedTuple
 
 from aiokafka.errors import (
     CoordinatorNotAvailableError,
@@ -137,6 +138,53 @@ def plan(
         LogMismatch: the log lacks records. No checkpoint was deleted.
         TimersError: the engine must not start.
     """
+    found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
+    for each in found.checkpoint.replaced:
+        checkpoints.delete(spark, each)
+    checkpoints.forget_planned(spark, found.checkpoint.path)
+    return Plan(
+        found.checkpoint.path,
+        found.checkpoint.buckets,
+        max_requests,
+        cluster,
+        found.starts,
+        found.progress,
+        run,
+        found.first_level,
+    )
+
+
+class Found(NamedTuple):
+    """What a query starts from."""
+
+    checkpoint: checkpoints.Checkpoint
+    starts: dict[int, int]
+    """The first offset of each partition of the request topic."""
+    progress: dict[int, Progress]
+    """Of each partition of the request topic."""
+    first_level: int
+    """The feature level of machines without progress."""
+
+
+def check(
+    spark: SparkSession,
+    settings: Settings,
+    cluster: Cluster,
+    directory: str,
+    buckets: int | None,
+    default_buckets: int,
+    *,
+    anew: bool = False,
+) -> Found:
+    """Check that the engine can start. It only claims the directory: an engine that runs goes on.
+
+    Args:
+        As those of :func:`plan`.
+
+    Raises:
+        LogMismatch: the log lacks records.
+        TimersError: the engine must not start.
+    """
     checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
     checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew)
     try:
@@ -152,10 +200,7 @@ def plan(
                 f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
                 "workers take them back"
             )
-    for each in checkpoint.replaced:
-        checkpoints.delete(spark, each)
-    checkpoints.forget_planned(spark, checkpoint.path)
-    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run, first_level)
+    return Found(checkpoint, starts, progress, first_level)
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:

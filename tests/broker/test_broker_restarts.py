@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -12,11 +14,13 @@ import pytest
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.worker import STOPPING
 from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 
 AWAY_S = 2
+SENDING_S = 0.3
 
 
 @pytest.fixture
@@ -69,13 +73,18 @@ def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_targ
     broker: EmbeddedBroker, system: System
 ) -> None:
     """Timers in flight fire when the broker is back; none goes to the slow retry topic."""
-    worker = system.worker().start().ready()
     target = system.target()
+    worker = system.worker()
+    worker.app = STOPPING
+    worker.start(STOPS="sending", STOPS_AT=target).ready()
     requests = system.send(*spread(target, 60_000, due_in(4), 2))
-    wait_until(lambda: system.end(target, committed=True) < system.end(target), "a transaction is open on the target")
+    wait_until(lambda: worker.is_stopped, "the worker stops before it sends")
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    worker.send(signal.SIGCONT)
+    wait_until(partial(is_past, time.time() + SENDING_S), "the worker has sent what the broker does not read")
     broker.kill()
-    killed_s = time.time()
-    wait_until(lambda: time.time() > killed_s + AWAY_S, "the broker is away")
+    wait_until(partial(is_past, time.time() + AWAY_S), "the broker is away")
     broker.start()
     fired = system.fired(requests, 2 * DEADLINE_S)
     assert len(fired) == 60_000

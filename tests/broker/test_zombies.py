@@ -5,24 +5,16 @@ from __future__ import annotations
 import re
 import signal
 
-import psutil
 import pytest
 
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import due_in, wait_until
-from tests.harness.worker import READY, Worker
+from tests.harness.worker import READY, STOPPING, Worker
 
 pytestmark = pytest.mark.broker
 
 COUNT = 60_000
-STOPPING = "tests.harness.stopping_app"
-
-
-def is_stopped(worker: Worker) -> bool:
-    """Whether a signal has stopped the process, and none has continued it."""
-    stopped: bool = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
-    return stopped
 
 
 def ends_or_joins_again(zombie: Worker) -> None:
@@ -38,12 +30,12 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     target = system.target()
     zombie = system.worker()
     zombie.app = STOPPING
-    zombie.start(STOPS_AT=target).ready()
+    zombie.start(STOPS="sent", STOPS_AT=target).ready()
     requests: list[Request] = timers(target, COUNT, due_in(6), 3)
     for index, request in enumerate(requests):
         request.partition = index // 3 % PARTITIONS
     system.send(*requests)
-    wait_until(lambda: is_stopped(zombie), "it stops in a transaction")
+    wait_until(lambda: zombie.is_stopped, "it stops in a transaction")
     assert system.end(target, committed=True) < system.end(target), "its transaction is open"
     other = system.worker().start()
     # It joins at once and waits for the end of the zombie's session.

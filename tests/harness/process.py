@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from tests.harness.forked import Forked, fits
 from tests.harness.waiting import DEADLINE_S, wait_until
 
@@ -115,6 +117,12 @@ class Process:
         """Process id while it runs."""
         assert self._process is not None and self.running, f"{self.name} does not run:\n{self.tail()}"
         return self._process.pid
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, and none has continued it."""
+        is_stopped: bool = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        return is_stopped
 
     @property
     def left_processes(self) -> bool:

@@ -1,7 +1,8 @@
-"""A worker that stops itself once, in the middle of a transaction: its callbacks are delivered and not committed.
+"""A worker that stops itself once, in a transaction.
 
 A signal from outside meets a fast worker between two transactions, however often a test tries.
 ``STOPS_AT``: the topic of the callbacks.
+``STOPS``: ``sent``, when they are delivered and not committed, or ``sending``, before they are sent.
 """
 
 import os
@@ -15,9 +16,14 @@ _waits = True
 
 
 async def _deliver_and_stop(self: TransactionalProducer, producer: Any, batches: Any) -> None:
-    global _waits
+    _stop("sending", batches)
     await _deliver(self, producer, batches)
-    if _waits and any(topic == os.environ["STOPS_AT"] for topic, _ in batches):
+    _stop("sent", batches)
+
+
+def _stop(when: str, batches: Any) -> None:
+    global _waits
+    if _waits and when == os.environ["STOPS"] and any(topic == os.environ["STOPS_AT"] for topic, _ in batches):
         _waits = False
         os.kill(os.getpid(), signal.SIGSTOP)
 

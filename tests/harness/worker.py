@@ -27,6 +27,10 @@ def worker_command(port: int, log_level: str = "info", app: str = "timers.app") 
     return python("faust", "-A", app, "worker", "-l", log_level, "--web-port", str(port))
 
 
+STOPPING = "tests.harness.stopping_app"
+"""An app that stops its process in a transaction."""
+
+
 class Worker(Process):
     """A process ``python -m faust -A timers.app worker``. It keeps its port and its worker id over restarts.
 

@@ -86,6 +86,15 @@ def test_without_the_jars_one_sentence_says_how_to_start(broker_address: str, tm
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_master_that_does_not_answer_is_named(broker_address: str, tmp_path: Path) -> None:
+    """Spark asks it for a minute."""
+    master = "spark://127.0.0.1:1"
+    done = submit(tmp_path, "--master", master, script.__file__, "hold", "--once", TIMERS_BROKERS=broker_address)
+    assert done.returncode == 1
+    assert f"timers: Spark failed: the master '{master}' does not answer" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def certificate_login(broker: SecureBroker) -> dict[str, str]:
     """Settings of a user with a certificate, whose key is encrypted."""
     chain, key = broker.certificates.issue(USER, KEY_PASSWORD)

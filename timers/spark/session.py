@@ -83,6 +83,9 @@ _SPARKS_DEFAULTS = {"spark.speculation": "false", "spark.task.maxFailures": "4"}
 _SOURCES = ("kafka", "delta")
 """Data sources that the jobs need."""
 
+_STOPPED = "stopped SparkContext"
+"""Words of Java if the application has ended, and something uses its context."""
+
 _MAX_SENTENCE = 400
 
 _OLD_LOGS = 9
@@ -150,7 +153,15 @@ def session(launch: Launch) -> Iterator[SparkSession]:
         finally:
             _stop(spark)
     except (PySparkException, Py4JError) as error:
-        raise SparkError(f"Spark failed: {sentence_of(error)}{_log_of(launch)}") from error
+        raise SparkError(f"Spark failed: {_reason(error, launch)}{_log_of(launch)}") from error
+
+
+def _reason(error: PySparkException | Py4JError, launch: Launch) -> str:
+    sentence = sentence_of(error)
+    if _STOPPED not in sentence:
+        return sentence
+    master = launch.settings(given=dict(SparkConf().getAll()))["spark.master"]
+    return f"the master {master!r} does not answer, or it has ended the application. Is its URL right?"
 
 
 def start(launch: Launch) -> SparkSession:

@@ -12,6 +12,7 @@ from timers.cli.output import Output, output_option
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.config.settings import Settings
+from timers.counted import counted
 
 REJECTED = 3
 """Exit code if some rows are not valid timers."""
@@ -109,5 +110,5 @@ def bulk_import(
         done = job.run(spark, arguments, lambda line: click.echo(line, err=True))
     output.show(asdict(done))
     if done.rejected:
-        click.echo(f"{done.rejected:,} rows are not valid timers; they are in {rejects} with the reasons", err=True)
+        click.echo(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {rejects}", err=True)
     ctx.exit(REJECTED if done.rejected else 0)

@@ -98,7 +98,7 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
     read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
     read = kept.on_disk(read)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
-    say(f"{total:,} rows read, {rejected:,} of them rejected")
+    say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
     _reject(read, job.rejects)
     requests = numbered(read, job.name)
     fresh = kept.on_disk(requests.join(ledger.sent(), "id", "left_anti"))
@@ -109,7 +109,7 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
         _send(fresh, job.settings, topic)
         ledger.add(name, fresh)
         ledger.end(name)
-    say(f"{count:,} timers sent, {total - rejected - count:,} were sent before")
+    say(f"{counted(count, 'timer')} sent, {total - rejected - count:,} were sent before")
     return Imported(total, rejected, total - rejected - count, count)
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from tests.harness.records import Request
@@ -105,8 +105,7 @@ def test_a_partition_that_lost_records_stops_alone_until_the_loss_is_accepted(sy
     worker.stop()
     target = system.target()
     lost = system.send(*(Request(target, due_in(1), f"lost-{i}", partition=0) for i in range(10)))
-    cut = TopicPartition(system.request_topic, 0, int(lost[4].source.split("/")[2]))
-    system.admin.delete_records([cut])[cut].result(DEADLINE_S)
+    system.cluster.delete_records(system.request_topic, {0: int(lost[4].source.split("/")[2])})
     kept = [Request(target, due_in(1), f"kept-{i}", partition=1 + i % (PARTITIONS - 1)) for i in range(30)]
     kept = list(system.send(*kept))
 
@@ -135,8 +134,7 @@ def test_a_partition_whose_records_are_deleted_under_a_running_worker_stops_alon
         # A fetch that is under way in the broker may bring this one, which is so large that it brings no other.
         system.send(Request(first, due_in(60), value=os.urandom(MAX_FETCH_BYTES), partition=0))
         (gone,) = system.send(Request(first, due_in(60), partition=0))
-        cut = TopicPartition(system.request_topic, 0, int(gone.source.split("/")[2]) + 1)
-        system.admin.delete_records([cut])[cut].result(DEADLINE_S)
+        system.cluster.delete_records(system.request_topic, {0: int(gone.source.split("/")[2]) + 1})
     finally:
         worker.send(signal.SIGCONT)
     worker.wait_for(f"{system.request_topic}/0 begins at offset")

@@ -202,8 +202,7 @@ def test_deleted_messages_are_never_skipped_in_silence(here: System) -> None:
         first, *_ = receive(queue, 10)
         first.ack()
         queue.settle()
-    (deleted,) = here.admin.delete_records([TopicPartition(topic, 0, 5)]).values()
-    deleted.result(DEADLINE_S)
+    here.cluster.delete_records(topic, {0: 5})
     with Queue(topic, **PATIENT) as queue, pytest.raises(QueueError, match="messages from 1 on are not done"):
         wait_until(lambda: queue.receive(1), "the error")
     with Queue(topic, accept_loss=True, **PATIENT) as queue:
@@ -222,8 +221,7 @@ def test_messages_that_are_deleted_before_they_are_received_are_said(
         transport = queue._receiver._transport
         transport.pause([(topic, 0)])
         queue.send_many((None, b"%d" % number, ()) for number in range(3, 10))
-        (deleted,) = here.admin.delete_records([TopicPartition(topic, 0, 8)]).values()
-        deleted.result(DEADLINE_S)
+        here.cluster.delete_records(topic, {0: 8})
         with contextlib.suppress(RuntimeError):  # a fetch that was under way may have ended the queue already
             transport.resume([(topic, 0)])
         if accept_loss:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from tests.harness.records import Publisher
 from tests.harness.system import System
@@ -31,7 +31,7 @@ def test_where_topics_begin_and_end(system: System) -> None:
             publisher.send_raw(b"%d" % number, b"value", [], 0)
         reader = system.reader(topic)
         times = [record.append_ms for record in reader.take(4)]
-    system.admin.delete_records([TopicPartition(cut, 0, 2)])[TopicPartition(cut, 0)].result(DEADLINE_S)
+    system.cluster.delete_records(cut, {0: 2})
     topics = TopicOffsets(system.settings)
     assert topics.existing([cut, "nowhere", whole]) == sorted([cut, whole])
     assert topics.starts([whole, cut]) == {whole: {0: 0, 1: 0}, cut: {0: 2, 1: 0}}
@@ -46,7 +46,7 @@ def test_where_topics_begin_and_end(system: System) -> None:
         young: {0: NOW_MS - 5000},
     }
     assert 0 < since[cut][0] < NOW_MS
-    system.admin.delete_records([TopicPartition(cut, 0, 4)])[TopicPartition(cut, 0)].result(DEADLINE_S)
+    system.cluster.delete_records(cut, {0: 4})
     assert topics.whole_since_ms([cut], NOW_MS) == {cut: {0: NOW_MS, 1: 0}}
 
 

@@ -67,6 +67,12 @@ class Cluster:
         for deleted in self.admin.delete_topics([*topics], operation_timeout=DEADLINE_S).values() if topics else ():
             deleted.result(DEADLINE_S)
 
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the records of partitions before an offset; -1: all records."""
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        for deleted in self.admin.delete_records(places).values():
+            deleted.result(DEADLINE_S)
+
     # ---- offsets ------------------------------------------------------------------------------------------------
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:

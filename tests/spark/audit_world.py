@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
@@ -60,8 +60,7 @@ class AuditedSystem(System):
 
     def delete_all(self, topic: str, partition: int) -> None:
         """Delete all records of a partition."""
-        place = TopicPartition(topic, partition, -1)
-        self.admin.delete_records([place])[TopicPartition(topic, partition)].result(DEADLINE_S)
+        self.cluster.delete_records(topic, {partition: -1})
 
     def hold_open(self, topic: str, partition: int) -> None:
         """Leave a transaction with one record open on a partition, until the end of the test."""

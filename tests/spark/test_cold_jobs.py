@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.harness.records import Request
 from tests.harness.system import System
-from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.waiting import due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.errors import SettingsError
 from timers.kafka import connection
-from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import cold, promoter
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import Moment
@@ -133,10 +132,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
 
     assert audited() == ({"fired": 5, "pending": 4, "cold": 9}, 0)
     topic = system.request_topic
-    ends = TopicOffsets(system.settings).ends([topic])[topic]
-    gone = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    for future in system.admin.delete_records(gone).values():
-        future.result(DEADLINE_S)
+    system.cluster.delete_records(topic, system.cluster.ends(topic))
     assert audited() == ({"pending": 4, "cold": 9}, 13)
 
 
@@ -150,8 +146,7 @@ def test_an_interrupted_batch_is_looked_for_in_what_is_left_of_the_log(
     port = KafkaPort(config, system.app_id)
     for number in range(3):
         port.write([Copy(topic, 0, b"k", b"v", [(h.TIMER_PROMOTED, b"%s/0/%d" % (topic.encode(), number))])])
-    place = TopicPartition(topic, 0, 2)  # each transaction has a marker
-    system.admin.delete_records([place])[place].result(DEADLINE_S)
+    system.cluster.delete_records(topic, {0: 2})  # each transaction has a marker
     logs = Logs(spark, system.settings, config)
     found = logs.copies_since({topic: {0: 0, 99: 5}, "nowhere": {0: 7}}).collect()
     assert sorted(row.source for row in found) == [f"{topic}/0/1", f"{topic}/0/2"]

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.harness.records import Record
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import SparkEngine
 from tests.harness.system import System, assert_once, timers
-from tests.harness.waiting import DEADLINE_S, due_in
-from timers.kafka.topic_offsets import TopicOffsets
+from tests.harness.waiting import due_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -80,10 +78,7 @@ def refused_start_ends_no_other(system: System, engine: SparkEngine, tmp_path: P
     assert foreign.exit_code(PATIENCE_S) == 2
     assert "has a checkpoint of another query" in foreign.log
     assert [path.name for path in foreign.checkpoint.iterdir()] == ["offsets"]
-    ends = TopicOffsets(system.settings).ends([system.request_topic])[system.request_topic]
-    gone = [TopicPartition(system.request_topic, partition, end) for partition, end in ends.items()]
-    for future in system.admin.delete_records(gone).values():
-        future.result(DEADLINE_S)
+    system.cluster.delete_records(system.request_topic, system.cluster.ends(system.request_topic))
     empty = SparkEngine(tmp_path / "empty", system.environment)
     system.workers.append(empty)
     empty.start()

@@ -178,6 +178,8 @@ def check(
 ) -> Found:
     """Check that the engine can start. It only claims the directory: an engine that runs goes on.
 
+    That engine goes on committing until :func:`announce` fences it, so :func:`plan` reads all this again.
+
     Args:
         As those of :func:`plan`.
 

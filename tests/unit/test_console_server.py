@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import unused_port
 
@@ -10,17 +18,66 @@ from timers.config.settings import Settings
 from timers.console.server import Server
 
 
-async def test_an_address_that_is_too_long_gets_an_answer_of_the_api() -> None:
-    """The HTTP parser alone would refuse lines from 8,190 bytes on, as text."""
-    runner = Server(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), SimCluster()).runner()
+@asynccontextmanager
+async def serving(**environment: str) -> AsyncIterator[int]:
+    """The port of a console that runs as the command runs it."""
+    runner = Server(Settings.load({"TIMERS_BROKERS": "nowhere:1", **environment}), SimCluster()).runner()
     await runner.setup()
     port = unused_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
-        async with ClientSession() as session:
-            async with session.get(f"http://localhost:{port}/v1/timers?prefix={'a' * 20_000}") as response:
-                assert (response.status, (await response.json())["code"]) == (414, "address-too-long")
-            async with session.get(f"http://localhost:{port}/v1/timers?cursor={'%41' * 2000}") as response:
-                assert (response.status, (await response.json())["code"]) == (400, "cursor-invalid")
+        yield port
     finally:
         await runner.cleanup()
+
+
+async def status_of(port: int, *lines: bytes) -> int:
+    """The status of the answer to a request, which is sent as it is."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\r\n".join((*lines, b"Connection: close", b"", b"")))
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return int(answer.split(b" ", 2)[1])
+
+
+async def test_an_address_that_is_too_long_gets_an_answer_of_the_api() -> None:
+    """The HTTP parser alone would refuse lines from 8,190 bytes on, as text."""
+    async with serving() as port, ClientSession() as session:
+        async with session.get(f"http://localhost:{port}/v1/timers?prefix={'a' * 20_000}") as response:
+            assert (response.status, (await response.json())["code"]) == (414, "address-too-long")
+        async with session.get(f"http://localhost:{port}/v1/timers?cursor={'%41' * 2000}") as response:
+            assert (response.status, (await response.json())["code"]) == (400, "cursor-invalid")
+
+
+OWN = b"Host: localhost"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer \xff\xfe"], 401),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Basic \xff\xfe"], 401),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: \xff\xfe"], 401),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"X-User: \xff"], 200),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"X-Forwarded-For: \xff"], 200),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Accept: \xff"], 200),
+        ([b"GET /v1/timers HTTP/1.1", b"Host: \xff\xfe", b"Authorization: Bearer t"], 421),
+        ([b"GET /v1/timers HTTP/1.1", OWN, b"Sec-Fetch-Site: \xff", b"Authorization: Bearer t"], 403),
+        ([b"GET /v1/timers?prefix=%FF HTTP/1.1", OWN, b"Authorization: Bearer t"], 200),
+        ([b"GET /v1/events?topic=t HTTP/1.1", OWN, b"Authorization: Bearer t", b"Last-Event-ID: \xff"], 400),
+        ([b"POST /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Origin: \xff"], 403),
+        ([b"POST /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Content-Type: \xff"], 415),
+        ([b"POST /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Idempotency-Key: \xff"], 415),
+        ([b"DELETE /v1/timer?id=x HTTP/1.1", OWN, b"Authorization: Bearer t", b"If-Match: \xff"], 400),
+    ],
+)
+async def test_bytes_that_are_not_utf8_are_no_failure_of_the_console(
+    lines: list[bytes], status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = tmp_path / "users.toml"
+    token = hashlib.sha256(b"t").hexdigest()
+    users.write_text(f'[[user]]\nname = "ada"\nrole = "operator"\ntoken_sha256 = "{token}"\n')
+    settings = {"TIMERS_CONSOLE_USERS_FILE": str(users), "TIMERS_CONSOLE_PROXIES": "10.0.0.0/8"}
+    async with serving(**settings, TIMERS_CONSOLE_WRITE="1") as port:
+        assert await status_of(port, *lines) == status
+    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []

@@ -70,7 +70,8 @@ def _scrypt(password: str, salt: bytes, log_n: int, r: int, p: int) -> bytes:
 
 def hash_token(token: str) -> str:
     """Hash a bearer token. It is random and long, so a slow hash is not needed."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    # The server decodes the bytes of a header that are not UTF-8 in this way.
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 _OF_NO_USER = ScryptHash(_LOG_N, _R, _P, b"\0" * 16, b"\0" * 32)

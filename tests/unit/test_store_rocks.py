@@ -17,6 +17,7 @@ from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import failures, layout, memory_limit, rocks
+from timers.store.failures import StoreWaits
 from timers.store.index_journal import IndexJournal
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -74,7 +75,7 @@ def test_a_damaged_store_is_rebuilt(tmp_path: Path) -> None:
 def test_an_open_store_cannot_be_opened_again(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
-    with pytest.raises(Exception, match="lock"):
+    with pytest.raises(StoreWaits, match="still open in this worker"):
         opened(tmp_path / "s")
     assert (store.applied, store.pending) == (1, 1)
     store.close()

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.ports import Lost
 from timers.errors import AccessError, StoreError
-from timers.store.failures import StoreDamaged
+from timers.store.failures import StoreDamaged, StoreWaits
 from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Failures
 
 
@@ -58,6 +58,13 @@ def test_a_broker_that_does_not_answer_is_logged_when_it_begins_and_when_it_last
 def test_a_damaged_store_keeps_its_own_pauses() -> None:
     pause_s, waiting = Failures("timer-request/0").judge(StoreDamaged("the store is damaged", 20.0))
     assert (pause_s, waiting.reason) == (20.0, STORE)
+
+
+def test_a_store_that_is_still_open_here_is_opened_again_after_a_pause() -> None:
+    failures = Failures("timer-request/0")
+    judged = [failures.judge(StoreWaits("the store is still open in this worker")) for _ in range(2)]
+    assert [pause_s > 0 for pause_s, _ in judged] == [False, True]
+    assert judged[1][1] == (STORE, "the store is still open in this worker")
 
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), AccessError("no right")], ids=["disk", "right"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -58,9 +59,10 @@ class ProgressLog:
         self._end_finder = reader(common, isolation_level="read_uncommitted")
 
     def close(self) -> None:
-        """Close the consumers."""
-        self._consumer.close()
-        self._end_finder.close()
+        """Close the consumers. Errors are left out: the consumers commit nothing."""
+        for consumer in (self._consumer, self._end_finder):
+            with contextlib.suppress(Exception):
+                consumer.close()
 
     def read(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """Newest committed progress record of each machine that has one [I14].

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Options, Rdict, ReadOptions, WriteBatch
+from rocksdict import DbClosedError, Options, Rdict, ReadOptions, WriteBatch
 
 from timers.errors import StoreError
-from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreDamaged, failure, refusal
+from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreWaits, failure, refusal
 from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,18 @@ class Database:
     def create(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database:
         """Make an empty database in a new directory."""
         path.mkdir(parents=True)
-        rdict = Rdict(str(path), options)
-        rdict.put(IDENTITY, identity)
-        return cls(path, rdict, condemnations)
+        try:
+            rdict = Rdict(str(path), options)
+            try:
+                rdict.put(IDENTITY, identity)
+                return cls(path, rdict, condemnations)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    rdict.close()
+                raise
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)  # a half-made store would be taken for a damaged one
+            raise
 
     @classmethod
     def reopen(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database | None:
@@ -100,7 +109,7 @@ class Database:
             if unchecked.exists():
                 database._check_batches()
                 unchecked.unlink()
-        except StoreDamaged:
+        except BaseException:
             database.close()
             raise
         return database
@@ -225,7 +234,7 @@ class Database:
         (self._path / "CURRENT").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Flush and release the directory's lock.
+        """Flush and release the directory's lock. A second call has no effect.
 
         Raises:
             StoreError: the system did not flush the newest batches. They are in the write-ahead log. Not raised after a
@@ -233,6 +242,8 @@ class Database:
         """
         try:
             self.rdict.close()
+        except DbClosedError:
+            pass
         except Exception as error:
             if not self._broken and not self._condemned:
                 refused = self.damaged(WRITE_REFUSED, error)
@@ -250,6 +261,6 @@ class Database:
             raise self.damaged(INCOMPLETE, f"{missing} of the last {min(end, SLOTS)} batches are missing")
 
 
-def _refused_to_read(path: Path, error: object) -> StoreError | None:
+def _refused_to_read(path: Path, error: object) -> StoreError | StoreWaits | None:
     """The error for a refusal of the system that leaves the files whole; None for others, such as disk read errors."""
     return None if os.strerror(errno.EIO) in str(error) else refusal(path, error)

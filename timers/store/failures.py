@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections import deque
 from pathlib import Path
 from time import monotonic
@@ -35,7 +36,7 @@ REMEDIES = {
 }
 """Error of the system -> what to do. RocksDB reports it as text that ends with the system's own message."""
 
-_LOCKED = ("lock hold by", "While lock file")
+_LOCKED_HERE, _LOCKED = "lock hold by current process", "While lock file"
 
 PAUSE_AFTER = 3
 """If one store was condemned this many times within :data:`WINDOW_S`, each rebuild waits."""
@@ -54,6 +55,10 @@ class StoreDamaged(Lost):
     def __init__(self, message: str, pause_s: float) -> None:
         super().__init__(message)
         self.pause_s = pause_s
+
+
+class StoreWaits(Lost):
+    """A store cannot be opened now, and is tried again: nothing is damaged, and other partitions go on."""
 
 
 class Condemnations:
@@ -90,10 +95,14 @@ class Condemnations:
         return StoreDamaged(message, pause_s)
 
 
-def refusal(path: Path, error: object) -> StoreError | None:
-    """The error for a refusal of the system, or for a store that another process has open; None for any other error."""
+def refusal(path: Path, error: object) -> StoreError | StoreWaits | None:
+    """The error for a refusal of the system, or for a store that is open elsewhere; None for any other error."""
     text = str(error)
-    if any(words in text for words in _LOCKED):
+    if _LOCKED_HERE in text:
+        return StoreWaits(
+            f"the store in {path} is still open in this worker; it is opened again when the former opening has ended"
+        )
+    if _LOCKED in text:
         return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
     for code, remedy in REMEDIES.items():
         if os.strerror(code) in text:
@@ -101,7 +110,7 @@ def refusal(path: Path, error: object) -> StoreError | None:
     return None
 
 
-def failure(path: Path, error: object) -> StoreError:
+def failure(path: Path, error: object) -> StoreError | StoreWaits:
     """The error for a store that cannot be made, emptied or closed, for any reason."""
     remedy = "replace the disk, or set TIMERS_DATA_DIR to another disk"
     return refusal(path, error) or StoreError(_sentence(path, _one_line(error), remedy))
@@ -112,6 +121,19 @@ def _sentence(path: Path, what: str, remedy: str) -> str:
         f"the store in {path} does not work: {what}. Nothing is lost: {remedy}, and start the worker again; what the "
         "store lacks is read from the request log"
     )
+
+
+def forget_frames(error: BaseException) -> None:
+    """Clear the local variables of the frames of an error and of its causes.
+
+    An iterator over a store keeps its files locked after its close, until the iterator is freed.
+    """
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _one_line(error: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
-from timers.store.failures import Condemnations, StoreDamaged
+from timers.store.failures import Condemnations, StoreDamaged, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
@@ -41,8 +42,7 @@ def open_partition(
         LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
         KafkaException: the brokers do not answer.
     """
-    log = ProgressLog(settings, cluster, ANSWER_S)
-    try:
+    with closing(ProgressLog(settings, cluster, ANSWER_S)) as log:
         records = log.read([tp])
         progress = log.check(tp, records.get(tp))
         indexed = formats[tp[0]].has_ids
@@ -50,12 +50,9 @@ def open_partition(
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
                 records = log.read((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
             log.check_partitions(tp, records)
-        store = open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
-        if progress == Progress():
-            progress = Progress.first(log.level_of_new_machines())
-        return progress, store
-    finally:
-        log.close()
+        first = Progress.first(log.level_of_new_machines()) if progress == Progress() else progress
+        # The store is opened last: if a question after it failed, nothing would close it.
+        return first, open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
 
 
 def open_store(
@@ -74,10 +71,10 @@ def open_store(
     path = store_path(settings, tp)
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
     identity = f"{log_id} app={settings.app_id}"
+    low, high = log.ends(topic, partition)
     store = RocksStore.open(path, identity, memory, condemnations, indexed=indexed)
     try:
         usable = catch_up(store, progress, indexed=indexed)
-        low, high = log.ends(topic, partition)
         if not usable or store.applied > high:  # the log lost records that the store holds
             store.close()
             RocksStore.wipe(path)
@@ -86,12 +83,14 @@ def open_store(
             log.check_start(tp, low, store.applied, progress)
             store.write({}, low)
     except StoreDamaged as damage:
+        forget_frames(damage)
         store.close()
         if damage.pause_s:  # the pool waits, and opens it again
             raise
         logger.error("%s", damage)
         return open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
-    except BaseException:
+    except BaseException as error:
+        forget_frames(error)
         store.close()
         raise
     return store

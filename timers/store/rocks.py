@@ -21,7 +21,7 @@ from rocksdict import WriteBatch
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
-from timers.core.ports import IndexPage
+from timers.core.ports import IndexPage, Lost
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 from timers.errors import StoreError
@@ -106,7 +106,7 @@ class RocksStore:
                 if path.exists():
                     Database.wipe(path)
             return cls._of(Database.create(path, options, full_identity, condemnations), memory, indexed=indexed)
-        except (StoreError, StoreDamaged):
+        except (StoreError, Lost):
             raise
         except Exception as error:
             raise failure(path, error) from error
@@ -305,6 +305,7 @@ class RocksStore:
     def close(self) -> None:
         if self._journal is not None:
             self._memory.forget(self._journal)
+            self._journal = None
         self._db.close()
 
 

@@ -35,7 +35,7 @@ from timers.request_formats import enabled_formats
 from timers.sending.outbox import KafkaOutbox
 from timers.sending.producer import TransactionalProducer
 from timers.sending.targets import Targets
-from timers.store.failures import Condemnations
+from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
 from timers.store.rocks import RocksStore
@@ -253,9 +253,15 @@ class _Server:
         except BaseException:
             outbox.close()
             raise
-        outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings))
-        spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
-        return _Open(Loop(spec.machine(progress, store, outbox, metrics.counters)), outbox, store)
+        try:
+            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings))
+            spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
+            return _Open(Loop(spec.machine(progress, store, outbox, metrics.counters)), outbox, store)
+        except BaseException as error:  # the store may be damaged
+            forget_frames(error)
+            outbox.close()
+            store.close()
+            raise
 
     def _fail(self, consumer: Consumer, partition: int, error: Exception, backoff: ReopenBackoff) -> None:
         """Close a partition, and open it again: after a pause, if it fails again and again."""

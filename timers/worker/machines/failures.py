@@ -12,12 +12,13 @@ from confluent_kafka import KafkaException
 from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.errors import TimersError
-from timers.store.failures import StoreDamaged
+from timers.store.failures import StoreDamaged, StoreWaits
 
 logger = logging.getLogger(__name__)
 
 BROKERS, STORE, UNFORESEEN = REASONS = ("brokers", "store", "unforeseen")
-"""Why a partition waits: a broker or a leader is missing, its store is damaged again and again, or its machine failed
+"""Why a partition waits: a broker or a leader is missing, its store is damaged again and again or cannot be
+opened now, or its machine failed
 with an exception that no code expects."""
 
 
@@ -57,8 +58,8 @@ class Failures:
             pause_s, reason, sentence = error.pause_s, STORE, str(error)
         elif isinstance(error, (Lost, KafkaException)):
             # The next transaction has fewer timers: it need not wait.
-            pause_s = 0.0 if isinstance(error, TooMuch) else self._reopening.pause_s(BROKERS, AFTER_LOST, monotonic())
-            reason, sentence = BROKERS, _text(error)
+            reason, sentence = STORE if isinstance(error, StoreWaits) else BROKERS, _text(error)
+            pause_s = 0.0 if isinstance(error, TooMuch) else self._reopening.pause_s(reason, AFTER_LOST, monotonic())
         else:
             return self._judge_unforeseen(error)
         line = f"{self._name}: {sentence}; opening it again{' until it succeeds' if pause_s else ''}"

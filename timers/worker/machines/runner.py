@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
 from timers.partition_metrics import PartitionMetrics
+from timers.store.failures import forget_frames
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Runner:
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # an iterator in a frame would keep the store's files locked
+            forget_frames(error)
             self._listener.on_failed(self, error)
         finally:
             self._close()

@@ -17,7 +17,7 @@ from timers.core.timer import TopicPartition
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
 from timers.partition_metrics import PartitionMetrics
-from timers.store.failures import Condemnations
+from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
 from timers.wire.formats import RequestFormat
@@ -99,7 +99,8 @@ class Takeover:
         close = closer(store, outbox)
         try:
             machine = parts.machine(tp, self._formats[tp[0]], progress, store, outbox, metrics)
-        except BaseException:  # the store may be damaged
+        except BaseException as error:  # the store may be damaged
+            forget_frames(error)
             await self.in_thread(close)
             raise
         return OpenMachine(machine, close, stop)

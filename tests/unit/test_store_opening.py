@@ -1,0 +1,174 @@
+"""What an opening that fails leaves behind: nothing that keeps the next one from success."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core.levels import FIRST
+from timers.core.progress import Progress
+from timers.kafka.progress_log import ProgressLog
+from timers.store import opening
+from timers.store.database import Database
+from timers.store.failures import Condemnations, StoreWaits, forget_frames
+from timers.store.memory_limit import RocksMemory
+from timers.store.opening import open_partition
+from timers.store.rocks import RocksStore
+
+TP = ("timer-request-by-id", 0)
+
+
+class SimProgressLog:
+    """A progress log of a new app, in which one question has no answer.
+
+    Attributes:
+        fails: name of the method that raises; a test sets it.
+        opened: logs that are not closed.
+    """
+
+    fails = ""
+    opened = 0
+
+    def __init__(self, *_: object) -> None:
+        self._answer("__init__")
+        SimProgressLog.opened += 1
+
+    def _answer(self, name: str) -> None:
+        if self.fails == name:
+            raise TimeoutError(name)
+
+    def read(self, tps: object) -> dict[Any, bytes]:
+        self._answer("read")
+        return {}
+
+    def check(self, tp: object, record: object) -> Progress:
+        self._answer("check")
+        return Progress()
+
+    def check_partitions(self, tp: object, records: object) -> None:
+        self._answer("check_partitions")
+
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        self._answer("ends")
+        return 3, 5
+
+    def check_start(self, tp: object, low: int, position: int, progress: Progress) -> None:
+        self._answer("check_start")
+
+    def level_of_new_machines(self) -> int:
+        self._answer("level_of_new_machines")
+        return FIRST
+
+    def close(self) -> None:
+        SimProgressLog.opened -= 1
+
+
+@pytest.fixture
+def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], RocksStore]]:
+    """Opens the same partition, each time with the same memory, as the attempts of a worker do."""
+    monkeypatch.setattr(opening, "ProgressLog", SimProgressLog)
+    memory, condemnations = RocksMemory(2**20), Condemnations()
+    cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TP[0]: b"t"}, partitions={TP[0]: 1})
+    formats: Any = {TP[0]: SimpleNamespace(has_ids=True, partitions_may_increase=False)}
+    settings = Settings(data_dir=tmp_path, worker_id="w")
+    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP)[1]
+    assert SimProgressLog.opened == 0, "a log was not closed"
+    assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
+
+
+QUESTIONS = ["__init__", "read", "check", "check_partitions", "ends", "check_start", "level_of_new_machines"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_whichever_question_fails_the_next_attempt_opens_the_store(
+    question: str, open_again: Callable[[], RocksStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SimProgressLog, "fails", question)
+        with pytest.raises(TimeoutError, match=question) as failed:
+            open_again()
+    assert failed.value.__traceback__ is not None, (
+        "the worker keeps the error, with its frames, during the next attempt"
+    )
+    store = open_again()
+    assert store.applied == 3
+    store.close()
+
+
+def test_a_store_whose_catching_up_fails_is_closed(
+    open_again: Callable[[], RocksStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_again().close()
+
+    def fail(store: RocksStore, *_: object) -> None:
+        keys = store._db._keys(b"")
+        next(keys)  # its iterator keeps the files locked as long as a frame refers to it
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksStore, "drop_through", fail)
+        with pytest.raises(TimeoutError) as failed:
+            open_again()
+    assert failed.value.__traceback__ is not None
+    open_again().close()
+
+
+@pytest.mark.parametrize("step", ["number", "get_all", "items"])
+def test_a_new_store_of_which_a_step_fails_leaves_no_directory_and_no_lock(
+    step: str, open_again: Callable[[], RocksStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("IO error: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, step, fail)
+        with pytest.raises(Exception, match="open files"):
+            open_again()
+    open_again().close()
+
+
+def test_a_store_that_this_process_has_open_does_not_end_the_worker(
+    open_again: Callable[[], RocksStore],
+) -> None:
+    store = open_again()
+    with pytest.raises(StoreWaits, match="is still open in this worker"):
+        open_again()
+    store.close()
+    open_again().close()
+
+
+def test_frames_of_causes_are_forgotten_too() -> None:
+    def inner() -> None:
+        held = object()
+        raise ValueError(held)
+
+    try:
+        try:
+            inner()
+        except ValueError as cause:
+            raise RuntimeError from cause
+    except RuntimeError as error:
+        forget_frames(error)
+        assert error.__cause__ is not None and error.__cause__.__traceback__ is not None
+        below = error.__cause__.__traceback__.tb_next
+        assert below is not None and not below.tb_frame.f_locals
+
+
+def test_both_consumers_of_a_progress_log_are_closed_if_the_first_one_fails() -> None:
+    closed = []
+
+    class SimConsumer:
+        def close(self) -> None:
+            closed.append(self)
+            raise RuntimeError("the broker is away")
+
+    log = ProgressLog.__new__(ProgressLog)
+    reader: Any = SimConsumer()
+    log._consumer, log._end_finder = reader, SimConsumer()  # type: ignore[assignment]
+    log.close()
+    assert len(closed) == 2

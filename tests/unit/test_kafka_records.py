@@ -5,8 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import aiokafka.producer.message_accumulator
+import aiokafka.producer.producer
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from aiokafka import AIOKafkaProducer
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from timers.kafka import records
 
@@ -83,3 +87,43 @@ def test_waiting_can_be_stopped() -> None:
 
     with pytest.raises(InterruptedError):
         offsets(SimConsumer(), 0, 1, while_waiting=stop)
+
+
+class WrongName(str):
+    """A header's name that a producer sends as bytes that are not UTF-8."""
+
+    def encode(self, *_: str) -> bytes:
+        return b"\xffb\xfe\xfd"
+
+
+async def test_a_name_that_is_not_utf8_leaves_the_other_headers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (
+        aiokafka.producer.message_accumulator,
+        aiokafka.producer.producer,
+    ):
+        monkeypatch.setattr(module, "DefaultRecordBatchBuilder", _DefaultRecordBatchBuilderPy)
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(host.list_topics("t", timeout=10).brokers.values()))
+    async with AIOKafkaProducer(bootstrap_servers=f"{broker.host}:{broker.port}") as producer:
+        sent = [("a", b"1"), (WrongName("123456"), b"2"), ("c", None), ("c", b"3"), (WrongName("123456"), b"4")]
+        await producer.send_and_wait("t", b"v", partition=0, headers=sent)
+    consumer = Consumer({"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    (message,) = consumer.consume(1, 30)
+    wrong = "\ufffdb\ufffd\ufffd"
+    for _ in range(2):
+        assert records.headers_of(message) == [("a", b"1"), (wrong, b"2"), ("c", None), ("c", b"3"), (wrong, b"4")]
+    consumer.close()
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode()
+
+
+def test_wrong_bytes_are_refused_again_after_a_message_that_cannot_be_read() -> None:
+    def headers() -> Any:
+        assert b"\xff".decode() == "\ufffd"
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        records.headers_of(SimpleNamespace(headers=headers))
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode()

@@ -218,9 +218,5 @@ class LetterLog:
         if self._request_consumer is None:
             self._request_consumer = self._reader()
         for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
-            try:
-                headers = message.headers() or []
-            except UnicodeDecodeError:  # librdkafka could not write them unchanged
-                return None
-            return RequestRecord(offset, message.key(), message.value(), headers, message.timestamp()[1])
+            return RequestRecord(offset, message.key(), message.value(), headers_of(message), message.timestamp()[1])
         return None

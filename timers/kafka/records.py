@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import call
 from time import monotonic
 from typing import Any
 
@@ -16,11 +19,22 @@ _BATCH = 1000
 
 
 def headers_of(message: Any) -> list[Header]:
-    """Headers of a message; empty also if librdkafka cannot read them: a name is not UTF-8, or over 100,000 headers."""
+    """Headers of a message. A name that is not UTF-8 has U+FFFD in the place of its wrong bytes, as Java reads it.
+
+    Empty also if the message has more than 100,000 headers, which librdkafka does not show.
+    """
+    # With the usual handler of wrong bytes confluent-kafka raises a SystemError and keeps a list that crashes a reader.
+    # `map` runs the three steps without other Python code between them, so no other thread sees the changed handler.
     try:
-        return message.headers() or []
-    except UnicodeDecodeError:
-        return []
+        _, headers, _ = map(call, (_replace_wrong_bytes, message.headers, _refuse_wrong_bytes))
+    except BaseException:
+        _refuse_wrong_bytes()
+        raise
+    return headers or []
+
+
+_replace_wrong_bytes = partial(codecs.register_error, "strict", codecs.replace_errors)
+_refuse_wrong_bytes = partial(codecs.register_error, "strict", codecs.strict_errors)
 
 
 def read(

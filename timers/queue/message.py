@@ -88,7 +88,7 @@ class Message:
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers that it was sent with. Those that begin with ``timer-`` do not survive a retry.
 
-        Empty also if the name of a header is not UTF-8: librdkafka cannot read such headers.
+        A name that is not UTF-8 has U+FFFD in the place of its wrong bytes.
         """
         return records.user_headers(headers_of(self._record), returned=self._returned)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import FIRST, HOLES
+from timers.core.lineage import Lineage
 
 # Names in the settings history. Never change these strings: progress records hold them.
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -32,6 +33,10 @@ HOLE_OFFSET = "hole-offset"
 """Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
 
 
+LOG_CUT = "log-cut"
+"""Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
+
+
 class Hole(NamedTuple):
     """Requests that have fired although the present ``fired_through`` is below their keys [I24].
 
@@ -51,6 +56,24 @@ def reached(fired_through: OrderKey, holes: Sequence[Hole], offset: int) -> Orde
         if offset < hole.before_offset:
             fired_through = max(fired_through, hole.through)
     return fired_through
+
+
+class Rescue(NamedTuple):
+    """What only the store holds, after a loss of records was accepted, becomes dead letters [I28]."""
+
+    from_offset: int
+    """The rows and entries of requests from this offset on are rescued."""
+    through: bytes = b""
+    """Key of the store up to which they are; empty at the beginning."""
+
+
+class Doubt(NamedTuple):
+    """Brokers may have deleted pending requests while a configuration of their topic was wrong."""
+
+    before_offset: int
+    """End of the request log when the wrong configuration was seen."""
+    worker: str
+    """Id of the worker whose store is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +100,15 @@ class Progress:
 
     settings: tuple[SettingChange, ...] = ()
     """History of the settings of acceptance, oldest first. A replay decides by the value at each offset [I4]."""
+
+    lineage: Lineage = Lineage()  # noqa: RUF009  # immutable
+    """Which log was read below ``next_offset``."""
+
+    rescue: Rescue | None = None
+    """None unless the store of a shortened log still holds what must become dead letters."""
+
+    doubt: Doubt | None = None
+    """None unless pending requests may be missing in the log."""
 
     _holes: tuple[Hole, ...] | None = field(default=None, init=False, repr=False, compare=False)
     """Found once: :meth:`has_fired` is called for each timer."""
@@ -118,9 +150,19 @@ class Progress:
         return repaired.with_setting(FEATURE_LEVEL, max(HOLES, self.level))
 
     def shortened(self, end: int) -> Progress:
-        """Returns the progress for a log that has lost the records from ``end`` on."""
+        """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
         settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
-        return replace(self, next_offset=min(self.next_offset, end), settings=settings)
+        end = min(self.next_offset, end)
+        cut = SettingChange(LOG_CUT, end, self.largest(LOG_CUT) + 1)
+        rescue = Rescue(end if self.rescue is None else min(end, self.rescue.from_offset))
+        return replace(
+            self, next_offset=end, settings=(*settings, cut), lineage=self.lineage.before(end), rescue=rescue
+        )
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """(offset, number) of each cut of the log, ascending; mostly there are none."""
+        return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

@@ -52,7 +52,9 @@ def take_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
     transactional_id = topics.transactional_id(settings.app_id, *tp)
     writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
     progress, topic_id = _read(settings, cluster, [tp], levels.SUPPORTED)[tp]
-    value = progress_record.encode(progress.without_time(), topic_id)
+    value = progress_record.encode(
+        progress.without_time(), topic_id, progress_record.machine_name(settings.app_id, *tp)
+    )
     partition = progress_partition(tp, cluster, settings)
     with writer.transaction() as send:
         send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])

@@ -131,7 +131,8 @@ class ProgressLog:
         topic, partition = tp
         _, high = self.ends(topic, partition)
         if record is not None:
-            progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}")
+            machine = progress_record.machine_name(self._settings.app_id, topic, partition)
+            progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}", machine=machine)
             if topic_id != self._cluster.topic_ids[topic]:
                 logger.warning(
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18timers/v1/progress.proto\x12\ttimers.v1\"\xc4\x01\n\x08Progress\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x0b\x66ired_due_s\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0c\x66ired_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.timers.v1.SettingChangeB\x0e\n\x0c_fired_due_sB\x0f\n\r_fired_offset\"A\n\rSettingChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x03 \x01(\tB!\n\ttimers.v1P\x01Z\x12timers/v1;timersv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18timers/v1/progress.proto\x12\ttimers.v1\"\xd0\x02\n\x08Progress\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x0b\x66ired_due_s\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0c\x66ired_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.timers.v1.SettingChange\x12#\n\x07lineage\x18\x07 \x01(\x0b\x32\x12.timers.v1.Lineage\x12!\n\x06rescue\x18\x08 \x01(\x0b\x32\x11.timers.v1.Rescue\x12\x1f\n\x05\x64oubt\x18\t \x01(\x0b\x32\x10.timers.v1.Doubt\x12\x0f\n\x07machine\x18\n \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x0e\n\x0c_fired_due_sB\x0f\n\r_fired_offset\"[\n\x07Lineage\x12 \n\x06\x65pochs\x18\x01 \x03(\x0b\x32\x10.timers.v1.Epoch\x12$\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x10.timers.v1.BatchH\x00\x88\x01\x01\x42\x08\n\x06_batch\",\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\"X\n\x05\x42\x61tch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x03 \x01(\x03\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\".\n\x06Rescue\x12\x13\n\x0b\x66rom_offset\x18\x01 \x01(\x03\x12\x0f\n\x07through\x18\x02 \x01(\x0c\".\n\x05\x44oubt\x12\x15\n\rbefore_offset\x18\x01 \x01(\x03\x12\x0e\n\x06worker\x18\x02 \x01(\t\"A\n\rSettingChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x03 \x01(\tB!\n\ttimers.v1P\x01Z\x12timers/v1;timersv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ttimers.v1P\001Z\022timers/v1;timersv1'
   _globals['_PROGRESS']._serialized_start=40
-  _globals['_PROGRESS']._serialized_end=236
-  _globals['_SETTINGCHANGE']._serialized_start=238
-  _globals['_SETTINGCHANGE']._serialized_end=303
+  _globals['_PROGRESS']._serialized_end=376
+  _globals['_LINEAGE']._serialized_start=378
+  _globals['_LINEAGE']._serialized_end=469
+  _globals['_EPOCH']._serialized_start=471
+  _globals['_EPOCH']._serialized_end=515
+  _globals['_BATCH']._serialized_start=517
+  _globals['_BATCH']._serialized_end=605
+  _globals['_RESCUE']._serialized_start=607
+  _globals['_RESCUE']._serialized_end=653
+  _globals['_DOUBT']._serialized_start=655
+  _globals['_DOUBT']._serialized_end=701
+  _globals['_SETTINGCHANGE']._serialized_start=703
+  _globals['_SETTINGCHANGE']._serialized_end=768
 # @@protoc_insertion_point(module_scope)

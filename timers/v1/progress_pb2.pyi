@@ -7,20 +7,74 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Progress(_message.Message):
-    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings")
+    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescue", "doubt", "machine", "checksum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRED_DUE_S_FIELD_NUMBER: _ClassVar[int]
     FIRED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    RESCUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     version: int
     topic_id: bytes
     next_offset: int
     fired_due_s: int
     fired_offset: int
     settings: _containers.RepeatedCompositeFieldContainer[SettingChange]
-    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ...) -> None: ...
+    lineage: Lineage
+    rescue: Rescue
+    doubt: Doubt
+    machine: str
+    checksum: int
+    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescue: _Optional[_Union[Rescue, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class Lineage(_message.Message):
+    __slots__ = ("epochs", "batch")
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+    batch: Batch
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+
+class Epoch(_message.Message):
+    __slots__ = ("epoch", "first_offset")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., first_offset: _Optional[int] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("base_offset", "last_offset", "max_timestamp_ms", "crc")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    crc: int
+    def __init__(self, base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., max_timestamp_ms: _Optional[int] = ..., crc: _Optional[int] = ...) -> None: ...
+
+class Rescue(_message.Message):
+    __slots__ = ("from_offset", "through")
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    from_offset: int
+    through: bytes
+    def __init__(self, from_offset: _Optional[int] = ..., through: _Optional[bytes] = ...) -> None: ...
+
+class Doubt(_message.Message):
+    __slots__ = ("before_offset", "worker")
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    before_offset: int
+    worker: str
+    def __init__(self, before_offset: _Optional[int] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class SettingChange(_message.Message):
     __slots__ = ("name", "from_offset", "value")

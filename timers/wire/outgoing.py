@@ -46,6 +46,8 @@ class Settings(Protocol):
     """The settings that the records depend on."""
 
     @property
+    def app_id(self) -> str: ...
+    @property
     def request_topic(self) -> str: ...
     @property
     def retry_topic(self) -> str: ...
@@ -142,6 +144,7 @@ class Outgoing:
         self._counters = counters
         self._now_ms = now_ms
         self._source_prefix = topics.source(*machine, 0)[:-1]
+        self._machine_name = progress_record.machine_name(settings.app_id, *machine)
         self._id_prefix = self._source_prefix.encode()
         self._fired_ms = b""
         self._records: Records
@@ -318,7 +321,7 @@ class Outgoing:
     def add_progress(self, progress: Progress, topic_id: bytes, partition: int) -> None:
         """Add the progress that the transaction commits."""
         key = progress_record.encode_key(self._topic, self._partition)
-        value = progress_record.encode(progress, topic_id)
+        value = progress_record.encode(progress, topic_id, self._machine_name)
         self._records.add(self._settings.progress_topic, partition, key, value, (), self._now_ms())
 
 

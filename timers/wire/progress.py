@@ -1,10 +1,14 @@
 """Encodes and decodes progress records: key ``<topic>/<partition>``, value :class:`timers.v1.progress_pb2.Progress`."""
 
+from struct import Struct
+from zlib import crc32
+
 from google.protobuf.message import DecodeError
 
 from timers.core import levels
 from timers.core.keys import NEVER
-from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Progress, SettingChange
+from timers.core.lineage import Batch, Lineage
+from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Doubt, Progress, Rescue, SettingChange
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
@@ -18,6 +22,11 @@ ENGINE_KEY = b"#engine/0"
 
 ANY_LEVEL = 2**32
 """As ``supported`` of :func:`decode`: reads what all levels have in common."""
+
+_CHECKSUM = Struct("<BI")
+"""The field ``checksum`` in the encoding of Protocol Buffers: its tag, and a number of 32 bits."""
+
+_CHECKSUM_TAG = progress_pb2.Progress.CHECKSUM_FIELD_NUMBER << 3 | 5
 
 _ALLOWED_LEVEL = "allowed-feature-level"
 """Name of a setting in the record of the app."""
@@ -37,27 +46,47 @@ def decode_key(key: bytes) -> TopicPartition:
     return topic, int(partition)
 
 
-def encode(progress: Progress, topic_id: bytes) -> bytes:
-    """Return the value of a progress record. Inverse: :func:`decode`."""
-    message = progress_pb2.Progress(version=progress.level, topic_id=topic_id, next_offset=progress.next_offset)
+def machine_name(app_id: str, topic: str, partition: int) -> str:
+    """Return the name of a machine in its progress records."""
+    return f"{app_id}/{partition_name(topic, partition)}"
+
+
+def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
+    """Return the value of a progress record. Inverse: :func:`decode`. ``machine``: see :func:`machine_name`."""
+    message = progress_pb2.Progress(
+        version=progress.level, topic_id=topic_id, next_offset=progress.next_offset, machine=machine
+    )
     if progress.fired_through != NEVER:
         message.fired_due_s, message.fired_offset = progress.fired_through
     for change in progress.settings:
         message.settings.add(name=change.name, from_offset=change.from_offset, value=str(change.value))
-    return message.SerializeToString()
+    lineage = progress.lineage
+    for epoch, first_offset in lineage.epochs:
+        message.lineage.epochs.add(epoch=epoch, first_offset=first_offset)
+    if lineage.batch is not None:
+        message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
+    if progress.rescue is not None:
+        message.rescue.from_offset, message.rescue.through = progress.rescue
+    if progress.doubt is not None:
+        message.doubt.before_offset, message.doubt.worker = progress.doubt
+    value = message.SerializeToString()
+    return value + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value))
 
 
-def decode(value: bytes, supported: int | None = None, name: str = "a partition") -> tuple[Progress, bytes]:
+def decode(
+    value: bytes, supported: int | None = None, name: str = "a partition", machine: str | None = None
+) -> tuple[Progress, bytes]:
     """Return the progress and the id of its request topic.
 
     Args:
         value: of the record.
         supported: the highest feature level that may be read; by default that of this version of the project.
         name: of the partition, for the error.
+        machine: name of the machine that must have written it; None: any.
 
     Raises:
         LevelTooHigh: the machine was raised to a higher feature level.
-        LogMismatch: the record cannot be read.
+        LogMismatch: the record cannot be read, or another machine wrote it.
     """
     supported = levels.SUPPORTED if supported is None else supported
     try:
@@ -66,14 +95,22 @@ def decode(value: bytes, supported: int | None = None, name: str = "a partition"
         raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
     if message.version > supported:
         raise LevelTooHigh(message.version, supported, name)
-    fired = (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
+    if value[-_CHECKSUM.size :] != _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value[: -_CHECKSUM.size])):
+        raise LogMismatch(
+            f"the progress record of {name} has no valid checksum: was it damaged, or written by another program?"
+        )
+    if machine is not None and message.machine != machine:
+        raise LogMismatch(
+            f"the progress record of {name} was written by the machine {message.machine!r}, not by {machine!r}: was it "
+            "copied?"
+        )
     try:
         settings = tuple(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
     except ValueError:
         raise LogMismatch(
             "a progress record holds a setting that is not a number: was it written by this app?"
         ) from None
-    progress = Progress(message.next_offset, fired, settings)
+    progress = _progress(message, settings)
     names = [each.name for each in settings]
     if names.count(HOLE_DUE_S) != names.count(HOLE_OFFSET):
         raise LogMismatch("a progress record holds half of a hole: was it written by this app?")
@@ -83,6 +120,23 @@ def decode(value: bytes, supported: int | None = None, name: str = "a partition"
             "was it written by this app?"
         )
     return progress, message.topic_id
+
+
+def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...]) -> Progress:
+    known, batch = message.lineage, message.lineage.batch
+    return Progress(
+        message.next_offset,
+        (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER,
+        settings,
+        Lineage(
+            tuple((each.epoch, each.first_offset) for each in known.epochs),
+            Batch(batch.base_offset, batch.last_offset, batch.max_timestamp_ms, batch.crc)
+            if known.HasField("batch")
+            else None,
+        ),
+        Rescue(message.rescue.from_offset, message.rescue.through) if message.HasField("rescue") else None,
+        Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
+    )
 
 
 def encode_allowed_level(level: int) -> bytes:

@@ -1,0 +1,127 @@
+"""Which log a position belongs to, and where another log parts from it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from random import Random
+
+import pytest
+
+from timers.core.lineage import MAX_EPOCHS, Batch, EpochEnd, Lineage, Parted, next_question, parted_inside
+
+
+def batch(base: int, last: int | None = None, crc: int = 0) -> Batch:
+    return Batch(base, base if last is None else last, 1000, crc)
+
+
+def read(*epochs: tuple[int, int, int]) -> Lineage:
+    """A log read from its start: (epoch, first offset, last offset) of each epoch, one batch for each."""
+    return Lineage().through([(epoch, batch(first, last)) for epoch, first, last in epochs], epochs[-1][2] + 1)
+
+
+class Leader:
+    """Answers as a broker does (``LeaderEpochFileCache.endOffsetFor``)."""
+
+    def __init__(self, *starts: tuple[int, int], end: int) -> None:
+        self.starts, self.end, self.asked = starts, end, 0
+
+    def answer(self, epoch: int) -> EpochEnd:
+        self.asked += 1
+        known = [each for each, _ in self.starts]
+        if not known or epoch > known[-1]:
+            return EpochEnd(-1, -1)
+        if epoch == known[-1]:
+            return EpochEnd(epoch, self.end)
+        at = bisect_right(known, epoch)
+        return EpochEnd(known[at - 1] if at else epoch, self.starts[at][1])
+
+    def compare(self, lineage: Lineage) -> Parted | None:
+        ends: dict[int, EpochEnd] = {}
+        while isinstance(found := next_question(lineage, ends), int):
+            ends[found] = self.answer(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("lineage", "leader", "parted"),
+    [
+        pytest.param(read((5, 0, 299)), Leader((5, 0), end=300), None, id="the same log"),
+        pytest.param(read((5, 0, 299)), Leader((5, 0), (7, 400), end=500), None, id="it has grown"),
+        pytest.param(read((5, 0, 299)), Leader((5, 0), (7, 300), end=300), None, id="a new leader"),
+        pytest.param(read((5, 0, 299)), Leader((5, 0), (7, 250), end=300), Parted(250), id="grown to the position"),
+        pytest.param(read((5, 0, 299)), Leader((5, 0), (7, 250), end=900), Parted(250), id="grown past the position"),
+        pytest.param(read((5, 0, 299)), Leader((5, 0), end=250), Parted(250), id="shorter"),
+        pytest.param(
+            read((5, 0, 99), (6, 100, 100)), Leader((5, 0), end=150), Parted(100), id="more of an older epoch"
+        ),
+        pytest.param(
+            read((5, 0, 99), (6, 100, 100)), Leader((5, 0), (7, 150), end=200), Parted(100), id="an epoch between"
+        ),
+        pytest.param(
+            read((3, 0, 9), (6, 10, 19)), Leader((3, 0), (4, 5), (5, 8), end=30), Parted(5), id="other epochs between"
+        ),
+        pytest.param(read((7, 0, 99)), Leader((9, 0), end=500), Parted(0), id="none of the epochs"),
+        pytest.param(read((9, 0, 99)), Leader((7, 0), end=500), None, id="only lower epochs: compare the batch"),
+        pytest.param(read((7, 0, 99)), Leader((9, 500), end=600), None, id="the start was deleted by retention"),
+        pytest.param(read((7, 0, 99)), Leader(end=600), None, id="a broker that knows no epochs"),
+        pytest.param(Lineage(), Leader((9, 0), end=600), None, id="nothing was read"),
+    ],
+)
+def test_where_logs_part(lineage: Lineage, leader: Leader, parted: Parted | None) -> None:
+    assert leader.compare(lineage) == parted
+    assert leader.asked <= len(lineage.epochs) + 1
+
+
+def test_a_lineage_grows_with_the_batches_that_were_passed() -> None:
+    passed = [(5, batch(0, 9)), (5, batch(10, 19)), (6, batch(20, 29))]
+    assert Lineage().through(passed, 20) == Lineage(((5, 0),), batch(10, 19))
+    assert Lineage().through(passed, 25).batch == batch(10, 19)  # the position is inside of the third batch
+    whole = Lineage(((5, 0), (6, 20)), batch(20, 29))
+    assert Lineage().through(passed, 30) == whole
+    assert whole.through(passed, 30) is whole  # read again
+    assert Lineage().through(passed[:2], 20).through(passed[1:], 30) == whole
+    many = Lineage().through([(epoch, batch(epoch)) for epoch in range(50)], 50)
+    assert many.epochs == tuple((epoch, epoch) for epoch in range(50 - MAX_EPOCHS, 50))
+
+
+def test_what_is_known_below_a_cut() -> None:
+    whole = read((5, 0, 99), (6, 100, 199))
+    assert whole.before(200) == whole
+    assert whole.before(150) == Lineage(((5, 0), (6, 100)))
+    assert whole.before(100) == Lineage(((5, 0),))
+
+
+def test_epoch_numbers_that_were_given_twice() -> None:
+    lineage = read((4, 0, 199), (6, 200, 299))
+    restored = Leader((4, 0), (6, 150), end=400)
+    assert restored.compare(lineage) is None  # the epochs agree, so the batch is compared
+    answers = {epoch: restored.answer(epoch) for epoch, _ in lineage.epochs}
+    assert parted_inside(lineage, answers) == Parted(150)
+    same = Leader((4, 0), (6, 200), end=400)
+    assert parted_inside(lineage, {epoch: same.answer(epoch) for epoch, _ in lineage.epochs}) == Parted(None)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_two_replicas_part_where_their_records_do(seed: int) -> None:
+    """Logs grow, are cut and grow again, always with new epochs: the answer is never above where they part."""
+    random = Random(seed)
+    log: list[int] = []  # the epoch of each offset
+    epoch = 0
+    for _ in range(random.randint(1, 6)):
+        epoch += random.randint(1, 2)
+        log += [epoch] * random.randint(0, 9)
+    position = random.randint(0, len(log))
+    passed = [(each, batch(offset)) for offset, each in enumerate(log)]
+    lineage = Lineage().through(passed, position)
+    other = log[: random.randint(0, len(log))]
+    for _ in range(random.randint(0, 3)):
+        epoch += 1
+        other += [epoch] * random.randint(0, 9)
+    starts = [(each, other.index(each)) for each in dict.fromkeys(other)]
+    common = next((at for at, pair in enumerate(zip(log, other, strict=False)) if pair[0] != pair[1]), None)
+    common = min(len(log), len(other)) if common is None else common
+    parted = Leader(*starts, end=len(other)).compare(lineage)
+    if common >= position:
+        assert parted is None
+    elif any(each <= other[-1] for each in log[:position]) if other else False:
+        assert parted == Parted(common)

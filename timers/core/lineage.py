@@ -1,0 +1,132 @@
+"""Which log a position belongs to, and where another log with the same offsets parts from it [I28].
+
+An offset alone does not say that the log below it is the one that was read. An unclean election, a disk that lost its
+newest writes, or an old copy of a disk gives a log that ended earlier and has grown again. So each position has a
+:class:`Lineage`: the leader epochs of the record batches that were read, and the header of the last one.
+
+The batch is needed because a broker that starts from an old disk may give an epoch number a second time. A *list* of
+epochs is needed because a replica may have more records of an older epoch than the log that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+MAX_EPOCHS = 32
+"""Leader epochs that are kept, the newest ones. Each one takes about 8 bytes of each progress record."""
+
+
+class Batch(NamedTuple):
+    """Fields of the header of a record batch. Two different batches differ in at least one of them."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    crc: int
+
+
+PassedBatch: TypeAlias = tuple[int, Batch]
+"""(leader epoch, header) of a batch that a fetch has passed: also a marker, or a batch of an aborted transaction."""
+
+
+class EpochEnd(NamedTuple):
+    """A broker's answer to the question where a leader epoch ends (Kafka's ``OffsetForLeaderEpoch``)."""
+
+    epoch: int
+    """The newest epoch of the log that is not above the one that was asked for; -1 if the log knows none as high."""
+    end: int
+    """The offset at which the next epoch begins; for the newest epoch, the end of the log; -1 like ``epoch``."""
+
+
+class Parted(NamedTuple):
+    """The log is another one above an offset."""
+
+    offset: int | None
+    """The two logs agree below this offset; None if the offset is not known."""
+
+
+class Lineage(NamedTuple):
+    """Which log was read up to a position."""
+
+    epochs: tuple[tuple[int, int], ...] = ()
+    """(leader epoch, offset of the first batch that was read in it), ascending."""
+    batch: Batch | None = None
+    """The last whole batch below the position; None before the first one."""
+
+    @property
+    def end(self) -> int:
+        """The offset after the last batch."""
+        return 0 if self.batch is None else self.batch.last_offset + 1
+
+    def through(self, passed: Sequence[PassedBatch], position: int) -> Lineage:
+        """Returns the lineage of ``position``, after a fetch has passed these batches in ascending order.
+
+        A batch that ends at or after ``position`` does not count: a fetch may end inside of it.
+        """
+        epochs, batch, newest = self.epochs, self.batch, self.epochs[-1][0] if self.epochs else -1
+        end = self.end
+        for epoch, each in passed:
+            if each.last_offset >= position:
+                break
+            if each.last_offset < end:
+                continue  # read again
+            batch = each
+            if epoch > newest:
+                epochs, newest = (*epochs, (epoch, each.base_offset))[-MAX_EPOCHS:], epoch
+        return self if batch is self.batch else Lineage(epochs, batch)
+
+    def before(self, offset: int) -> Lineage:
+        """Returns what is known of the log below ``offset``, after all records from there on were lost."""
+        batch = self.batch if self.end <= offset else None
+        return Lineage(tuple(each for each in self.epochs if each[1] < offset), batch)
+
+    def end_of(self, index: int) -> int:
+        """Returns the offset at which the epoch with this index ends."""
+        return self.epochs[index + 1][1] if index + 1 < len(self.epochs) else self.end
+
+
+def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parted | None:
+    """Compare a lineage with a log, by the answers of its leader. Each answer leads to at most one more question.
+
+    Args:
+        ends: leader epoch -> answer, for the epochs that were asked for.
+
+    Returns:
+        The epoch to ask for next; :class:`Parted`; or None if the epochs of the log are those of the lineage. If the
+        log knows no epoch at all, this says nothing: the result is None, and the batch must be compared.
+    """
+    epochs = lineage.epochs
+    index = len(epochs) - 1
+    while index >= 0 and lineage.batch is not None:
+        epoch = epochs[index][0]
+        if epoch not in ends:
+            return epoch
+        found = ends[epoch]
+        if found.epoch == epoch:
+            end = min(found.end, lineage.end_of(index))
+            is_newest = index == len(epochs) - 1
+            return None if is_newest and end >= lineage.end else Parted(end)
+        if found.epoch < 0:
+            index -= 1  # the log knows no epoch as high: an older one may be in it
+            continue
+        older = [at for at, (each, _) in enumerate(epochs) if each <= found.epoch]
+        if not older:
+            return Parted(min(found.end, epochs[0][1]))
+        index = older[-1]
+        if epochs[index][0] == found.epoch:
+            return Parted(min(found.end, lineage.end_of(index)))
+    return None
+
+
+def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
+    """Returns where a log parts whose newest epoch agrees, but not the last batch: epoch numbers were given twice.
+
+    Args:
+        ends: the answers for all epochs of the lineage.
+    """
+    for index, (epoch, _) in enumerate(lineage.epochs[:-1]):
+        found = ends.get(epoch)
+        if found is not None and (found.epoch != epoch or found.end != lineage.end_of(index)):
+            return Parted(min(found.end, lineage.end_of(index)) if found.epoch == epoch else None)
+    return Parted(None)

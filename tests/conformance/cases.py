@@ -156,6 +156,7 @@ CASES = {
         _to("no-such-topic", more=UNKNOWN_FIELD),
     ),
     "kafka's own topic": _bad("topic-denied", "internal", None, _to("__consumer_offsets")),
+    "the progress of another app as a target": _bad("topic-denied", "internal", None, _to("other-progress")),
     "the dead letters as a target": _bad("topic-denied", "internal", None, _to("dead-letter")),
     "the requests as a target": _bad("topic-denied", "internal", None, _to("request")),
 }

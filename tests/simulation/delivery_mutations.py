@@ -39,6 +39,13 @@ class IgnoresCallbackRules(Delivery):
             self._rules = rules
 
 
+class AllowsProgressOfOtherApps(IgnoresCallbackRules):
+    """A callback goes to any topic that is not this app's own, also to the progress topic of another app."""
+
+    def _route(self, topic: str) -> int | DeliveryProblem | None:
+        return super()._route(topic) if topic == "other-progress" else Delivery._route(self, topic)
+
+
 class SendsToOpenCircuits(Delivery):
     """[I6]: every transaction tries a failing topic, and delays the other timers."""
 

@@ -175,6 +175,7 @@ MUTATIONS: dict[str, Mutation] = {
     "[P3] postponed timers fire twice": outbox(m.FiresPostponed),
     "[P3] a postponed timer has another source": policy(m.PostponesWithAnotherSource),
     "delivery: rules are ignored": policy(d.IgnoresCallbackRules),
+    "delivery: topics of other apps' workers are targets": policy(d.AllowsProgressOfOtherApps),
     "delivery: open circuits are ignored": policy(d.SendsToOpenCircuits),
     "delivery: a topic is missing if no broker says that it exists": policy(d.TakesSilenceForMissing),
     "delivery: timers of a topic without an answer are dropped": policy(d.DropsTimersOfUnansweredTopics),

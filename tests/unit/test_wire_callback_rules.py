@@ -7,10 +7,20 @@ import pytest
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Origin, Row
-from timers.wire import future
+from timers.wire import future, topics
 from timers.wire.callback_rules import CallbackRules
 from timers.wire.headers import Header
 
+WORKERS = [
+    topics.progress("other"),
+    topics.retry("other"),
+    topics.console_log("other"),
+    topics.retried("other"),
+    topics.queue_ledger(topics.queue_group("orders")),
+    "other-snapshot-by-id",
+    topics.OSCILLATOR,
+    "__consumer_offsets",
+]
 OWN = ["timer-request", "oscillator", "timer-dead-letter", "timers-progress", "timers-timer-retry"]
 DUE_S = 1_000
 
@@ -36,8 +46,13 @@ def rules(allow: str = "", deny: str = "", **more: str) -> CallbackRules:
         ("timer-request", "", ["timer-request"], ["orders", *OWN[1:]]),
         ("timer-*", "", ["timer-x"], OWN),
         ("*,timer-request", "timer-*", ["orders"], OWN),
-        ("__audit-*,__all", "", ["__audit-1", "__all"], ["__consumer_offsets", "__al", "orders"]),
+        ("__audit-*,__all", "", ["__all"], ["__audit-1", "__consumer_offsets", "__al", "orders"]),
         ("_*", "", ["_x"], ["__x"]),
+        ("", "", ["progress", "queue.orders-returns", "queue.orders", "ledger", "order-progress-2"], WORKERS),
+        ("*", "", ["orders"], WORKERS),
+        (",".join(topics.WORKERS_ONLY[:-2]), "", [], [*WORKERS, "orders"]),
+        (f"*,{','.join(set(WORKERS) - set(OWN))}", "", ["orders", *(set(WORKERS) - set(OWN))], ["third-progress"]),
+        ("order-progress", "*-progress", [], ["order-progress"]),
     ],
 )
 def test_lists_say_where_callbacks_may_go(allow: str, deny: str, free: list[str], shut: list[str]) -> None:
@@ -54,15 +69,21 @@ def test_each_denial_has_a_reason() -> None:
     for judge, topic, why in (
         (rules(deny="or*"), "orders", "is denied by 'or*' of TIMERS_CALLBACK_DENY"),
         (rules(allow="b"), "orders", "is not among those of TIMERS_CALLBACK_ALLOW"),
-        (rules(), "__x", "is internal: callbacks may not go there"),
+        (rules(), "timers-progress", "is internal: callbacks may not go there"),
+        (
+            rules(allow="orders,*-progress"),
+            "order-progress",
+            "is internal, as all names of the form '*-progress' are: only its full name in TIMERS_CALLBACK_ALLOW "
+            "allows it. '*,order-progress' allows it beside all others",
+        ),
     ):
         assert judge.check_topic(topic) == DeliveryProblem("topic-denied", f"callBackTopic {topic!r} {why}", None)
 
 
 def test_renamed_topics_of_the_engine_are_denied() -> None:
-    judge = rules(TIMERS_APP_ID="mine", TIMERS_REQUEST_TOPIC="wishes")
-    assert judge.check_topic("mine-progress") and judge.check_topic("mine-timer-retry") and judge.check_topic("wishes")
-    assert judge.check_topic("timers-progress") is None and judge.check_topic("timer-request") is None
+    judge = rules(TIMERS_APP_ID="mine", TIMERS_REQUEST_TOPIC="wishes", TIMERS_DEAD_LETTER_TOPIC="lost")
+    assert judge.check_topic("lost") and judge.check_topic("mine-timer-retry") and judge.check_topic("wishes")
+    assert judge.check_topic("timer-dead-letter") is None and judge.check_topic("timer-request") is None
 
 
 def following(

@@ -244,8 +244,8 @@ class Declarations(ConsoleDeclarations):
     callback_allow: str = setting(
         variables.topic_patterns,
         "Topics that callbacks may go to; `*` stands for any characters, as in `orders-*`. Unset: all topics except "
-        "internal ones. TIMERS_REQUEST_TOPIC is allowed if it is named in full, as in `*,timer-request`; then timers "
-        "can set timers.",
+        "internal ones. An internal name such as `*-progress` is allowed only in full, as in `*,order-progress`. "
+        "TIMERS_REQUEST_TOPIC is allowed if it is named in full, as in `*,timer-request`; then timers can set timers.",
         default="",
         unit="topic,...",
     )

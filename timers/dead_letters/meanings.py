@@ -58,9 +58,9 @@ MEANINGS = {
         "Create it and retry, or set TIMERS_CREATE_TARGET_TOPICS=1.",
     ),
     "topic-denied": Meaning(
-        "The topic belongs to the engine or to Kafka; or a setting denies the topic; or the callback is a request "
-        "that is not allowed; or an ACL refused all attempts.",
-        "Allow the topic and retry. The worker needs Write on it.",
+        "The topic belongs to the engine or to Kafka, or its name has the form of such a topic, as *-progress has; or "
+        "a setting denies the topic; or the callback is a request that is not allowed; or an ACL refused all attempts.",
+        "Allow the topic, by its full name if that form is internal, and retry. The worker needs Write on it.",
     ),
     "message-too-large": Meaning(
         "The callback does not fit in the topic's max.message.bytes. The error message gives both sizes.",

@@ -156,6 +156,7 @@ class Workload:
         """Write a record that must become a dead letter."""
         due = b"%d" % (self._log.clock.now_s + self._random.randint(0, 9))
         valid = future.encode("orders", "k", b"v")
+        internal = ("timer-dead-letter", "other-progress")[int(due) % 2]
         key, value = self._random.choice(
             [
                 (None, valid),
@@ -167,7 +168,7 @@ class Workload:
                 (due, future.encode("", "k", b"v")),
                 (due, future.encode("no topic!", "k", b"v")),
                 (due, future.encode("orders", "k", b"v" * 5000)),
-                (due, future.encode("timer-dead-letter", "k", b"v")),
+                (due, future.encode(internal, "k", b"v")),
                 (due, future.encode("missing", "k", b"v")),
                 (b"0" + due, future.encode("missing", "k", b"v") + UNKNOWN_FIELD),
             ]

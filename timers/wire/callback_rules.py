@@ -10,11 +10,9 @@ from typing import Protocol
 from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Row, key_bytes
 from timers.wire import headers as h
+from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
 from timers.wire.future import callback_topic
-
-INTERNAL_PREFIX = "__"
-"""Prefix of the names of Kafka's own topics, and of the topics of many tools."""
 
 
 class RuleSettings(Protocol):
@@ -41,7 +39,8 @@ class CallbackRules:
     * A topic that is in both lists is denied.
     * The engine's other topics are denied. Exception: the request topic, if its full name is in the list of allowed
       topics. Then a timer may set another timer.
-    * A topic that begins with ``__`` is allowed only by a pattern that begins with ``__`` too.
+    * A topic with a name that only workers, queues, consoles or Kafka write (:data:`timers.wire.topics.WORKERS_ONLY`),
+      of any app, is allowed only if its full name is in the list of allowed topics. A pattern does not count.
     * Any other topic is allowed if a pattern allows it, or if the list of allowed topics is empty.
     """
 
@@ -50,8 +49,9 @@ class CallbackRules:
         self._canary_topic = settings.canary_topic
         self._max_depth = settings.max_depth
         self._own_topics = frozenset(settings.own_topics)
-        self._allow = _patterns(settings.callback_allow)
-        self._deny = _patterns(settings.callback_deny)
+        self._workers_only = _patterns(topics.WORKERS_ONLY)
+        self._allow = _patterns(settings.callback_allow.split(","))
+        self._deny = _patterns(settings.callback_deny.split(","))
 
     def check_topic(self, topic: str) -> DeliveryProblem | None:
         if topic == self._canary_topic:
@@ -63,10 +63,15 @@ class CallbackRules:
             if topic == self._request_topic and topic in self._allow:
                 return None
             return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
-        allowing = [text for text, pattern in self._allow.items() if pattern.fullmatch(topic)]
-        if topic.startswith(INTERNAL_PREFIX) and not any(text.startswith(INTERNAL_PREFIX) for text in allowing):
-            return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
-        if self._allow and not allowing:
+        if topic in self._allow:
+            return None
+        internal = next((text for text, pattern in self._workers_only.items() if pattern.fullmatch(topic)), None)
+        if internal is not None:
+            return DeliveryProblem.denied(
+                f"callBackTopic {topic!r} is internal, as all names of the form {internal!r} are: only its full name "
+                f"in TIMERS_CALLBACK_ALLOW allows it. '*,{topic}' allows it beside all others"
+            )
+        if self._allow and not any(pattern.fullmatch(topic) for pattern in self._allow.values()):
             return DeliveryProblem.denied(f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW")
         return None
 
@@ -93,6 +98,6 @@ class CallbackRules:
         return (*row[:4], kept or None, row[5])
 
 
-def _patterns(text: str) -> dict[str, re.Pattern[str]]:
+def _patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
     """Return pattern -> regular expression; ``*`` is any characters. Those of ``fnmatch`` do not backtrack."""
-    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in text.split(",") if pattern}
+    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in texts if pattern}

@@ -12,6 +12,13 @@ OSCILLATOR = "oscillator"
 DEAD_LETTER = "timer-dead-letter"
 COLD = "timer-cold"
 
+WORKERS_ONLY = (
+    *("*-progress", "*-timer-retry", "*-snapshot-*", "queue.*-ledger"),
+    *("*-console-log", "*-dead-letters-retried", OSCILLATOR, "__*"),
+)
+"""Patterns of the topics that only workers, queues, consoles and Kafka itself write, of any app. Their readers believe
+what is in them."""
+
 LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')"
 """The rule of :func:`is_legal`, for the messages of errors."""
 

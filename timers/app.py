@@ -4,6 +4,7 @@ import sys
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.wire.printable import printable
 from timers.worker.library_versions import check_library_versions
 
 try:
@@ -12,5 +13,5 @@ try:
 
     app = TimersApp(Settings.load())
 except TimersError as error:
-    print(f"timers: {error}", file=sys.stderr)
+    print(f"timers: {printable(str(error))}", file=sys.stderr)
     raise SystemExit(error.exit_code) from None

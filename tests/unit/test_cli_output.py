@@ -17,12 +17,14 @@ import click
 import pytest
 from confluent_kafka import Producer
 
+from timers import cli as cli_package
 from timers.broker.config import free_port
-from timers.cli import reach
+from timers.cli import output, reach
 from timers.cli.main import cli, main
 from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.wire.printable import printable
 from timers.wire.topics import REQUEST
 
 NO_DATA = {
@@ -89,6 +91,70 @@ def test_the_embedded_broker_shows_its_state_as_json(
     assert (state["running"], state["address"], state["pid"]) == (False, None, None)
     assert main(["broker", "stop", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"stopped": False}
+
+
+# --- text of others ---------------------------------------------------------------------------------------------------
+
+UNSAFE = "a\x1b]0;t\x07\u202eb\nc\x9b\udcff"
+"""What an id, a key, a topic or a payload of somebody else may hold."""
+
+
+def assert_safe(text: str) -> None:
+    for line in text.split("\n"):
+        assert printable(line) == line, line
+
+
+def test_only_one_module_of_the_commands_prints() -> None:
+    """So what it prints is safe: no command has to think of it."""
+    folder = Path(cli_package.__file__).parent
+    printing = re.compile(r"click\.(echo|secho|confirm|style)\b|\bprint\(|\bsys\.(stdout|stderr)\.write\b")
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*.py")
+        if printing.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"output.py"}
+
+
+def test_text_of_others_is_safe_in_each_way_to_print(capsys: pytest.CaptureFixture[str]) -> None:
+    text = Output()
+    text.show({}, UNSAFE, UNSAFE, fg="green")
+    text.table(("A", "B"), (4, 0), [({}, (UNSAFE, "x"))])
+    output.say(UNSAFE)
+    output.say_failure(UNSAFE)
+    output.say_usage(click.UsageError(UNSAFE))
+    Output(as_json=True).show({"id": UNSAFE})
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 5
+    assert json.loads(captured.out.splitlines()[-1]) == {"id": UNSAFE}
+    assert_safe(captured.out)
+    assert_safe(captured.err)
+    assert r"a\x1b]0;t\x07\u202eb\nc\x9b\xff" in captured.out and r"timers: a\x1b]0;t" in captured.err
+
+
+STARTING = {"worker", "console", "broker start", "broker stop", "broker reset", "broker logs", "spark jars"}
+"""Commands that replace this process, serve until a signal, or change the broker of the project."""
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands(cli) if name not in STARTING])
+def test_text_of_others_is_safe_in_each_argument_of_each_command(
+    no_broker: str, capsys: pytest.CaptureFixture[str], name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIMERS_WEB_PORT", str(free_port()))
+    command = dict(commands(cli))[name]
+    arguments = [UNSAFE for each in command.params if isinstance(each, click.Argument) and each.name != "source"]
+    tried = [arguments, [UNSAFE, UNSAFE, UNSAFE], [f"--{UNSAFE}"]]
+    for option in command.params:
+        if isinstance(option, click.Option) and not option.is_flag:
+            tried.append([*arguments, option.opts[0], UNSAFE])
+    for given in tried:
+        assert main([*name.split(), *given]) != 0 or name in ("settings", "formats", "broker status")
+        out, err = capsys.readouterr()
+        assert_safe(out)
+        assert_safe(err)
+    assert main([f"{name}{UNSAFE}"]) == 2
+    assert_safe(capsys.readouterr().err)
 
 
 # --- a missing broker -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from aiohttp.test_utils import unused_port
 from tests.harness.sim_console import SimCluster
 from timers.config.settings import Settings
 from timers.console.server import Server
+from timers.logs import make_safe
 
 
 @asynccontextmanager
@@ -81,3 +82,37 @@ async def test_bytes_that_are_not_utf8_are_no_failure_of_the_console(
     async with serving(**settings, TIMERS_CONSOLE_WRITE="1") as port:
         assert await status_of(port, *lines) == status
     assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+SECRET = b"secret-of-ada"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer " + SECRET + b"\x01"],
+        [b"GET /v1/timers HTTP/1.1", OWN, b"Authorization : Bearer " + SECRET],
+        [b"GET /v1/timers?token=" + SECRET + b"\xff HTTP/1.1", OWN],
+        [b"GET /v1/timers HTTP/" + SECRET, OWN],
+        [SECRET + b"\x1b[2J /v1/timers HTTP/1.1", OWN],
+        [b"POST /v1/timers HTTP/1.1", OWN, b"Transfer-Encoding: chunked", b"", SECRET, b""],
+        [b"POST /v1/timers HTTP/1.1", OWN, b"Content-Length: " + SECRET],
+    ],
+)
+async def test_a_request_that_is_not_http_writes_one_line_without_its_content(
+    lines: list[bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    handler = logging.StreamHandler()
+    make_safe([handler])
+    server = logging.getLogger("aiohttp.server")
+    server.addHandler(handler)
+    try:
+        async with serving() as port:
+            for _ in range(5):
+                assert await status_of(port, *lines) == 400
+    finally:
+        server.removeHandler(handler)
+    written = capfd.readouterr().err
+    assert SECRET.decode() not in written
+    assert len(written.splitlines()) <= 1
+    assert written.removesuffix("\n").isprintable()

@@ -1,4 +1,4 @@
-"""The filters of the worker's log, and its JSON format."""
+"""The filters of logs, and their formats."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from tests.harness.machines import NativeRig
+from timers import logs
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
-from timers.worker import logs
+from timers.worker import logs as worker_logs
 from timers.worker.machines import recovery
 
 
@@ -70,7 +71,7 @@ def test_messages_that_are_never_repeated_do_not_fill_memory() -> None:
 
 
 def test_the_traceback_of_an_expected_error_is_dropped() -> None:
-    refusals = logs.OwnErrorFilter(lambda: None)
+    refusals = worker_logs.OwnErrorFilter(lambda: None)
     try:
         try:
             raise SettingsError("the sentence")
@@ -86,8 +87,8 @@ def test_the_traceback_of_an_expected_error_is_dropped() -> None:
 
 def test_an_end_by_an_expected_error_is_not_logged_as_a_crash() -> None:
     crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
-    assert logs.OwnErrorFilter(lambda: None).filter(crash)
-    assert not logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)
+    assert worker_logs.OwnErrorFilter(lambda: None).filter(crash)
+    assert not worker_logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)
 
 
 def test_a_json_line_has_all_fields() -> None:
@@ -106,6 +107,38 @@ def test_a_json_line_has_all_fields() -> None:
     except ValueError:
         line = json.loads(logs.JsonFormatter().format(record("x", "y", error=True)))
     assert line["exception"].startswith("Traceback") and line["exception"].endswith("ValueError: broken")
+
+
+UNSAFE = "a\x1b[2J\u202eb\nc\x9b\u200f"
+"""What a key, a path or an id of somebody else may hold."""
+
+
+def test_what_others_have_sent_is_safe_in_a_line_of_text() -> None:
+    formatter = logs.PrintableFormatter(logging.Formatter("\x1b[1m[%(levelname)s]\x1b[0m %(message)s"))
+    entry = record("timers", "key %s is wrong", UNSAFE)
+    assert formatter.format(entry) == ("\x1b[1m[ERROR]\x1b[0m key a\\x1b[2J\\u202eb\\nc\\x9b\\u200f is wrong"), (
+        "colours of the format stay"
+    )
+    assert entry.args == (UNSAFE,), "another handler writes it in its own way"
+    try:
+        raise ValueError(UNSAFE)
+    except ValueError:
+        text = formatter.format(record("timers", "first\n%s", UNSAFE, error=True)).split("\n")
+    assert text[:3] == ["\x1b[1m[ERROR]\x1b[0m first", "a\\x1b[2J\\u202eb", "c\\x9b\\u200f"]
+    assert text[3].startswith("Traceback") and text[-2:] == ["ValueError: a\\x1b[2J\\u202eb", "c\\x9b\\u200f"]
+
+
+def test_what_others_have_sent_is_safe_and_exact_in_a_line_of_json() -> None:
+    line = logs.JsonFormatter().format(record("timers", "key %s \u00fc", UNSAFE))
+    assert line.isprintable() and "\u00fc" in line
+    assert json.loads(line)["message"] == f"key {UNSAFE} \u00fc"
+
+
+def test_handlers_are_made_safe_once() -> None:
+    handler = logging.NullHandler()
+    logs.make_safe([handler, None])
+    logs.make_safe([handler])
+    assert len(handler.filters) == 2
 
 
 async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +163,7 @@ def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
             raise error
         except Exception:
             entry = record(name, "Unexpected error in %s routine", "sender", error=True)
-        assert logs.KafkaErrorFilter().filter(entry)
+        assert worker_logs.KafkaErrorFilter().filter(entry)
         return entry
 
     short = logged("aiokafka.producer.sender", KafkaConnectionError("connection closed"))

@@ -7,7 +7,7 @@ import sys
 import click
 
 from timers.broker import EmbeddedBroker, log
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, confirm, output_option, say
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals, raise_interrupt
 
@@ -45,7 +45,7 @@ def start(foreground: bool, port: int | None, output: Output) -> None:
 
 
 def _wait_for_end(server: EmbeddedBroker) -> None:
-    click.echo("Ctrl-C stops the broker", err=True)
+    say("Ctrl-C stops the broker")
     try:
         stopped = server.wait()
     except KeyboardInterrupt:
@@ -88,8 +88,8 @@ def reset(ctx: click.Context, yes: bool, output: Output) -> None:
     """Stop the broker and delete all its data: every topic, timer and offset."""
     server = EmbeddedBroker.of_project(out=sys.stderr)
     question = f"Delete all topics and timers of the broker in {server.directory}?"
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        click.echo("nothing deleted", err=True)
+    if not yes and sys.stdin.isatty() and not confirm(question):
+        say("nothing deleted")
         ctx.exit(1)
     server.reset()
     output.show({"deleted": str(server.directory)}, "data deleted")
@@ -105,4 +105,4 @@ def logs(lines: int, follow: bool, output: Output) -> None:
     if not follow and not path.exists():
         raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
     for line in log.follow(path, lines) if follow else log.last_lines(path, lines):
-        output.show({"line": line}, line)
+        output.show({"line": line}, line.expandtabs())

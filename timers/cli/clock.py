@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.core.clock_guard import iso
@@ -59,11 +59,11 @@ def _clock(settings: Settings, repair: bool, output: Output) -> None:
     ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
     if not repair:
         _show(found, ahead, output)
-    click.echo(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}", err=True)
+    say(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}")
     if ahead and repair:
         _repair(settings, cluster, ahead, output)
     elif ahead:
-        click.echo("if this clock is right: stop all workers, then use --repair", err=True)
+        say("if this clock is right: stop all workers, then use --repair")
 
 
 def _show(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:

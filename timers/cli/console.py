@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timers.cli.extras import require
+from timers.cli.output import Output, say
 from timers.config.settings import Settings
 from timers.errors import SettingsError
 
@@ -51,8 +52,8 @@ def _print_hash(new_token: bool) -> None:
 
     if new_token:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        click.echo(f"token: {token}", err=True)
-        click.echo(f'token_sha256 = "{passwords.hash_token(token)}"')
+        say(f"token: {token}")
+        Output().show({}, f'token_sha256 = "{passwords.hash_token(token)}"')
         return
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -60,7 +61,7 @@ def _print_hash(new_token: bool) -> None:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise click.UsageError("the password is empty")
-    click.echo(f'password = "{passwords.hash_password(password)}"')
+    Output().show({}, f'password = "{passwords.hash_password(password)}"')
 
 
 async def _serve(settings: Settings, url: str) -> None:
@@ -92,7 +93,7 @@ async def _run(server: Server, settings: Settings, tls: object, url: str) -> Non
                 f"TIMERS_CONSOLE_PORT={settings.console_port} ({error.strerror}): choose another port"
             ) from None
         writing = "reads and writes" if settings.console_write else "only reads"
-        click.echo(f"console: {url} ({writing})", err=True)
+        say(f"console: {url} ({writing})")
         await ended.wait()
     finally:
         await runner.cleanup()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, confirm, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
 from timers.config.settings import Settings
@@ -142,12 +142,12 @@ def show_letters(
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
-    click.echo(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}", err=True)
+    say(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}")
 
 
 def _say_missing(log: LetterLog) -> None:
     for partition, why in log.missing.items():
-        click.echo(f"{partition} was not read: {why}", err=True)
+        say(f"{partition} was not read: {why}")
 
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
@@ -295,13 +295,13 @@ def publish_again(
         says_overdue = words is REQUESTS and preview.overdue
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if says_overdue else ""
         number = counted(preview.requests, words.what)
-        click.echo(f"{number} {words.to_do}{overdue}", err=True)
+        say(f"{number} {words.to_do}{overdue}")
         for reason, count in preview.left_out.most_common():
-            click.echo(f"{count:,} left out: {reason}", err=True)
+            say(f"{count:,} left out: {reason}")
         if retrier is None or not preview.requests:
             return
-        if ask and not click.confirm(words.question.format(number), err=True):
-            click.echo(f"nothing was {words.done}", err=True)
+        if ask and not confirm(words.question.format(number)):
+            say(f"nothing was {words.done}")
             raise click.exceptions.Exit(1)
         published = 0
         try:
@@ -311,4 +311,4 @@ def publish_again(
                 fields = {"position": letter.position, "code": code, "source": former, "retried_as": source}
                 output.show(fields, f"{letter.position} {code} {former} -> {source}")
         finally:
-            click.echo(f"{counted(published, words.what)} {words.done}", err=True)
+            say(f"{counted(published, words.what)} {words.done}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import headers, topics
@@ -84,7 +84,7 @@ def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str
     while not done():
         check_worker()
         if time.monotonic() > hint_at:
-            _say(hint)
+            say(hint)
             hint_at = float("inf")
         time.sleep(_POLL_S)
 
@@ -113,9 +113,9 @@ class _Demo:
             if key == _PROBE:
                 break
             if time.monotonic() > hint_at:
-                _say(f"no callback for {_HINT_AFTER_S:.0f} s: {how_to_start}. Waiting ...")
+                say(f"no callback for {_HINT_AFTER_S:.0f} s: {how_to_start}. Waiting ...")
                 hint_at = float("inf")
-        _say("a worker fires timers")
+        say("a worker fires timers")
 
     def run(self) -> None:
         from timers.client import TimerRequest
@@ -127,9 +127,7 @@ class _Demo:
             for number in range(_FIRST_TIMERS)
         ]
         self._client.schedule_many([request._replace(headers=self._headers()) for request in first], ids=False)
-        _say(
-            f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this"
-        )
+        say(f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this")
         next_s = start_s + _FIRST_SPAN_S
         for _ in self._own_callbacks(show=True):
             if time.time() >= next_s - 1:  # one second before it is due
@@ -148,7 +146,7 @@ class _Demo:
             record = CallbackRecord.of(message)
             if headers.last(record.headers, _RUN) == self._run.encode():
                 if show:
-                    self._output.show(record.fields(), click.style(record.line(), fg="green"))
+                    self._output.show(record.fields(), record.line(), fg="green")
                 yield (record.key or b"").decode()
             else:
                 self._note_older()
@@ -156,7 +154,7 @@ class _Demo:
     def _note_older(self) -> None:
         self._older += 1
         if self._older == 1:
-            _say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
+            say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
 
     def _headers(self) -> dict[str, str]:
         return {_RUN: self._run}
@@ -164,7 +162,3 @@ class _Demo:
     def _next_key(self) -> str:
         self._scheduled += 1
         return f"demo-{self._scheduled}"
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)

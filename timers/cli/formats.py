@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.config.settings import Settings, describe
 from timers.errors import TimersError
@@ -28,13 +28,13 @@ def formats(output: Output) -> None:
         check_brokers(settings)
         partitions = _partitions(settings, topics)
     except TimersError as error:  # only the numbers of partitions come from the brokers
-        click.echo(f"{error} (partitions are not shown)", err=True)
+        say(f"{error} (partitions are not shown)")
         partitions = {}
     shown = _describe(settings, partitions)
     for each in shown:
         output.show(each, *_lines(each))
     if not any(each["on"] for each in shown if each["format"] != NATIVE.name):
-        click.echo(f"only {NATIVE.name} is on, which is always on", err=True)
+        say(f"only {NATIVE.name} is on, which is always on")
 
 
 def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[dict[str, Any]]:

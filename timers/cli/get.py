@@ -7,7 +7,7 @@ import time
 import click
 
 from timers.asking import ask
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.client.times import from_now
 from timers.config.settings import Settings
 from timers.wire import query as wire
@@ -42,8 +42,7 @@ def get(id: str, with_value: bool, output: Output) -> int:
     for timer in answer["timers"]:
         output.show(timer, _sentence(timer))
     if not answer["timers"]:
-        shown = one_line(id.encode(errors="surrogateescape"))
-        click.echo(f"{shown}: there is no timer of this id (never set, cancelled, or fired long ago)", err=True)
+        say(f"{id}: there is no timer of this id (never set, cancelled, or fired long ago)")
         return UNKNOWN
     return 0
 
@@ -59,4 +58,4 @@ def _sentence(timer: Timer) -> str:
     if "error" in timer:
         parts.append(timer["error"])
     parts.append(f"request {timer['source']}")
-    return f"{one_line(timer['id'].encode(errors='backslashreplace'))}: {', '.join(parts)}"
+    return f"{timer['id']}: {', '.join(parts)}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from timers.asking import ask, missing
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.client.times import parse_ahead
 from timers.config.settings import Settings
 from timers.counted import counted
@@ -55,7 +55,7 @@ def list(  # the command's name
     pages = _Pages(Settings.load(), query, limit)
     output.table(_COLUMNS, _WIDTHS, ((timer, _cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
-    click.echo(f"{counted(pages.count, 'timer')}{more}", err=True)
+    say(f"{counted(pages.count, 'timer')}{more}")
     if pages.missing:
         raise QueryError(f"this is not all: no worker answers for {missing({'missing': pages.missing})}")
 
@@ -100,6 +100,6 @@ def _cells(timer: Timer) -> tuple[str, ...]:
         timer["due_at"],
         timer["topic"],
         one_line(key_as_bytes(timer)),
-        one_line(timer["id"].encode(errors="backslashreplace")) + attempt,
+        timer["id"] + attempt,
         f"{timer['value_bytes']:,}",
     )

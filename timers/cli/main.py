@@ -6,6 +6,7 @@ sentence on stderr. ``python -X dev -m timers.cli.main ...`` shows the traceback
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ import click
 from timers import __version__
 from timers.cli.extras import extra_of_missing_module
 from timers.cli.lazy import LazyGroup
+from timers.cli.output import say_failure, say_usage
 from timers.errors import TimersError
+from timers.logs import make_safe
 
 FAILED = 1
 INTERRUPTED = 130
@@ -69,17 +72,15 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    make_safe([logging.lastResort])
     try:
         with extra_of_missing_module():
             code = cli.main(args=args, prog_name="timers", standalone_mode=False)
         sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
     except TimersError as error:
         return _fail(str(error), error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
     except click.ClickException as error:
-        error.show()
+        say_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -95,7 +96,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, code: int) -> int:
-    click.echo(f"{click.style('timers:', fg='red')} {sentence}", err=True)
+    say_failure(sentence)
     return code
 
 

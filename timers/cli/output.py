@@ -1,16 +1,21 @@
 """Standard output of the commands: data only, as text or with ``-o json`` as JSON. Messages go to stderr.
 
+No other module of the commands prints: what others have sent is made safe here, see :mod:`timers.wire.printable`.
+
 In JSON, each thing that a command shows (a timer, a callback, a verdict) is one object on a line of its own. A program
 ignores fields that it does not know: a later version may add some.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+
+from timers.wire.printable import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _JSON = "timers.json"
@@ -26,10 +31,18 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
 
-    def show(self, fields: Mapping[str, Any], *lines: str) -> None:
-        """Print one thing: its fields as a JSON object, or its lines of text."""
-        for line in (json.dumps(fields),) if self.as_json else lines:
-            click.echo(line)
+    def show(self, fields: Mapping[str, Any], *lines: str, **style: Any) -> None:
+        """Print one thing: its fields as a JSON object, or its lines of text.
+
+        Args:
+            style: of the first line on a terminal, as of ``click.style``.
+        """
+        if self.as_json:
+            click.echo(json.dumps(fields))
+            return
+        for number, line in enumerate(lines):
+            text = printable(line)
+            click.echo(click.style(text, **style) if style and not number else text)
 
     def table(
         self, columns: Sequence[str], widths: Sequence[int], rows: Iterable[tuple[Mapping[str, Any], Sequence[str]]]
@@ -37,8 +50,31 @@ class Output:
         """Print each row, given as its fields and its cells, at once. As text, the names of the columns come first."""
         for number, (fields, cells) in enumerate(rows):
             if not number and not self.as_json:
-                click.echo(_aligned(columns, widths))
+                self.show({}, _aligned(columns, widths))
             self.show(fields, _aligned(cells, widths))
+
+
+def say(line: str) -> None:
+    """Print a message for a person on stderr."""
+    click.echo(printable(line), err=True)
+
+
+def confirm(question: str) -> bool:
+    """Whether the user, who is asked on stderr, says yes."""
+    return click.confirm(printable(question), err=True)
+
+
+def say_failure(sentence: str) -> None:
+    """Print why the command failed."""
+    click.echo(f"{click.style('timers:', fg='red')} {printable(sentence)}", err=True)
+
+
+def say_usage(error: click.ClickException) -> None:
+    """Print what click says about wrong arguments."""
+    text = io.StringIO()
+    error.show(text)
+    for line in text.getvalue().removesuffix("\n").split("\n"):
+        say(line)
 
 
 def output_option(*names: str) -> Callable[[_Command], _Command]:
@@ -73,4 +109,4 @@ def output_option(*names: str) -> Callable[[_Command], _Command]:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+    return "  ".join(f"{printable(cell):<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -16,7 +16,7 @@ import click
 
 from timers.cli.demo import TOPIC, run_demo
 from timers.cli.extras import require
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
@@ -73,7 +73,7 @@ def _broker() -> Iterator[Settings]:
     """Settings that name a running broker. It is started, and stopped at the end, if there is none."""
     settings = Settings.load()
     if _names_brokers(settings) or project_broker() is not None:
-        click.echo(f"using the broker at {settings.brokers}", err=True)
+        say(f"using the broker at {settings.brokers}")
         check_brokers(settings)
         yield settings
         return
@@ -88,7 +88,7 @@ def _broker() -> Iterator[Settings]:
 
     broker = EmbeddedBroker.of_project(out=sys.stderr)
     try:
-        click.echo(f"broker: {broker.start()}", err=True)
+        say(f"broker: {broker.start()}")
         yield Settings.load()
     finally:
         broker.stop()
@@ -125,7 +125,7 @@ class _Worker:
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            click.echo(f"the worker did not stop within {_STOP_TIMEOUT_S:.0f} s: killing it", err=True)
+            say(f"the worker did not stop within {_STOP_TIMEOUT_S:.0f} s: killing it")
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
@@ -169,9 +169,9 @@ def _worker(settings: Settings) -> Iterator[_Worker]:
         )
     worker = _Worker(process, log)
     try:
-        click.echo(f"worker: process {process.pid}, log {log}", err=True)
+        say(f"worker: process {process.pid}, log {log}")
         yield worker
     finally:
         with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
-            click.echo("stopping ...", err=True)
+            say("stopping ...")
         worker.stop()

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never
 import click
 
 from timers.cli.cancel import REFUSED_CODE, fields, if_source_option, sentence
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
@@ -161,13 +161,12 @@ def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
     try:
         missing = () if settings.create_target_topics else topic_admin.missing(settings, topics)
     except TimersError as error:
-        click.echo(f"not checked whether the callback topics exist: {error}", err=True)
+        say(f"not checked whether the callback topics exist: {error}")
         return
     for topic in missing:
-        click.echo(
+        say(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
-            f"in {settings.dead_letter_topic!r} (--create-topic creates it)",
-            err=True,
+            f"in {settings.dead_letter_topic!r} (--create-topic creates it)"
         )
 
 
@@ -203,7 +202,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             except PartlyPublishedError as error:
                 failure, ids = error, error.ids
             except KeyboardInterrupt:
-                click.echo(f"interrupted: the first {counted(len(numbers), 'timer')} may be scheduled", err=True)
+                say(f"interrupted: the first {counted(len(numbers), 'timer')} may be scheduled")
                 raise
     for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
         if timer_id is not None:
@@ -211,7 +210,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
     _warn_of_missing_topics(settings, topics)
     if failure is not None:
         _fail(failure, [number for number, timer_id in zip(numbers, ids, strict=True) if timer_id is None])
-    click.echo(f"{counted(len(numbers), 'timer')} scheduled", err=True)
+    say(f"{counted(len(numbers), 'timer')} scheduled")
 
 
 def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[bytes]) -> list[str]:
@@ -242,7 +241,7 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
         except InvalidTimerError as error:
             bad += 1
             if bad <= _MAX_BAD_LINES:
-                click.echo(f"line {number}: {error}", err=True)
+                say(f"line {number}: {error}")
             continue
         topics[request.topic] = None
         if request.id is not None:

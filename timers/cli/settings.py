@@ -18,17 +18,17 @@ def settings(form: str | None, output: Output) -> None:
     """Show every setting: environment variable, value, source and reason. Secrets are masked."""
     rows = describe(Settings.load())
     if form == "markdown":
-        click.echo("| variable | value | unit | source | why |\n|---|---|---|---|---|")
+        Output().show({}, "| variable | value | unit | source | why |", "|---|---|---|---|---|")
         for row in rows:
             cells = (str(cell).replace("|", "\\|") for cell in _row(*row).values())
-            click.echo("| " + " | ".join(cells) + " |")
+            Output().show({}, "| " + " | ".join(cells) + " |")
     else:
         for setting, value, given in rows:
             source = "environment" if given else "default"
             unit = f" {setting.unit}" if setting.unit else ""
-            head = f"{click.style(setting.env, bold=True)}={value}   ({source}{unit and ';' + unit})"
-            why = textwrap.indent(textwrap.fill(setting.why, 96), "    ")
-            output.show(_row(setting, value, given), head, why)
+            head = f"{setting.env}={value}   ({source}{unit and ';' + unit})"
+            why = textwrap.wrap(setting.why, 100, initial_indent="    ", subsequent_indent="    ")
+            output.show(_row(setting, value, given), head, *why, bold=True)
 
 
 def _row(setting: Setting, value: str, given: bool) -> dict[str, str]:

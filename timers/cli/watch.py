@@ -6,7 +6,7 @@ import time
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.wire import topics
 
@@ -34,7 +34,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -
 
     with TopicReader(settings, topic, from_beginning=from_beginning) as reader:
         if not reader.assign_partitions():
-            click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
+            say(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...")
             while not reader.assign_partitions():
                 time.sleep(_POLL_S)
         seen = 0

@@ -12,7 +12,7 @@ from timers.request_formats import NATIVE
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.printable import json_value, one_line
+from timers.wire.printable import json_value, printable
 from timers.wire.query import format_due
 
 HEX_WIDTH = 16
@@ -86,12 +86,12 @@ class Letter:
         due_s, topic, _ = self.summary
         return (
             self.written_at,
-            one_line(self.decoded.code.encode()),
+            printable(self.decoded.code),
             f"{self.partition}/{self.offset}",
-            one_line(self.decoded.source.encode()),
-            one_line(topic.encode()) if topic else "-",
+            printable(self.decoded.source),
+            printable(topic or "-"),
             "-" if due_s is None else format_due(due_s),
-            one_line(mark.timer_id.encode()) if mark else "-",
+            printable(mark.timer_id) if mark else "-",
         )
 
     def fields(self, mark: Mark | None, *, with_request: bool = False) -> dict[str, Any]:
@@ -129,24 +129,23 @@ class Letter:
             ("position", self.position),
             ("written", self.written_at),
             ("retried as", mark.timer_id if mark else "not retried"),
-            ("topic", "-" if topic is None else repr(topic)),
-            ("key", "-" if key is None else repr(key)),
+            ("topic", "-" if topic is None else f"'{topic}'"),
+            ("key", "-" if key is None else f"'{key}'"),
             ("due", "-" if due_s is None else f"{format_due(due_s)} ({due_s})"),
         ]
         for name, value in rows:
-            yield f"{name:<12}{one_line(value.encode())}"
+            yield f"{name:<12}{printable(value)}"
         if self.is_truncated:
             yield "request     not here: it was empty, or too large for this topic; it stands at its source"
             return
         for name, data in (("key", self.request.key), ("value", self.request.value)):
             yield f"request {name}, {_length(data)}"
             if name == "value" and self.is_cut:
-                sha256 = one_line(self.decoded.value_sha256.encode())
-                yield f"  the first of {self.decoded.value_bytes} bytes, SHA-256 {sha256}"
+                yield f"  the first of {self.decoded.value_bytes} bytes, SHA-256 {printable(self.decoded.value_sha256)}"
             yield from _indented(data, as_hex)
         yield f"request headers, {len(self.decoded.headers)}"
         for header, data in self.decoded.headers:
-            yield f"  {one_line(header.encode())}, {_length(data)}"
+            yield f"  {printable(header)}, {_length(data)}"
             yield from (f"  {line}" for line in _indented(data, as_hex))
 
 
@@ -160,7 +159,7 @@ def _length(data: bytes | None) -> str:
 
 
 def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
-    """Bytes as lines of text if they are printable, else as a hexdump."""
+    """Bytes as lines of text if this shows all of them, else as a hexdump."""
     if not data:
         return
     text = None
@@ -169,7 +168,7 @@ def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
             text = data.decode()
         except UnicodeDecodeError:
             text = None
-    if text is not None and all(line.isprintable() for line in text.split("\n")):
+    if text is not None and all(line == printable(line) for line in text.split("\n")):
         yield from (f"  {line}" for line in text.split("\n"))
         return
     for start in range(0, len(data), HEX_WIDTH):

@@ -1,18 +1,42 @@
-"""Turns bytes of records into text for a terminal or for JSON."""
+"""Turns text and bytes of others into text for a terminal, a log or JSON."""
 
 from __future__ import annotations
 
 import base64
 import re
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+"""Control characters, line separators, marks of the writing direction, and halves of surrogate pairs. The joiners
+U+200C and U+200D are not among them: Persian words and emoji need them."""
+
+_FIRST_BYTE, _LAST_BYTE = "\udc80", "\udcff"
+"""How Python reads the bytes 80 to ff of a command line or a header, if they are not UTF-8."""
+
+
+def printable(text: str) -> str:
+    """Return text on one line which cannot control a terminal, and cannot change the direction of other text.
+
+    It is escaped as in Python: ``\\x1b``, ``\\u202e``. A byte that is not UTF-8 is ``\\xff``. A second call changes
+    nothing.
+    """
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if _FIRST_BYTE <= character <= _LAST_BYTE:
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return repr(character)[1:-1]
+
+
+def printable_json(text: str) -> str:
+    """Return a JSON text that has the same meaning, and is as safe as :func:`printable` makes text."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(data: bytes | None) -> str:
-    """Return the bytes as text, with line breaks and control characters escaped; ``null`` for None."""
-    if data is None:
-        return "null"
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], data.decode("utf-8", "backslashreplace"))
+    """Return bytes as :func:`printable` text; ``null`` for None."""
+    return "null" if data is None else printable(data.decode("utf-8", "backslashreplace"))
 
 
 def json_value(data: bytes | None) -> str | dict[str, str] | None:

@@ -1,77 +1,19 @@
-"""Format and filters of the worker's log: text or JSON, without repeated lines of libraries.
+"""Format and filters of the worker's log: text or JSON, and errors that are expected without their traceback.
 
 They are added to the handlers that Faust has set up, so Faust's ``--loglevel`` and ``--logfile`` still apply.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
-from time import monotonic
 
 from aiokafka.errors import KafkaError
 
 from timers.errors import TimersError
+from timers.logs import JsonFormatter, make_safe
 
 JSON = "json"
-
-REPEAT_S = 10.0
-"""A library's message that was written less than this ago is counted, not written."""
-
-LIBRARIES = {"aiokafka": logging.INFO, "aiohttp": logging.INFO, "faust": logging.WARNING, "mode": logging.WARNING}
-"""Library -> lowest level of messages whose repetitions are filtered: while a broker is away, aiokafka writes a hundred
-lines a second."""
-
-
-class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message`` and, with an error, ``exception``
-    (its traceback)."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The JSON object of ``record``."""
-        at = datetime.fromtimestamp(record.created, UTC)
-        line = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info and record.exc_info[0] is not None:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-class RepeatFilter(logging.Filter):
-    """Passes each message of a library once in :data:`REPEAT_S`, with the number of messages not written since then.
-
-    Messages with the same text before arguments are filled in are the same: "Connect to %s failed" is one message.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
-        super().__init__()
-        self._now_s = now_s
-        self._written: dict[tuple[str, int, str], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write ``record``."""
-        from_level = LIBRARIES.get(record.name.partition(".")[0])
-        if from_level is None or record.levelno < from_level:
-            return True
-        key = record.name, record.levelno, str(record.msg)
-        now_s = self._now_s()
-        written_s, skipped = self._written.get(key, (float("-inf"), 0))
-        if now_s - written_s < REPEAT_S:
-            self._written[key] = written_s, skipped + 1
-            return False
-        if len(self._written) > 1000:  # bounds memory if no text is repeated
-            self._written.clear()
-        self._written[key] = now_s, 0
-        if skipped:
-            record.msg = f"{record.getMessage()} ({skipped} more like this in {now_s - written_s:.0f} s)"
-            record.args = ()
-        return True
 
 
 class OwnErrorFilter(logging.Filter):
@@ -120,7 +62,7 @@ def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
     """Set format and filters of the root logger's handlers."""
     for handler in logging.root.handlers:
         handler.addFilter(OwnErrorFilter(fatal))
-        handler.addFilter(RepeatFilter())
+        make_safe([handler])
         handler.addFilter(KafkaErrorFilter())
         if log_format == JSON:
             handler.setFormatter(JsonFormatter())

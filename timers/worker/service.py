@@ -28,6 +28,7 @@ from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
+from timers.wire.printable import printable
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
@@ -99,7 +100,7 @@ def _report_fatal(reason: TimersError, settings: Settings) -> None:
     if settings.log_format == logs.JSON:
         logger.critical("%s", reason)
     else:
-        print(f"timers: {reason}", file=sys.__stderr__, flush=True)
+        print(f"timers: {printable(str(reason))}", file=sys.__stderr__, flush=True)
 
 
 class TimersApp(faust_internals.App):

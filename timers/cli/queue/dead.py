@@ -14,7 +14,6 @@ from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
-from timers.wire.printable import one_line
 
 if TYPE_CHECKING:
     from timers.dead_letters.letters import Letter, LetterFilter
@@ -74,10 +73,10 @@ def dead(name: str, topic: str | None, limit: int, output: Output, **selection: 
 def _cells(letter: Letter, mark: Mark | None) -> tuple[str, ...]:
     return (
         letter.written_at,
-        one_line(letter.decoded.code.encode()),
+        letter.decoded.code,
         f"{letter.partition}/{letter.offset}",
-        one_line(letter.decoded.source.encode()),
-        one_line(letter.summary.key.encode()) if letter.summary.key else "-",
+        letter.decoded.source,
+        letter.summary.key or "-",
         "yes" if mark else "no",
-        one_line(letter.decoded.message.encode()),
+        letter.decoded.message,
     )

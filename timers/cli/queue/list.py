@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.counted import counted
 from timers.errors import QueueError
@@ -55,5 +55,5 @@ def list(output: Output) -> None:  # the command's name
 
     output.table(_COLUMNS, _WIDTHS, rows())
     for error in failures.values():
-        click.echo(str(error), err=True)
-    click.echo(counted(len(names), "queue"), err=True)
+        say(str(error))
+    say(counted(len(names), "queue"))

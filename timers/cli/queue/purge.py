@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, confirm, output_option, say
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.counted import counted
@@ -32,8 +32,8 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
     topic = topic or inspection.topic_of(name)
     depth = inspection.stats(name, topic, with_delayed=False).depth
     messages = f"{counted(depth, 'message')} of {name!r}"
-    if not yes and not click.confirm(f"Mark {messages} as done?", err=True):
-        click.echo("nothing was changed", err=True)
+    if not yes and not confirm(f"Mark {messages} as done?"):
+        say("nothing was changed")
         raise click.exceptions.Exit(1)
     inspection.purge(name, topic)
     output.show({"name": name, "topic": topic, "purged": depth}, f"done: {messages}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
@@ -95,12 +95,12 @@ def receive(
                 _extend(kept)
             if not shown and not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
-                click.echo(f"waiting for messages of {name!r} ...", err=True)
+                say(f"waiting for messages of {name!r} ...")
         for message in kept:
             message.put_back()
         queue.settle()
     what = "acknowledged" if ack else "rejected" if reject is not None else "to be retried" if retry else "shown"
-    click.echo(f"{counted(shown, 'message')} {what}", err=True)
+    say(f"{counted(shown, 'message')} {what}")
 
 
 def _extend(messages: list[Message]) -> None:

@@ -18,10 +18,12 @@ import click
 
 from timers.cli.extras import extra_of_missing_module
 from timers.cli.main import INTERRUPTED
+from timers.cli.output import say
 from timers.cli.queue.options import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
 from timers.counted import counted
+from timers.logs import make_safe
 from timers.signals import on_signals
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ def run(
         )
     settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
+    make_safe(logging.root.handlers)
 
     from timers.queue import Backoff, Queue  # not at the top: `--help` needs no librdkafka
 
@@ -120,7 +123,7 @@ def run(
     with queue, ExitStack() as stack:
         if metrics_port is not None:
             stack.enter_context(_monitor(queue, metrics_port, metrics_host))
-        click.echo(f"handling messages of {name!r} with {function} (Ctrl-C ends it)", err=True)
+        say(f"handling messages of {name!r} with {function} (Ctrl-C ends it)")
         stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue)))
         if is_async:
             asyncio.run(_run_async(queue, handler, concurrency))
@@ -128,7 +131,7 @@ def run(
             queue.run(handler, concurrency=concurrency, processes=processes or 0)
     done = queue.counters()
     dead = counted(done.dead.total(), "dead letter")
-    click.echo(f"stopped: {done.acked:,} acknowledged, {done.retried:,} retried, {dead}", err=True)
+    say(f"stopped: {done.acked:,} acknowledged, {done.retried:,} retried, {dead}")
 
 
 def _function(text: str) -> Callable[[Any], Any]:
@@ -171,7 +174,7 @@ def _monitor(queue: Queue, port: int, host: str) -> Any:
         from timers.queue.monitoring import Monitor
 
         monitor = Monitor(queue, port, host)
-    click.echo(f"metrics at http://{host}:{monitor.port}/metrics", err=True)
+    say(f"metrics at http://{host}:{monitor.port}/metrics")
     return monitor
 
 

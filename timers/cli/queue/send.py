@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.queue.options import legal_topic
 from timers.cli.reach import load_settings
 from timers.cli.schedule import header
@@ -115,4 +115,4 @@ def _send_lines(queue: Queue, lines: BinaryIO, key: str | None, headers: list[tu
             raise PublishError(
                 f"{error}. The first {sent:,} lines were sent, and of the next {_BATCH:,} some may have been"
             ) from error
-    click.echo(f"{counted(sent, 'message')} sent", err=True)
+    say(f"{counted(sent, 'message')} sent")

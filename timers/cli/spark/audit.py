@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.client.times import parse_duration, parse_moment
@@ -143,16 +143,16 @@ def audit(
 
         as_of_ms, doubt = clock.now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
         if doubt:
-            click.echo(f"the time is not known: {doubt}", err=True)
+            say(f"the time is not known: {doubt}")
         elif abs(own_ms - as_of_ms) > clock.FRESH_MS:
             seconds = (as_of_ms - own_ms) / 1000
-            click.echo(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts", err=True)
+            say(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts")
         moment = Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
-        findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))
+        findings = job.run(spark, arguments, say)
     path = directory / "report.html"
     path.write_text(report.page(findings, settings), encoding="utf-8")
     output.show(report.as_json(findings), *report.lines(findings))
-    click.echo(f"report: {path}", err=True)
+    say(f"report: {path}")
     ctx.exit(report.EXIT_CODES[findings.verdict])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.config.settings import Settings
@@ -107,8 +107,8 @@ def bulk_import(
     with session(launch) as spark:
         for option, path in [*(("PATH", each) for each in paths), ("--ledger", ledger), ("--rejects", rejects)]:
             check_shared(spark, option, path, always_local=True)
-        done = job.run(spark, arguments, lambda line: click.echo(line, err=True))
+        done = job.run(spark, arguments, say)
     output.show(asdict(done))
     if done.rejected:
-        click.echo(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {rejects}", err=True)
+        say(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {rejects}")
     ctx.exit(REJECTED if done.rejected else 0)

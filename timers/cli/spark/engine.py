@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import click
 
+from timers.cli.output import say
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, Monitored, launch_options, metrics_options, stop_event
 from timers.clock import Clock
@@ -69,7 +70,7 @@ def engine(
     start.check_supported(settings)
     check_brokers(settings)
     cluster = topics.ensure(settings)
-    start.wait_for_workers(settings, _say)
+    start.wait_for_workers(settings, say)
     allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
@@ -83,7 +84,7 @@ def engine(
     ):
         start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         if stop.is_set():
-            _say("stopped")
+            say("stopped")
             return
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
@@ -94,7 +95,7 @@ def engine(
             plan = start.plan(
                 spark, settings, cluster, run, directory, buckets, DEFAULT_BUCKETS, max_requests, anew=anew
             )
-            _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
+            say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
             return plan
 
         def ticked(tick_ms: int) -> None:
@@ -102,9 +103,5 @@ def engine(
             oscillator.follow(tick_ms)
 
         monitor.needs_ticks()
-        job.run(spark, settings, make_plan, retries, _say, stop, ticked)
-        _say("stopped")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+        job.run(spark, settings, make_plan, retries, say, stop, ticked)
+        say("stopped")

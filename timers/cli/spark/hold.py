@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import (
     MakeLaunch,
@@ -63,5 +63,5 @@ def hold(
         monitor.watching(spark),
     ):
         arguments = job.Hold(settings, cold_tables(spark, tables), None if once else every_s)
-        total = job.run(spark, arguments, lambda line: click.echo(line, err=True), stop)
+        total = job.run(spark, arguments, say, stop)
     output.show({"held": total}, f"hold: {total:,} held")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from timers.cli.output import say
 from timers.config.project import project_dir
 from timers.signals import on_signals
 
@@ -87,7 +88,7 @@ def launch(
     if log_file != _ERROR_OUTPUT and not has_log():
         path = log_file or project_dir() / "spark" / f"{job}.log"
     # The start takes 10 s; the first one also downloads jars.
-    click.echo("starting Spark" if path is None else f"starting Spark; its log: {path}", err=True)
+    say("starting Spark" if path is None else f"starting Spark; its log: {path}")
     return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
 
 
@@ -121,7 +122,7 @@ def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator
         yield monitor
         return
     with served(monitor, port, host) as chosen:
-        click.echo(f"metrics at http://{host}:{chosen}/metrics", err=True)
+        say(f"metrics at http://{host}:{chosen}/metrics")
         yield monitor
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import (
     MakeLaunch,
@@ -77,7 +76,7 @@ def promote(
     with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
-        print_line = partial(click.echo, err=True)
+        print_line = say
         total = job.run(
             spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop, monitor.ended
         )

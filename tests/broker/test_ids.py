@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+import re
 import shutil
 import time
 import uuid
@@ -19,6 +20,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.harness.race import race
 from tests.harness.records import Headers, Publisher, Record, Request
+from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import WATCHFUL
@@ -332,8 +334,13 @@ def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pyte
     ids.verdicts.rest()
 
 
-def test_more_partitions_close_this_request_format_and_no_other(ids: Ids) -> None:
+def test_more_partitions_stop_the_timers_of_this_topic_and_of_no_other_until_an_operator_accepts_them(
+    ids: Ids,
+) -> None:
     (worker,) = ids.system.workers
+    ids.set("waits", due_in(8), "after the way on")
+    ids.flush()
+    ids.wait_past(due_in(0))
     ids.system.admin.create_partitions([NewPartitions(ids.topic, PARTITIONS + 2)])[ids.topic].result(DEADLINE_S)
     sentence = rf"{ids.topic} has {PARTITIONS + 2} partitions and had {PARTITIONS} when its timers were accepted"
     worker.wait_for(sentence)
@@ -341,3 +348,20 @@ def test_more_partitions_close_this_request_format_and_no_other(ids: Ids) -> Non
     worker.start()
     worker.wait_for(sentence)
     ids.system.wait_past(due_in(1))
+    wait_until(lambda: len(health(worker.port, "partitions")[1]["red"]) == PARTITIONS + 2, "all its partitions are red")
+    for why in health(worker.port, "partitions")[1]["red"].values():
+        assert re.match(sentence, why) and "docs/operations.md#partitions-added-to-a-topic-of-ids" in why
+    assert ids.fired.rest() == []
+    worker.stop()
+    names = ",".join(f"{ids.topic}/{partition}" for partition in range(PARTITIONS + 2))
+    worker.start(TIMERS_ACCEPT_LOSS=names).ready()
+    assert [record.value for record in ids.fired.take(1)] == [b"after the way on"]
+    worker.stop()
+    worker.start().ready()
+    ids.set("new", due_in(1), "by the new number")
+    ids.flush()
+    assert [record.value for record in ids.fired.take(1)] == [b"by the new number"]
+    assert health(worker.port, "partitions") == (
+        200,
+        {**health(worker.port, "partitions")[1], "green": True, "red": {}},
+    )

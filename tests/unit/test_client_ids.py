@@ -143,6 +143,7 @@ def test_a_caller_whose_time_ends_when_conditions_are_known_is_told_whether_the_
         asked.set_result(VerdictMessage("probe", CHANGED, None))
         (error,) = errors
         assert error.sent == bool(published)
+        assert "/health/partitions" in str(error) and "If partitions were added to" in str(error)
         assert future.cancelled()
 
 

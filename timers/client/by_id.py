@@ -276,8 +276,9 @@ class ById:
             sent = future not in self._unsent
         outcome = "is in that topic, and counts as soon as a worker reads it" if sent else "was not sent"
         return NoVerdictError(
-            f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}? The "
-            f"request {outcome}",
+            f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}, and is its "
+            f"/health/partitions green? If partitions were added to {self._topic} ({self._partitions} now), all its "
+            f"timers have stopped: docs/operations.md#partitions-added-to-a-topic-of-ids. The request {outcome}",
             sent=sent,
         )
 

@@ -126,9 +126,11 @@ class Machine(Accepting, Firing):
             self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
             self._horizon.sweep()
         self._store_age.note(self.released_s)
-        # The first second is committed at once: at the next start, the time must follow what has fired [I20].
-        changed = self._committed.next_offset != self.progress.next_offset or (
-            (even_if_idle or self._committed.fired_through == NEVER) and self._committed != self.progress
+        # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
+        # are, too: an accepted number of partitions counts for all partitions that open later.
+        committed, progress = self._committed, self.progress
+        changed = (committed.next_offset, committed.settings) != (progress.next_offset, progress.settings) or (
+            (even_if_idle or committed.fired_through == NEVER) and committed != progress
         )
         if not changed or self.recovering or self._tick is None:
             return False

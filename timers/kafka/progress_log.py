@@ -179,9 +179,10 @@ class ProgressLog:
             if topic_id == self._cluster.topic_ids[topic] and known != count:
                 self._mismatch(
                     tp,
-                    f"{topic} has {count} partitions and had {known} when its timers were accepted: an id may come by "
-                    "another partition than its timer, which then could not be replaced or cancelled. This request "
-                    "format stops, the others go on",
+                    f"{topic} has {count} partitions and had {known} when its timers were accepted: partitions were "
+                    "added, and an id may come by another partition than its timer, which then could not be replaced "
+                    "or cancelled. All timers of this topic wait, the other topics go on; what to do is in "
+                    "docs/operations.md#partitions-added-to-a-topic-of-ids",
                     progress,
                 )
                 return

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import urllib.error
-import urllib.request
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from tests.harness.records import Request
+from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import WATCHFUL, Worker
+from tests.harness.worker import WATCHFUL
 from timers.worker.consumer.transport import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
-
-
-def health(worker: Worker) -> tuple[int, dict[str, Any]]:
-    """Status and body of the readiness page."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/health/ready", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 def create_again(system: System, topic: str, partitions: int) -> None:
@@ -54,7 +42,7 @@ def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_begi
     fired = old.take(1_000)
     system.delete_topic(system.request_topic)
     worker.wait_for(f"topic {system.request_topic} was deleted")
-    assert health(worker)[0] == 503
+    assert health(worker.port, "ready")[0] == 503
 
     create_again(system, system.request_topic, PARTITIONS - 1)
     requests = soon(system.target(), 60)
@@ -63,7 +51,7 @@ def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_begi
     system.send(*requests)
     reader = system.reader(requests[0].target)
     assert {record.timer_id for record in reader.take(60)} == {request.source for request in requests}
-    wait_until(lambda: health(worker)[0] == 200, "the worker is ready again")
+    wait_until(lambda: health(worker.port, "ready")[0] == 200, "the worker is ready again")
     worker.stop()
     worker.start().ready()
     fence = system.target()
@@ -112,8 +100,12 @@ def test_a_partition_that_lost_records_stops_alone_until_the_loss_is_accepted(sy
     worker.start().wait_for(f"{system.request_topic}/0 begins at offset")
     reader = system.reader(target)
     assert {record.timer_id for record in reader.take(30)} == {request.source for request in kept}
-    status, body = health(worker)
-    assert status == 503
+    wait_until(
+        lambda: health(worker.port, "ready")[0] == 200,
+        "ready, as no restart helps that partition",
+    )
+    _, body = health(worker.port, "ready")
+    assert health(worker.port, "partitions")[0] == 503
     assert list(body["stopped"]) == [f"{system.request_topic}/0"]
     assert f"TIMERS_ACCEPT_LOSS={system.request_topic}/0" in body["stopped"][f"{system.request_topic}/0"]
     assert worker.running
@@ -121,7 +113,7 @@ def test_a_partition_that_lost_records_stops_alone_until_the_loss_is_accepted(sy
 
     worker.start(TIMERS_ACCEPT_LOSS=f"{system.request_topic}/0").ready()
     assert {record.timer_id for record in reader.take(6)} == {request.source for request in lost[4:]}
-    assert health(worker)[0] == 200
+    assert health(worker.port, "ready")[0] == 200
 
 
 def test_a_partition_whose_records_are_deleted_under_a_running_worker_stops_alone(system: System) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -235,3 +237,32 @@ def test_without_a_broker_the_worker_is_live_and_not_ready(own_broker: EmbeddedB
         wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready again", 2 * DEADLINE_S)
     finally:
         system.close()
+
+
+def first_ready(worker: Worker) -> dict[str, Any]:
+    """The first body with status 200 of the readiness page, asked without a pause from the start of the worker on."""
+    while True:
+        assert worker.running, worker.tail()
+        with contextlib.suppress(OSError):
+            status, said = health(worker.port, "ready")
+            if status == 200:
+                return said
+
+
+def test_a_worker_is_ready_when_its_partitions_are_open_and_ticks_count(system: System) -> None:
+    """Also at a later start, and with more workers than partitions: then some get none."""
+    system.create_topic(system.request_topic, 1)
+    system.create_topic(system.settings.retry_topic, 1)
+    workers = [system.worker() for _ in range(3)]
+    first = workers[0].start()
+    assert first_ready(first)["partitions"] == 2
+    first.stop()
+    first.start()
+    said = first_ready(first)
+    assert said["partitions"] == 2 and said["tick_age_s"] is not None
+    for worker in workers[1:]:
+        worker.start()
+    for worker in workers[1:]:
+        first_ready(worker)
+    wait_equal(lambda: sorted(health(worker.port, "ready")[1]["partitions"] for worker in workers)[0], 0)
+    wait_equal(lambda: {health(worker.port, "ready")[0] for worker in workers}, {200})

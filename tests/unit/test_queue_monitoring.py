@@ -62,9 +62,11 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]
     state.joined, state.round_began_s, state.settled_s = True, monotonic(), monotonic()
     assert get(monitor, "/health/ready") == (200, '{"ready": true, "reasons": []}')
+    state.loading = 2
+    assert "partitions are being loaded: 2 to go" in get(monitor, "/health/ready")[1]
     state.load_error = "transaction"
     assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
-    state.load_error, state.settled_s = "", monotonic() - 30
+    state.load_error, state.loading, state.settled_s = "", 0, monotonic() - 30
     assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
     state.round_began_s = monotonic() - 100
     assert get(monitor, "/health/live")[0] == 503

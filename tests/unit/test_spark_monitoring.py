@@ -104,6 +104,8 @@ def test_a_job_that_needs_ticks_is_ready_while_they_come() -> None:
     monitor = Monitor("engine", 1, clock)
     monitor.looked()
     monitor.needs_ticks()
+    assert list(monitor.unready()) == ["no tick has counted since the job began, so no timer fires"]
+    monitor.ticked(5000)
     assert not list(monitor.unready())
     clock.now_s += UNREADY_S + 1
     monitor.looked()

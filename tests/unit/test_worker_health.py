@@ -16,9 +16,11 @@ import pytest
 from tests.harness.waiting import wait_until
 from timers.core.progress import Progress
 from timers.core.timer import Tick
+from timers.errors import LevelTooHigh, LogMismatch
 from timers.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
+from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Waiting
 from timers.worker.machines.runner import Runner
 
 STUCK_S = 0.3
@@ -104,38 +106,96 @@ def test_a_thread_without_work_is_alive_however_long(
     assert stuck(metrics) == []
 
 
-def test_a_worker_that_was_ready_stays_ready_when_a_partition_stops() -> None:
-    stopped = {("requests", 3): "lost records"}
+REQUESTS = ("requests", 3)
+LOST_RECORDS = LogMismatch("lost records")
+
+
+def started(**changes: Any) -> Any:
+    """The status of a worker that has joined its group, with one open partition, with changes."""
     progress = Progress(7, (4_000_000_000, 3))
     runner = SimpleNamespace(machine=SimpleNamespace(recovering=False, progress=progress))
-    pool = SimpleNamespace(stopped={}, waiting={}, opening=False, runners={}, clock_is_behind=False)
-    status: Any = SimpleNamespace(
-        pool=pool,
-        tick_age_s=0.0,
-        in_group=True,
-        was_assigned=False,
-        missing_topics=[],
-        topic_problems=[],
-        refusal=None,
-        unowned=UnownedPartitions(),
-        was_ready=False,
+    pool = SimpleNamespace(stopped={}, waiting={}, opening=0, runners={("requests", 2): runner}, clock_is_behind=False)
+    return SimpleNamespace(
+        **{
+            "pool": pool,
+            "tick_age_s": 0.0,
+            "has_ticked": True,
+            "held_ticks": [],
+            "in_group": True,
+            "was_assigned": True,
+            "missing_topics": [],
+            "topic_problems": [],
+            "refusal": None,
+            "unowned": UnownedPartitions(),
+            "was_ready": False,
+            **changes,
+        }
     )
-    health.unready(status)
-    status.was_assigned, pool.stopped = True, stopped
-    assert health.unready(status) == ["lost records"], "it has not been ready: it had not joined its group"
-    pool.stopped = {}
-    health.unready(status)
-    pool.stopped = stopped
-    assert health.unready(status) == ["lost records"], "it has not been ready: it had no partition in a rebalance"
-    pool.stopped, pool.runners = {}, {("requests", 2): runner}
-    assert health.unready(status) == [] and health.red_partitions(status) == {}
-    pool.stopped = stopped
+
+
+def test_a_worker_is_ready_when_it_has_joined_was_dealt_its_partitions_and_has_counted_a_tick() -> None:
+    status = started(tick_age_s=None, has_ticked=False, was_assigned=False)
+    status.pool.runners = {}
+    assert health.unready(status) == ["the worker is starting", "the worker joins its group"]
+    status.tick_age_s = 0.1
+    assert health.unready(status) == ["no tick was counted since the worker started", "the worker joins its group"]
+    status.has_ticked = True
+    assert health.unready(status) == ["the worker joins its group"]
+    status.was_assigned, status.pool.opening = True, 2
+    assert health.unready(status) == ["partitions are being opened"]
+    assert not status.was_ready
+    status.pool.opening = 0
+    assert health.unready(status) == [], "it may also have got no partition"
+    assert status.was_ready
+
+
+@pytest.mark.parametrize(
+    ("why", "is_ready"),
+    [
+        (LOST_RECORDS, True),
+        (LevelTooHigh(9, 3, "requests/3"), False),
+        (Waiting(BROKERS, "no leader"), True),
+        (Waiting(STORE, "the store is damaged"), False),
+        (Waiting(UNFORESEEN, "it failed"), False),
+    ],
+    ids=["lost", "level", "leaderless", "store", "unforeseen"],
+)
+def test_a_partition_that_no_restart_can_help_does_not_keep_a_worker_from_becoming_ready(
+    why: LogMismatch | Waiting, is_ready: bool
+) -> None:
+    status = started()
+    if isinstance(why, Waiting):
+        status.pool.waiting = {REQUESTS: why}
+    else:
+        status.pool.stopped = {REQUESTS: why}
+    assert (not health.unready(status), status.was_ready) == (is_ready, is_ready)
+    assert list(health.red_partitions(status)) == [REQUESTS]
+
+
+def test_a_worker_whose_partitions_all_wait_for_brokers_is_not_ready_before_it_has_been() -> None:
+    status = started()
+    runners, status.pool.runners = status.pool.runners, {}
+    status.pool.waiting = {REQUESTS: Waiting(BROKERS, "no leader")}
+    assert health.unready(status) == ["partitions are being opened"]
+    status.pool.runners, status.pool.waiting = runners, {}
     assert health.unready(status) == []
-    assert health.red_partitions(status) == stopped
+    status.pool.runners, status.pool.waiting = {}, {REQUESTS: Waiting(BROKERS, "no leader")}
+    assert health.unready(status) == [], "it is red on the page of partitions only"
+
+
+def test_a_worker_that_was_ready_stays_ready_when_a_partition_turns_red() -> None:
+    status = started()
+    assert health.unready(status) == [] and health.red_partitions(status) == {}
+    status.pool.stopped = {REQUESTS: LevelTooHigh(9, 3, "requests/3")}
+    status.pool.waiting = {("requests", 4): Waiting(UNFORESEEN, "it failed")}
+    assert health.unready(status) == []
+    assert list(health.red_partitions(status)) == [("requests", 4), REQUESTS]
     status.topic_problems = ["topic 't' is wrong"]
     assert health.unready(status) == ["topic 't' is wrong"]
-    status.topic_problems, pool.clock_is_behind = [], True
+    status.topic_problems, status.pool.clock_is_behind = [], True
     assert "new requests wait until it shows 2096-10-02T07:06:40Z, the last second" in health.unready(status)[0]
+    status.pool.clock_is_behind, status.in_group = False, False
+    assert health.unready(status) == ["partitions are being assigned"]
 
 
 async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

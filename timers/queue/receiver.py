@@ -146,7 +146,7 @@ class Receiver:
         )
         is_settled = self._settle_last()
         self._transport.close()
-        self._not_loaded.clear()
+        self._note_not_loaded(set())
         self._pausing = Pausing(self._state, self._transport)
         if self._state.wait_for_receiver(is_settled=is_settled):
             self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
@@ -324,7 +324,7 @@ class Receiver:
     def _assigned(self, partitions: list[Partition]) -> None:
         """Note new partitions. They are loaded outside the callback, where a failed request can be repeated."""
         self._wait_for_commit()
-        self._not_loaded |= set(partitions)
+        self._note_not_loaded(self._not_loaded | set(partitions))
         self._next_load, self._load_pause_s = 0.0, _RETRY_S
         with self._state.lock:
             self._state.settler.join(self._transport.member())
@@ -348,7 +348,7 @@ class Receiver:
             for partition, ledger, commit in loaded:
                 self._state.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
         self._transport.start({partition: ledger.position for partition, ledger, _ in loaded})
-        self._not_loaded -= {partition for partition, _, _ in loaded}
+        self._note_not_loaded(self._not_loaded - {partition for partition, _, _ in loaded})
         self._state.load_error = ""
         if self._not_loaded:
             names = ", ".join(topics.partition_name(*each) for each in sorted(self._not_loaded))
@@ -371,7 +371,11 @@ class Receiver:
             self._state.settler.join(self._transport.member())
         self._pausing.forget(partitions)
         self._transport.stop(set(partitions) - self._not_loaded)
-        self._not_loaded -= set(partitions)
+        self._note_not_loaded(self._not_loaded - set(partitions))
+
+    def _note_not_loaded(self, partitions: set[Partition]) -> None:
+        self._not_loaded = partitions
+        self._state.loading = len(partitions)
 
     def _hand_over(self, partitions: list[Partition]) -> None:
         """Commit what was settled, and guards of what receivers hold.

@@ -57,6 +57,7 @@ class State:
         failure: why the queue ended.
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
+        loading: number of this process's partitions whose ledgers are not loaded yet.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
         round_began_s: when the queue's thread began its present round of work, or its present commit.
         settled_s: when the last commit ended after which nothing was left to commit.
@@ -80,6 +81,7 @@ class State:
         self.failure: TimersError | None = None
         self.ends: Mapping[Partition, int] = {}
         self.joined = False
+        self.loading = 0
         self.load_error = ""
         self.round_began_s = self.settled_s = self.confirmed_s = now_s()
         self._is_over = False
@@ -197,6 +199,8 @@ class State:
             )
         elif self.load_error:
             reasons.append(f"partitions cannot be loaded ({self.load_error}): is a transaction open for long?")
+        elif self.loading:
+            reasons.append(f"partitions are being loaded: {self.loading} to go")
         elif (unsettled_s := self.now_s() - self.settled_s) > _UNSETTLED_S:
             reasons.append(f"not all that was settled could be committed for {unsettled_s:.0f} s")
         for partition, (position, since_s) in self._stalls.items():

@@ -98,7 +98,9 @@ class Monitor:
             yield "the job has not read its topics yet"
         yield from self._late(UNREADY_S)
         tick_age_s = self.tick_age_s()
-        if tick_age_s is not None and tick_age_s > UNREADY_S:
+        if self._tick is not None and not self._tick[0]:
+            yield "no tick has counted since the job began, so no timer fires"
+        elif tick_age_s is not None and tick_age_s > UNREADY_S:
             yield f"no newer tick has counted for {tick_age_s:.0f} s, so no timer fires"
 
     def unlive(self) -> Iterator[str]:

@@ -1,14 +1,16 @@
 """Returns why a worker is not alive, why it is not ready, and which partitions are red.
 
-Alive: its threads make progress; a worker that waits for brokers is alive. Ready: timers fire. Red: the timers of a
-partition do not fire. A worker that has been ready stays ready when a partition turns red: a rolling update waits until
-each worker is ready, and would stop at a partition that no restart can help.
+Alive: its threads make progress; a worker that waits for brokers is alive. Ready: the worker has joined its group and
+got its partitions, which may be none, each of them fires or is red, and ticks count. Red: the timers of a partition do
+not fire. A partition that no restart can help does not keep a worker from becoming ready, and one that has been ready
+stays ready when a partition turns red: a rolling update waits until each worker is ready, and would stop there.
 """
 
 from __future__ import annotations
 
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
+from timers.errors import LevelTooHigh
 from timers.worker.machines.failures import BROKERS
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S
@@ -61,19 +63,24 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.extend(hold.sentence for hold in status.held_ticks)
     elif tick_age_s > READY_TICK_S:
         reasons.append(f"no tick was counted for {tick_age_s:.1f} s")
-    if not status.in_group:
+    elif not status.has_ticked:
+        reasons.append("no tick was counted since the worker started")
+    if not status.was_assigned:
+        reasons.append("the worker joins its group")
+    elif not status.in_group:
         reasons.append("partitions are being assigned")
     missing = status.missing_topics
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
     reasons.extend(status.topic_problems)
     if not status.was_ready:
-        reasons.extend(str(why) for why in pool.stopped.values())
-        # A restart does not help a partition without a leader: a rolling update must not stop there.
+        # A restart does not help if a log lost records or has no leader. Another version of this project, or another
+        # disk, may help: a rolling update stops at such a worker.
+        reasons.extend(str(why) for why in pool.stopped.values() if isinstance(why, LevelTooHigh))
         reasons.extend(waiting.sentence for waiting in pool.waiting.values() if waiting.reason != BROKERS)
     if status.refusal is not None:
         reasons.append(str(status.refusal))
-    if pool.opening or (pool.waiting and not pool.runners):
+    if pool.opening or (pool.waiting and not (pool.runners or status.was_ready)):
         reasons.append("partitions are being opened")
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())
     if recovering:
@@ -84,6 +91,5 @@ def unready(status: WorkerStatus) -> list[str]:
             f"the brokers' clock went back: new requests wait until it shows {iso(fired_s)}, the last second that has "
             "fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
         )
-    # Before it has joined its group, and for a moment in a rebalance, a worker has no partition and so no reason.
-    status.was_ready = status.was_ready or (status.was_assigned and bool(pool.runners) and not reasons)
+    status.was_ready = status.was_ready or not reasons
     return reasons

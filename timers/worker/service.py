@@ -222,6 +222,11 @@ class TimersApp(faust_internals.App):
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 
+    def on_rebalance_end(self) -> None:
+        """Note that the group has assigned the worker's partitions, and that those of the pool are being opened."""
+        super().on_rebalance_end()
+        self.consumer.was_assigned = True
+
     @Service.task
     async def _observe_health(self) -> None:
         while not (self.should_stop or self.status.was_ready):

@@ -62,7 +62,7 @@ class WorkerStatus:
 
     @property
     def was_assigned(self) -> bool:
-        """Whether the group has assigned partitions since the start, and they were opened."""
+        """Whether the group has assigned this worker's partitions since the start, which may be none."""
         return self.consumer is not None and self.consumer.was_assigned
 
     @property
@@ -94,6 +94,11 @@ class WorkerStatus:
     def tick_age_s(self) -> float | None:
         """Seconds since the last counted tick; None before the start."""
         return None if self.tick_reader is None else self.tick_reader.age_s
+
+    @property
+    def has_ticked(self) -> bool:
+        """Whether a tick was counted since the start."""
+        return self.tick_reader is not None and self.tick_reader.has_counted
 
     @property
     def held_ticks(self) -> list[Hold]:

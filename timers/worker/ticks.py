@@ -132,8 +132,14 @@ class TickReader(TopicFollower):
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last counted tick. A tick is counted if its second differs from that of the tick before."""
+        """Seconds since the last counted tick, or since the start. A tick is counted if its second differs from that of
+        the tick before."""
         return monotonic() - self._counted_at
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether a tick was counted since the start."""
+        return self._newest_ms > 0
 
     async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Pass on the newest tick that counts."""

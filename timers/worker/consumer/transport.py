@@ -243,7 +243,8 @@ class BatchConsumer(faust_internals.Consumer):
     Attributes:
         thread: the :class:`BatchConsumerThread`.
         on_suspended: called with each suspended partition, and whether its position is out of range.
-        was_assigned: whether partitions were assigned and opened since the start. Faust's flow is active before, too.
+        was_assigned: whether the group has assigned this worker's partitions since the start, which may be none.
+            Faust's flow is active before, too.
     """
 
     Thread = BatchConsumerThread
@@ -287,7 +288,6 @@ class BatchConsumer(faust_internals.Consumer):
             reason = f"partitions of the former assignment could not be closed within {ASSIGN_TIMEOUT_S:.0f} s"
             raise TimersError(reason) from None
         await self.thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
-        self.was_assigned = True
 
     # ---- calls of the pool: timers.worker.machines.pool.RequestConsumer ---------------------------------------------
 

@@ -169,16 +169,20 @@ class ThreeBrokers:
             if partition.leader == node
         }
 
-    def create(self, topic: str, replicas: Sequence[int], config: Mapping[str, str] = APPEND_TIME) -> str:
-        """Create a topic whose partition i has its only replica on broker ``replicas[i]``."""
+    def create(
+        self, topic: str, replicas: Sequence[int | tuple[int, ...]], config: Mapping[str, str] = APPEND_TIME
+    ) -> str:
+        """Create a topic whose partition i has its only replica on broker ``replicas[i]``, or replicas on these ones,
+        of which the first leads."""
         admin = AdminClient(client_settings(self.address))
-        assignment = [[node] for node in replicas]
+        assignment = [[nodes] if isinstance(nodes, int) else [*nodes] for nodes in replicas]
+        leaders = [nodes[0] for nodes in assignment]
         new = NewTopic(topic, len(replicas), replica_assignment=assignment, config=dict(config))
         admin.create_topics([new])[topic].result(DEADLINE_S)
 
         def led() -> bool:
             found = self._metadata().topics.get(topic)
-            return found is not None and [found.partitions[i].leader for i in range(len(replicas))] == list(replicas)
+            return found is not None and [found.partitions[i].leader for i in range(len(replicas))] == leaders
 
         wait_until(led, f"{topic} has its leaders")
         return topic

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -86,6 +88,8 @@ class World:
     target: str
     due_s: int
     expected: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    numbers: ClassVar[Iterator[int]] = count()
+    """Numbers that no other call has."""
 
     def ask(self, **more: Any) -> Asked:
         return self.writer.ask(self.target, self.due_s, self.asked_ms, **more)

@@ -26,6 +26,7 @@ from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.scope import Scope
+from timers.spark.audit.unplaced import Unplaced
 from timers.spark.jobs import audit
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id
@@ -110,9 +111,19 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 
 
 def test_each_planted_fault_is_found(spark: SparkSession, system: System) -> None:
-    """One timer of each fault; and a timer that cannot be judged, since its callback topic does not exist."""
+    """One timer of each fault; and a timer that cannot be judged, since its callback topic does not exist.
+
+    Also callbacks that no request asked for, and those of other topics.
+    """
     never, twice, by_tick, by_broker, altered, foreseen = plant(system, system.target(partitions=2))
     system.send(Request("no-such-topic", int(time.time()) - 300))
+    end = system.cluster.ends(system.request_topic)[0]
+    unasked = [f"{system.request_topic}/0/{end}", f"{system.request_topic}/0/{end + 10**6}"]
+    unasked += [f"{system.request_topic}/99/0", f"{system.request_topic}/0/{10**17}"]
+    engine = Engine(system)
+    for source in [*unasked, *(f"requests-of-others/0/{offset}" for offset in range(5))]:
+        engine.fire(Request(never.target, never.due_s, source=source))
+    engine.flush()
     accepted_s = math.ceil(time.time())
     wait_until(lambda: time.time() > accepted_s, "a timer is overdue from the second after its acceptance on")
     findings = found(spark, system)
@@ -123,8 +134,10 @@ def test_each_planted_fault_is_found(spark: SparkSession, system: System) -> Non
         "early": sorted([by_tick.source, by_broker.source]),
         "altered": [altered.source],
         "older-than-request": [foreseen.source],
+        "unasked": sorted(unasked),
     }
-    assert findings.verdict == "faulty"
+    others = Unplaced("callbacks", "other-topic", 5, "requests-of-others/0/0")
+    assert findings.verdict == "faulty" and findings.unplaced == [others]
     assert (findings.statuses["fired"], findings.statuses["lost"], findings.statuses["undecided"]) == (45, 1, 1)
 
 
@@ -175,8 +188,19 @@ def test_the_command_reports_each_planted_fault(spark: SparkSession, system: Sys
 def test_a_range_without_the_faulty_timers_is_clean(spark: SparkSession, system: System) -> None:
     planted = plant(system, system.target(partitions=2))
     partition, offset = (int(part) for part in planted.never.source.split("/")[1:])
-    ranges = {system.request_topic: {partition: range(offset)}}
-    assert found(spark, system, Scope(ranges=ranges)).clean
+    scope = Scope(ranges={system.request_topic: {partition: range(offset)}})
+    assert found(spark, system, scope).clean
+    end = system.cluster.ends(system.request_topic)[1 - partition]
+    unasked = f"{system.request_topic}/{1 - partition}/{end}"
+    engine = Engine(system)
+    engine.fire(Request(planted.never.target, planted.never.due_s, source=unasked))
+    engine.flush()
+    # The end of the log counts, also of a partition that is not in scope, and not the end of the range.
+    findings = found(spark, system, scope)
+    assert {fault: [row["request"] for row in rows] for fault, rows in findings.listed.items()} == {
+        "unasked": [unasked]
+    }
+    assert {each.reason for each in findings.unplaced} == {"not-in-scope"}
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def plant_an_aborted_request(world: World) -> None:
     writer.fire(world.plant("unasked", asked))
 
 
+def plant_callbacks_without_a_request(world: World) -> None:
+    """They name records beyond the ends of logs, and records that ask for no such callback."""
+    writer, settings = world.writer, world.system.settings
+    cancel = writer.cancel(f"order-{uuid.uuid4().hex}", world.asked_ms)
+    unreadable = writer.write(settings.countdown_topic, b"key", b"{", [], world.asked_ms)
+    writer.write(settings.dead_letter_topic, b"key", b"{", [("timer-source", unreadable.encode())], world.asked_ms)
+    other_second = world.ask()
+    writer.fire(other_second)
+    number = next(world.numbers)
+    topics = (settings.request_topic, settings.id_topic, settings.countdown_topic, *settings.schedule_topics)
+    beyond = [f"{topic}/0/{10**9 + number}" for topic in topics]
+    for source in (*beyond, f"{settings.request_topic}/99/{number}", cancel, unreadable):
+        asked = Asked(source, source, world.due_s, world.target, b"key", b"value", [], (None, b"", [], 0))
+        writer.fire(world.plant("unasked", asked))
+    writer.fire(world.plant("unasked", replace(other_second, due_s=world.due_s + 1)))
+
+
 def plant_faults_of_ids(world: World) -> None:
     writer, target, due_s = world.writer, world.target, world.due_s
     cancelled, replaced, like = (f"order-{uuid.uuid4().hex}" for _ in range(3))
@@ -132,6 +150,7 @@ def test_one_audit_names_each_planted_fault(
             plant_native_faults,
             plant_by_the_brokers_time,
             plant_an_aborted_request,
+            plant_callbacks_without_a_request,
             plant_faults_of_ids,
             plant_faults_of_other_formats,
         ):

@@ -24,7 +24,7 @@ from tests.spark.audit_rows import (
     said,
 )
 from timers.spark import columns
-from timers.spark.audit import evidence, figures, gaps, report, versions
+from timers.spark.audit import evidence, figures, gaps, report, unplaced, versions
 from timers.spark.audit.findings import Findings
 from timers.spark.audit.scope import inside
 from timers.spark.requests import REQUEST
@@ -186,15 +186,83 @@ def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> Non
     assert {row.due_s: row.timers for row in figures.forecast(found).collect()} == {DUE + 5000: 2}
 
 
-def test_what_no_committed_reader_sees_must_not_fire(spark: SparkSession) -> None:
-    firings = [
-        fired(name) for name in ("timer-request/0/0", "timer-request/0/1", "timer-request/0/9", "order-1", "a/b/c")
+LOG = unplaced.Log(
+    ends={"timer-request": {0: range(9), 1: range(4)}, "schedules": {0: range(7)}},
+    read={"timer-request": {0: range(2, 5)}},
+)
+"""Of partition 0 the audit reads a part, of partition 1 nothing. Compaction deletes schedules."""
+
+
+def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSession) -> None:
+    asked = [request(3), request(4, kind="cancel", due_s=None, target=None), request(2, target="other")]
+    reasons = {
+        # Nothing was committed there, and 9 is the end of the log. There is no partition 2.
+        "unasked": ["timer-request/0/9", "timer-request/0/9999999", "timer-request/1/4", "timer-request/2/0"],
+        # Before the part that was read, after it, in another partition, and perhaps compacted.
+        "not-in-scope": [
+            "timer-request/0/1",
+            "timer-request/0/5",
+            "timer-request/0/8",
+            "timer-request/1/3",
+            "schedules/0/6",
+        ],
+        "other-topic": ["timer-requests/0/3", "orders/0/0"],
+        "no-source": ["order-1", "a/b/c", "", "timer-request/x"],
+        "copy": ["timer-request/0/2"],
+    }
+    # It is in the part that was read: a cancel; a name that the engine does not write; the end of a compacted log.
+    reasons["unasked"] += ["timer-request/0/4", "schedules/0/7"]
+    firings = [fired(name) for names in reasons.values() for name in names]
+    firings += [fired("order-2", source=f"timer-request/{wrong}") for wrong in ("0/03", "0", "00/3", "0/" + 30 * "9")]
+    reasons["unasked"] += ["order-2"] * 4
+    firings += [fired("timer-request/0/3", due_s=DUE + 1), fired("timer-request/0/3") | {"due_s": None}]
+    reasons["unasked"] += ["timer-request/0/3"]  # for a second that was not asked for
+    reasons["incomplete"] = ["timer-request/0/3"]
+    firings += [fired("timer-request/0/3")] * 2 + [fired("orders/0/0")]
+    requests = spark.createDataFrame(asked, REQUEST)
+    found = outcomes_of(spark, versions.without_ids(requests), firings, ids=False)
+    callbacks = unplaced.callbacks(found, requests, LOG).localCheckpoint()
+    seen: dict[str, list[str]] = {reason: [] for reason in reasons}
+    for row in callbacks.collect():
+        seen[row.reason].append(row.timer_id)
+    assert {reason: sorted(names) for reason, names in seen.items()} == {
+        reason: sorted(names) for reason, names in reasons.items()
+    }
+    named = {"what": F.lit("callbacks"), "records": F.col("firings"), "example": F.col("request")}
+    counts = {each.reason: (each.records, each.example) for each in unplaced.counted(callbacks.withColumns(named))}
+    assert counts["other-topic"] == (3, "orders/0/0") and "unasked" not in counts
+    assert sum(records for records, _ in counts.values()) + len(reasons["unasked"]) + 2 == len(firings)
+
+
+def test_a_callback_of_a_version_that_is_not_judged_is_counted(spark: SparkSession) -> None:
+    """Such as one that was accepted after ``--to``, and is read because it may replace another."""
+    requests = spark.createDataFrame([request(3), request(4)], REQUEST)
+    judged = versions.without_ids(requests.where("offset = 3"))
+    found = outcomes_of(spark, judged, [fired("timer-request/0/4")], ids=False)
+    callbacks = unplaced.callbacks(found, requests, LOG).collect()
+    assert [(row.request, row.reason) for row in callbacks] == [("timer-request/0/4", "not-in-scope")]
+
+
+def test_dead_letters_and_retries_without_a_request_are_counted(spark: SparkSession) -> None:
+    outputs = [
+        ("dead letters", "timer-request/0/3", 2),
+        ("dead letters", "timer-request/0/9", 2),
+        ("dead letters", "timer-request/0/8", 1),
+        ("dead letters", "jobs/0/1", 1),
+        ("dead letters", "jobs/0/0", 3),
+        ("dead letters", "?", 1),
+        ("dead letters", None, 1),
+        ("timers on the retry topic", "timer-request/0/9", 1),
     ]
-    found = became(spark, [request(0)], firings)
-    known = spark.createDataFrame([("timer-request/0/0",)], "request string")
-    unasked = figures.unasked(found, known, {"timer-request": {0: range(5)}})
-    # 9 is beyond what was read, and the others are no names of requests.
-    assert [(row.fault, row.timer_id) for row in unasked.collect()] == [("unasked", "timer-request/0/1")]
+    frame = spark.createDataFrame(outputs, "what string, request string, records long")
+    others = unplaced.others(frame, spark.createDataFrame([request(3)], REQUEST), LOG)
+    assert [tuple(each) for each in unplaced.counted(others.withColumn("example", F.col("request")))] == [
+        ("dead letters", "no-request", 2, "timer-request/0/9"),
+        ("dead letters", "no-source", 2, "?"),
+        ("dead letters", "not-in-scope", 1, "timer-request/0/8"),
+        ("dead letters", "other-topic", 4, "jobs/0/0"),
+        ("timers on the retry topic", "no-request", 1, "timer-request/0/9"),
+    ]
 
 
 CANCEL: dict[str, Any] = {"kind": "cancel", "due_s": None, "target": None}
@@ -215,16 +283,19 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     records = [record("orders", ours), record("orders", ours, type=0), record("orders", [("other", b"x")])]
     named: list[tuple[str, bytes | None]] = [(h.TIMER_SOURCE, b"by-id/0/5"), *ours]
     records.append(record("orders", named))
+    # Without an id, or without a due second, it belongs to no request.
+    records += [record("orders", ours[1:]), record("orders", [ours[0], (h.TIMER_DUE, b"soon"), ours[2]])]
     firings = evidence.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content")
-    expected = [
+    expected: list[tuple[object, ...]] = [
         (request, "order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7")
         for request, append_ms in (("order-1", 123_456), ("order-1", None), ("by-id/0/5", 123_456))
     ]
+    expected += [(name, name, None, "orders", DUE * 1000 + 20, 123_456, "orders/1/7") for name in (None, "order-1")]
     assertDataFrameEqual(firings, spark.createDataFrame(expected, firings.schema))
     letters = [record("dead", [(h.TIMER_ERROR, b"topic-unknown"), (h.TIMER_SOURCE, b"timer-request/0/5")])] * 2
     assertDataFrameEqual(
         evidence.letters(spark.createDataFrame([*letters, record("dead", [])], columns.RECORD)),
-        spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown")], LETTERS),
+        spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown"), (None, 1, None)], LETTERS),
     )
     verdict = b'{"id": "order-1", "verdict": "already-fired", "due": 1}'
     told = [record("verdicts", [(h.TIMER_SOURCE, b"by-id/0/5")], verdict), record("verdicts", [], b"other")]

@@ -13,6 +13,7 @@ from timers.spark.audit import charts, report
 from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, OPEN, Reason
 from timers.spark.audit.outcomes import Moment
+from timers.spark.audit.unplaced import MEANING, NO_SOURCE, OTHER_TOPIC, Unplaced
 
 DUE = 1_700_000_000
 SETTINGS = Settings.load({"TIMERS_BROKERS": "a:1"})
@@ -132,6 +133,23 @@ def test_each_kind_of_fault_has_a_table() -> None:
         assert f"1 {fault}" in text
     decoded = report.as_json(findings(**rows))
     assert not decoded["clean"] and decoded["offenders"]["lost"] == ["timer-request/0/5"]
+
+
+def test_outputs_of_no_request_are_counted_beside_the_verdict() -> None:
+    found = findings()
+    found.unplaced = [
+        Unplaced("callbacks", OTHER_TOPIC, 1234, "jobs/0/5"),
+        Unplaced("dead letters", NO_SOURCE, 1, None),
+    ]
+    lines = list(report.lines(found))
+    assert found.clean and report.summary(found).startswith("Clean")
+    assert f"not judged: callbacks that {MEANING[OTHER_TOPIC]}: 1,234, such as jobs/0/5" in lines
+    assert f"not judged: dead letters that {MEANING[NO_SOURCE]}: 1, such as -" in lines
+    page = Page(report.page(found, SETTINGS))
+    assert page.open == [] and f"1,234callbacksThey {MEANING[OTHER_TOPIC]}.jobs/0/5" in page.text
+    decoded = report.as_json(found)["not_judged"]
+    assert decoded[0] == {"what": "callbacks", "reason": "other-topic", "records": 1234, "example": "jobs/0/5"}
+    assert "Not judged" not in report.page(findings(), SETTINGS)
 
 
 def test_the_three_verdicts_have_their_own_exit_codes() -> None:

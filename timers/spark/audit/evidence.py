@@ -13,8 +13,9 @@ FIRING = schema(
     "request string, timer_id string, due_s bigint, callback_topic string, fired_ms bigint, append_ms bigint, "
     "position string, content bigint"
 )
-"""A fired message. ``request`` is the header ``timer-source``, or else ``timer-id``. ``fired_ms`` is the time of the
-tick, ``append_ms`` is null if the topic has the producer's time, ``position`` is the name of the record, ``content``
+"""A fired message. ``request`` is the header ``timer-source``, or else ``timer-id``. ``due_s`` is null if ``timer-id``
+or a valid ``timer-due`` is missing: such a message belongs to no request. ``fired_ms`` is the time of the tick,
+``append_ms`` is null if the topic has the producer's time, ``position`` is the name of the record, ``content``
 its hash (:func:`timers.spark.columns.content`)."""
 
 
@@ -29,25 +30,24 @@ def firings(records: DataFrame, request_topic: str) -> DataFrame:
     return records.select(
         F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
         columns.timer_id().alias("timer_id"),
-        columns.timer_due().alias("due_s"),
+        F.when(columns.header(h.TIMER_ID).isNotNull(), columns.timer_due()).alias("due_s"),
         F.col("topic").alias("callback_topic"),
         columns.timer_fired().alias("fired_ms"),
         append_ms.alias("append_ms"),
         columns.source().alias("position"),
         columns.content(F.col("topic"), F.col("key"), F.col("value"), request_topic).alias("content"),
-    ).where("timer_id is not null and due_s is not null")
+    ).where("timer_id is not null or fired_ms is not null")
 
 
 def letters(records: DataFrame) -> DataFrame:
-    """Dead letters by request: ``request``, ``letters`` (number of them), ``letter_code`` (of one of them)."""
+    """Dead letters by request: ``request``, ``letters`` (number of them), ``letter_code`` (of one of them).
+
+    ``request`` is null for all those that name none.
+    """
     named = records.select(
         columns.header_text(h.TIMER_SOURCE).alias("request"), columns.header_text(h.TIMER_ERROR).alias("code")
     )
-    return (
-        named.where("request is not null")
-        .groupBy("request")
-        .agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
-    )
+    return named.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
 
 
 def verdicts(records: DataFrame) -> DataFrame:

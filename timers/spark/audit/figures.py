@@ -6,13 +6,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark.audit.outcomes import COLD, PENDING, PLACE, UNDECIDED
-from timers.spark.audit.scope import Ranges, inside
 
 FAULTY = "faulty"
 """Verdict, besides ``undecided``."""
-
-UNASKED = "unasked"
-"""Fault of a firing whose request no committed reader ever saw, such as an aborted one."""
 
 MAX_POSITIONS = 10
 """Largest number of records that are listed for one offender."""
@@ -69,21 +65,6 @@ def with_positions(offenders: DataFrame, firings: DataFrame) -> DataFrame:
         .agg(F.sort_array(F.collect_list("record"))["position"].alias("positions"))
     )
     return offenders.join(positions, PLACE, "left")
-
-
-def unasked(outcomes: DataFrame, requests: DataFrame, read: Ranges) -> DataFrame:
-    """The firings whose request should be among those that were read, and is not. They are offenders too.
-
-    Args:
-        requests: ``request`` of each record that was read.
-        read: offsets that were read of the topics that brokers do not compact.
-    """
-    name = F.split("request", "/")
-    offset = F.expr("try_cast(split(request, '/')[2] as long)")
-    unmatched = outcomes.where("status is null")
-    candidates = unmatched.where((F.size(name) == 3) & inside(read, name[0], name[1], offset))
-    missing = candidates.join(requests, "request", "left_anti")
-    return missing.withColumns({"verdict": F.lit(FAULTY), "fault": F.lit(UNASKED)}).drop("faults", "why")
 
 
 def lags(outcomes: DataFrame, *by: Column | str) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from timers.core import operation
 from timers.spark.audit import figures
-from timers.spark.audit.figures import FAULTY, UNASKED
+from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.gaps import Reason
 from timers.spark.audit.outcomes import (
     ALTERED,
@@ -29,6 +29,7 @@ from timers.spark.audit.outcomes import (
     UNDECIDED,
     Moment,
 )
+from timers.spark.audit.unplaced import UNASKED, Unplaced
 from timers.spark.audit.versions import REFUSED
 
 STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
@@ -110,6 +111,8 @@ class Findings:
     """Reason -> the first of these timers."""
     gaps: list[Reason] = field(default_factory=list)
     """Why requests that the audit was to judge are not visible."""
+    unplaced: list[Unplaced] = field(default_factory=list)
+    """Outputs of the engine that belong to no request in scope, and are not judged."""
     lag_span_s: int = 60
     lags: list[Lag] = field(default_factory=list)
     lags_by_topic: list[Lag] = field(default_factory=list)

@@ -72,8 +72,8 @@ class Reading:
         self.formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
         request_topics = topics.existing(self.formats)
         everything = topics.all()
-        self.high_watermarks = topics.high_watermarks(everything)
-        self.high_watermarks |= topics.high_watermarks(request_topics)
+        self._output_ends = topics.high_watermarks(everything)
+        self.high_watermarks = self._output_ends | topics.high_watermarks(request_topics)
         ends = self._settle(request_topics)
         since_ms = scope.evidence_from_ms
         self._output_starts = topics.starts(everything) if since_ms is None else topics.at_time(everything, since_ms)
@@ -148,7 +148,9 @@ class Reading:
         """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD`."""
         known = [topic for topic in topics if topic in self._output_starts]
         self.ends |= self._settle(topic for topic in known if topic not in self.ends)
-        return self._read({topic: self._output_starts[topic] for topic in known}, self.ends)
+        # A callback topic may be a request topic, whose end is that of its requests.
+        ends = {t: {p: min(end, self._output_ends[t][p]) for p, end in self.ends[t].items()} for t in known}
+        return self._read({topic: self._output_starts[topic] for topic in known}, ends)
 
     def partitions(self) -> list[PartitionRead]:
         """The partitions of requests that were read, with the progress of the engine. It is only shown."""

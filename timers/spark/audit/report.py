@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from timers import __version__
 from timers.config.settings import Settings
 from timers.counted import counted
-from timers.spark.audit import charts, gaps
-from timers.spark.audit.figures import FAULTY, UNASKED
+from timers.spark.audit import charts, gaps, unplaced
+from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import CLEAN, FAULTS, MAX_LISTED, STATUSES, Findings
 from timers.spark.audit.outcomes import (
     ALTERED,
@@ -26,6 +26,7 @@ from timers.spark.audit.outcomes import (
     TOO_OLD,
     UNDECIDED,
 )
+from timers.spark.audit.unplaced import UNASKED
 from timers.spark.requests import CANCEL
 
 _MEANING = {
@@ -103,6 +104,9 @@ def lines(findings: Findings) -> Iterator[str]:
     for fault in FAULTS[1:]:
         if findings.faults[fault] or fault in FAULTS[:3]:
             yield f"{fault:<18}{findings.faults[fault]:>12,}"
+    for each in findings.unplaced:
+        what = f"{each.what} that {unplaced.MEANING[each.reason]}"
+        yield f"not judged: {what}: {each.records:,}, such as {each.example or '-'}"
     for lag in findings.lags_by_topic[:10]:
         figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"
         yield f"lag of {lag.fired:,} fired to {lag.of}: {figures}"
@@ -129,6 +133,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             "reasons": dict(findings.undecided),
             "timers": {why: [_name(row) for row in rows] for why, rows in findings.undecided_listed.items()},
         },
+        "not_judged": [each._asdict() for each in findings.unplaced],
         "storage": _storage(findings),
         "lags": [lag._asdict() for lag in findings.lags_by_topic],
         "busiest": [due._asdict() for due in findings.busiest],
@@ -156,6 +161,7 @@ def page(findings: Findings, settings: Settings) -> str:
         version=__version__,
         summary=summary(findings),
         undecided_meaning=gaps.MEANING,
+        unplaced_meaning=unplaced.MEANING,
         hint=hint(findings),
         statuses=STATUSES,
         faults=FAULTS,

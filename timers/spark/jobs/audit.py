@@ -18,13 +18,16 @@ from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.spark.audit import cold_tier, disks, evidence, figures, gaps, outcomes, slots, versions
+from timers.spark.audit import cold_tier, disks, evidence, figures, gaps, outcomes, slots, unplaced, versions
+from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import Findings, collect
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Reading
 from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
+from timers.spark.audit.unplaced import UNASKED, Unplaced
 from timers.spark.cold import ColdTables
 from timers.spark.kept import Kept
+from timers.spark.requests import TIMER
 
 Console = Callable[[str], None]
 
@@ -89,7 +92,8 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         if counts.get(LOST):
             found = _decided(audit, topics, reading, found)
     with stages("tables written") as stage:
-        offenders = evidence_of.offenders(found, unmatched=counts.get(None, 0))
+        callbacks = evidence_of.unplaced_callbacks(found) if counts.get(None) else None
+        offenders = evidence_of.offenders(found, callbacks)
         tables = {
             "totals": figures.totals(found),
             "offenders": kept.on_disk(offenders),
@@ -99,6 +103,7 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         findings = collect(tables, found, audit.moment)
         if audit.tables is not None:
             _write(tables, audit)
+    findings.unplaced = evidence_of.not_judged(callbacks)
     findings.gaps = list(_reasons(audit, topics, reading, request_rows))
     findings.counted = counted
     findings.from_cold = from_cold
@@ -161,19 +166,46 @@ class _Evidence:
         waiting = None if cold is None else cold.waiting
         return outcomes.outcomes(found, self._letters, moved, self._firings, self._audit.moment, waiting)
 
-    def offenders(self, found: DataFrame, *, unmatched: int) -> DataFrame:
+    def unplaced_callbacks(self, found: DataFrame) -> DataFrame:
+        """The callbacks that belong to no request in scope, each with its ``reason``."""
+        requests = self._requests.where(F.col("topic") != self._settings.retry_topic)
+        return self._kept.on_disk(unplaced.callbacks(found, requests, self._log()))
+
+    def offenders(self, found: DataFrame, callbacks: DataFrame | None) -> DataFrame:
         """Each fault of each timer, with the records that show it.
 
         Args:
-            unmatched: number of firings that belong to no request that was read.
+            callbacks: the result of :meth:`unplaced_callbacks`; None if each callback has a request.
         """
         faults = figures.offenders(found)
-        if unmatched:
-            span = self._reading.span
-            whole = [*self._reading.request_topics(ids=False), *self._reading.request_topics(ids=True)]
-            read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
-            faults = faults.unionByName(figures.unasked(found, self._requests.select("request"), read))
+        if callbacks is not None:
+            missing = callbacks.where(F.col("reason") == UNASKED).withColumnRenamed("reason", "fault")
+            faults = faults.unionByName(missing.withColumn("verdict", F.lit(FAULTY)).drop("faults", "why"))
         return figures.with_positions(faults, self._firings)
+
+    def not_judged(self, callbacks: DataFrame | None) -> list[Unplaced]:
+        """The outputs that belong to no request in scope, without the unasked callbacks."""
+        is_moved = (F.col("topic") == self._settings.retry_topic) & (F.col("kind") == TIMER)
+        moved = self._requests.where(is_moved).groupBy("request").agg(F.count(F.lit(1)).alias("records"))
+        outputs = self._letters.select(
+            F.lit(unplaced.LETTERS).alias("what"), "request", F.col("letters").alias("records")
+        )
+        outputs = outputs.unionByName(moved.withColumn("what", F.lit(unplaced.RETRIES)))
+        found = []
+        if not outputs.isEmpty():
+            others = unplaced.others(outputs, self._requests.where(~is_moved), self._log())
+            found += unplaced.counted(others.withColumn("example", F.col("request")))
+        if callbacks is not None:
+            named = {"what": F.lit(unplaced.CALLBACKS), "records": F.col("firings"), "example": F.col("request")}
+            found = unplaced.counted(callbacks.withColumns(named)) + found
+        return found
+
+    def _log(self) -> unplaced.Log:
+        span, reading = self._reading.span, self._reading
+        whole = [*reading.request_topics(ids=False), *reading.request_topics(ids=True)]
+        topics = [*whole, *reading.request_topics(ids=True, compacted=True)]
+        read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
+        return unplaced.Log(before({topic: reading.ends[topic] for topic in topics}), read)
 
 
 def _decided(audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFrame) -> DataFrame:

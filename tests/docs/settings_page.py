@@ -53,7 +53,7 @@ GROUPS = (
     Group(
         "Web port",
         "Set these if workers run on several machines: metrics, health pages and `timers list` use the web port.",
-        "web_port web_bind advertised_url queries query_secret query_secret_file worker_url",
+        "web_port web_bind advertised_url web_hosts queries query_secret query_secret_file worker_url",
     ),
     Group(
         "Console",

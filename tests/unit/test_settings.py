@@ -52,6 +52,7 @@ WRONG = [
     ("TIMERS_CONSOLE_KEY_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_CLIENT_CA_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_PROXIES", "10.0.0.0/33", "try 10.0.0.7,10.1.0.0/16"),
+    ("TIMERS_WEB_HOSTS", "timers.example.com,http://a", "'http://a' is not one"),
     ("TIMERS_CONSOLE_PROXIES", "proxy.example.com", "addresses and networks"),
     ("TIMERS_CONSOLE_SCHEDULER_API", "yes", "0 or 1"),
     ("TIMERS_CONSOLE_WORKERS", "worker-1", "addresses and networks"),

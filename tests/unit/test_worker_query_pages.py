@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 
 from timers.config.settings import Settings
 from timers.core.index import NoIndex
@@ -21,6 +22,7 @@ from timers.core.machine import Machine
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
+from timers.wire import query_signature
 from timers.wire.query import CountQuery, Query
 from timers.worker.consumer.group import Member
 from timers.worker.queries.answers import Answer
@@ -73,17 +75,62 @@ class SimQueries:
 class Pages:
     """Handlers of the pages, over the queries above."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = SETTINGS) -> None:
         self.queries = SimQueries()
-        pages = QueryPages(lambda: SETTINGS, lambda: 0.0)
+        pages = QueryPages(lambda: settings, lambda: 0.0)
         pages.queries = self.queries  # type: ignore[assignment]
         self._handlers: dict[str, Callable[..., Any]] = {}
         pages.register(lambda path: lambda handler: self._handlers.setdefault(path, handler))
 
-    def ask(self, path: str, *, forwarded: str = "", **query: str) -> asyncio.Task[Reply]:
-        headers = {wire.FORWARDED: forwarded} if forwarded else {}
-        request = SimpleNamespace(headers=headers, query=query, raw_path=path)
+    def ask(
+        self, path: str, headers: Mapping[str, str] | None = None, /, *, forwarded: str = "", **query: str
+    ) -> asyncio.Task[Reply]:
+        forwarding = {wire.FORWARDED: forwarded} if forwarded else {}
+        sent = CIMultiDict({"Host": "127.0.0.1:6066", **forwarding, **(headers or {})})
+        request = SimpleNamespace(headers=sent, query=query, raw_path=path)
         return asyncio.create_task(self._handlers[path](Web(), request))
+
+
+NAMED = {"TIMERS_ADVERTISED_URL": "http://worker.example:6066", "TIMERS_WEB_HOSTS": "build-7,Timers.local"}
+
+
+@pytest.mark.parametrize("path", [wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH])
+@pytest.mark.parametrize(
+    ("headers", "answered"),
+    [
+        ({"Host": "evil.example"}, False),
+        ({"Host": "evil.example:6066", "Sec-Fetch-Site": "same-origin"}, False),
+        ({"Host": "127.0.0.1.evil.example"}, False),
+        ({"Host": "evil.example", wire.FORWARDED: "1"}, False),
+        ({"Host": ""}, False),
+        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, False),
+        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, True),
+        ({"Host": "localhost:6066", "Sec-Fetch-Site": "none"}, True),
+        ({"Host": "[::1]:6066"}, True),
+        ({"Host": "10.0.0.7:1"}, True),
+        ({"Host": "worker.example:6066"}, True),
+        ({"Host": "BUILD-7"}, True),
+        ({"Host": "timers.local:80"}, True),
+    ],
+)
+async def test_a_web_page_with_a_name_of_its_own_for_this_machine_gets_no_timers(
+    path: str, headers: dict[str, str], answered: bool
+) -> None:
+    pages = Pages(Settings.load(NAMED))
+    pages.queries.go.set()
+    query = {wire.LIST_PATH: {}, wire.COUNT_PATH: {"by": "60"}, wire.FIND_PATH: {"id": "a"}}[path]
+    reply = await pages.ask(path, headers, **query)
+    assert (reply.status != 403) is answered, reply
+    assert ("error" in reply.body) is not answered
+
+
+async def test_a_worker_with_a_secret_checks_the_signature_and_not_the_host() -> None:
+    secret = "s" * 32
+    pages = Pages(Settings.load({"TIMERS_QUERY_SECRET": secret}))
+    pages.queries.go.set()
+    signed = query_signature.headers(secret, wire.LIST_PATH, query_signature.ANY_WORKER, 0.0)
+    assert (await pages.ask(wire.LIST_PATH, {"Host": "evil.example", **signed})).status == 200
+    assert (await pages.ask(wire.LIST_PATH, {"Host": "localhost"})).status == 403
 
 
 async def test_more_questions_than_may_wait_are_refused_at_once() -> None:

@@ -69,6 +69,16 @@ class Declarations(ConsoleDeclarations):
         default="",
         unit="URL",
     )
+    web_hosts: tuple[str, ...] = setting(
+        variables.host_names,
+        "Further names of this machine by which programs and browsers ask the worker's pages of timers and the "
+        "console. Without it these answer to IP addresses, to localhost, and to the hosts of TIMERS_ADVERTISED_URL and "
+        "TIMERS_CONSOLE_URL. A request for another host is refused: a web page could have its own name point to this "
+        "machine, and read the answers. Pages of health and metrics answer always, and so do workers that have "
+        "TIMERS_QUERY_SECRET.",
+        default=(),
+        unit="name,...",
+    )
     queries: str = setting(
         variables.one_of("off", "timers", "values"),
         "What the web port shows of pending timers. timers: ids, due seconds, topics and keys. values: also the "

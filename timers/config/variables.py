@@ -200,6 +200,15 @@ def networks(env: str, value: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def host_names(env: str, value: str) -> tuple[str, ...]:
+    """Parse host names, separated by commas."""
+    found = [each.strip().lower() for each in value.split(",")]
+    for each in found:
+        if not re.fullmatch(r"[a-z0-9._-]{1,253}", each):
+            raise invalid(env, value, f"a list of host names, but {each!r} is not one (try timers.example.com,build-7)")
+    return tuple(found)
+
+
 def bind(env: str, value: str) -> str:
     """Parse a host name or address to listen on."""
     if not value or re.search(r"[\s/]", value):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from timers import hosts
 from timers.config import security
 from timers.config.settings import Settings
 from timers.console.passwords import BusyError, PasswordChecks, ScryptHash, hash_token
@@ -22,13 +23,12 @@ from timers.console.rates import Rates
 from timers.console.routes import OPERATOR, READER
 from timers.console.users import Principal, Users
 from timers.errors import SettingsError
+from timers.hosts import Hosts
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 logger = logging.getLogger(__name__)
 
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OWN_SITE = ("same-origin", "none")
 _FAILED_LOGINS = 10
 _FAILED_LOGINS_PER_S = 0.2
 _CHALLENGE = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
@@ -78,9 +78,7 @@ class Access:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._public = urlsplit(settings.console_url)
-        self._names = {self._public.hostname} if self._public.hostname else set()
-        if security.only_this_machine(settings.console_bind):
-            self._names |= _LOCAL_NAMES
+        self._hosts = Hosts([settings.console_url], settings.web_hosts)
         self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]
         self._only_proxies = (
             not security.only_this_machine(settings.console_bind) and settings.console_cert_file is None
@@ -99,28 +97,22 @@ class Access:
 
     def check_host(self, request: web.Request) -> None:
         """Refuse a request for another host: a page of another site may have its own name point to this machine."""
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) != 1 or _hostname(hosts[0]) not in self._names:
-            shown, names = ", ".join(hosts)[:100], " or ".join(sorted(filter(None, self._names)))
-            raise Problem(
-                "misdirected",
-                f"this console is not {shown!r}: it answers to {names}. If it has another name, set TIMERS_CONSOLE_URL",
-            )
+        if why := self._hosts.why_refused(request.headers.getall("Host", [])):
+            raise Problem("misdirected", why)
 
     def check_site(self, request: web.Request) -> None:
         """Refuse what a page of another site asks for in the background. A link to the console is allowed."""
-        site = request.headers.get("Sec-Fetch-Site", "none")
-        if site not in _OWN_SITE and request.headers.get("Sec-Fetch-Mode") != "navigate":
-            raise Problem("cross-site", "a page of another site sent this request: only pages of the console may")
+        why = hosts.why_cross_site(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode"))
+        if why:
+            raise Problem("cross-site", why)
 
     def check_origin(self, request: web.Request) -> None:
         """Refuse a change that a page of another origin sends with the login of its reader."""
-        site = request.headers.get("Sec-Fetch-Site", "none")
         origin = request.headers.get("Origin")
         own = f"{self._public.scheme}://{self._public.netloc}".lower()
         same = origin is None or origin.lower() in (own, f"{request.scheme}://{request.headers['Host']}".lower())
-        if site not in _OWN_SITE or not same:
-            raise Problem("cross-site", "a page of another site sent this request: only pages of the console may")
+        if not hosts.is_own_site(request.headers.get("Sec-Fetch-Site")) or not same:
+            raise Problem("cross-site", hosts.CROSS_SITE)
 
     # ---- login ------------------------------------------------------------------------------------------------------
 
@@ -275,11 +267,3 @@ def _of_certificate(request: web.Request) -> str | None:
 def _subject(certificate: dict[str, object]) -> Iterator[tuple[str, str]]:
     for part in certificate.get("subject", ()):  # type: ignore[attr-defined]
         yield from part
-
-
-def _hostname(host: str) -> str | None:
-    """The name in a header ``Host``, without the port."""
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None

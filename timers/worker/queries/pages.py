@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from timers.config.security import only_this_machine
 from timers.config.settings import Settings
 from timers.core.counters import Histogram
+from timers.hosts import Hosts, why_cross_site
 from timers.slots import Slot, Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
@@ -168,11 +169,12 @@ class QueryPages:
         secret = settings.query_secret.reveal()
         if not secret:
             if settings.queries == "off" or only_this_machine(settings.web_bind):
-                return
-            why = (
-                f"this worker answers no queries: TIMERS_WEB_BIND={settings.web_bind} lets other machines ask, so set "
-                "TIMERS_QUERY_SECRET_FILE for all workers, and for `timers get` and `timers list`"
-            )
+                why = _why_of_a_page(settings, request.headers)
+            else:
+                why = (
+                    f"this worker answers no queries: TIMERS_WEB_BIND={settings.web_bind} lets other machines ask, so "
+                    "set TIMERS_QUERY_SECRET_FILE for all workers, and for `timers get` and `timers list`"
+                )
         else:
             recipients = (query_signature.ANY_WORKER, settings.worker_id)
             header = request.headers.get(query_signature.HEADER)
@@ -190,6 +192,13 @@ class QueryPages:
 
 def _is_part_of_quick(request: Any) -> bool:
     return bool(request.headers.get(wire.FORWARDED) == wire.FORWARDED_QUICK)
+
+
+def _why_of_a_page(settings: Settings, headers: Any) -> str:
+    """Why a page of another site, in a browser of this machine, gets no answer; empty for other questions."""
+    own = Hosts([settings.canonical_url], settings.web_hosts)
+    site, mode = headers.get("Sec-Fetch-Site"), headers.get("Sec-Fetch-Mode")
+    return own.why_refused(headers.getall("Host", [])) or why_cross_site(site, mode)
 
 
 def _busy() -> _RefusedError:

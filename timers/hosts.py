@@ -1,0 +1,78 @@
+"""Refuses what pages of other sites ask a port for, in a browser that may reach it. Pure.
+
+A port that only this machine reaches is reached by each page that a user of this machine opens, too. A browser does not
+let a page read answers of another host. So such a page gives its own name the address of this machine (DNS rebinding).
+Then the request has the name of the page's host, which is none of ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+LOCALHOST = "localhost"
+
+_OWN_SITE = ("same-origin", "none")
+"""Values of ``Sec-Fetch-Site`` of a page of the port itself, and of what the user has typed or opened."""
+
+_SHOWN = 100
+
+
+class Hosts:
+    """The hosts for which a port answers: each IP address, ``localhost``, and some names.
+
+    A page cannot choose an IP address as its name, so all of them are allowed.
+
+    Args:
+        urls: the port's own URLs; an empty one has no host.
+        names: further names.
+    """
+
+    def __init__(self, urls: Iterable[str], names: Iterable[str]) -> None:
+        own = (urlsplit(url).hostname for url in urls)
+        self._names = {LOCALHOST, *filter(None, own), *map(str.lower, names)}
+
+    def why_refused(self, hosts: Sequence[str]) -> str:
+        """Return why a request with these headers ``Host`` is not answered, in a sentence; empty if it is."""
+        host = _hostname(hosts[0]) if len(hosts) == 1 else None
+        if host is not None and (host in self._names or _is_address(host)):
+            return ""
+        return (
+            f"this server is not {', '.join(hosts)[:_SHOWN]!r}: it answers to IP addresses and to "
+            f"{', '.join(sorted(self._names))}. If it has another name, add it to TIMERS_WEB_HOSTS"
+        )
+
+
+def is_own_site(site: str | None) -> bool:
+    """Whether a request with this header ``Sec-Fetch-Site`` comes from no page, or from a page of the port itself."""
+    return site is None or site in _OWN_SITE
+
+
+def why_cross_site(site: str | None, mode: str | None) -> str:
+    """Return why a request is not answered that a page of another site sends; empty if it is. A link is allowed.
+
+    Args:
+        site: header ``Sec-Fetch-Site``.
+        mode: header ``Sec-Fetch-Mode``.
+    """
+    return "" if is_own_site(site) or mode == "navigate" else CROSS_SITE
+
+
+CROSS_SITE = "a page of another site sent this request: only pages of this server may"
+
+
+def _hostname(host: str) -> str | None:
+    """The name in a header ``Host``, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -18,6 +18,7 @@ from timers.config.settings import Settings
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
+from timers.spark.row_files import RowFiles
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.partitioner import partitions_of
 
@@ -46,9 +47,8 @@ def by_id(broker_address: str, tmp_path: Path) -> System:
 
 
 def job(system: System, path: Path, form: str, tmp_path: Path) -> Import:
-    return Import(
-        system.settings, (str(path),), form, "renewals", (tmp_path / "ledger").as_uri(), str(tmp_path / "rejects")
-    )
+    files = RowFiles((str(path),), form)
+    return Import(system.settings, files, "renewals", (tmp_path / "ledger").as_uri(), str(tmp_path / "rejects"))
 
 
 def written(system: System) -> list[Record]:
@@ -57,12 +57,13 @@ def written(system: System) -> list[Record]:
 
 def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: System, tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
-    lines.write_text("".join(f"{json.dumps(row)}\n" for row in [*ROWS, *BAD]) + "{no json\n")
-    assert bulk_import.run(spark, job(by_id, lines, "json", tmp_path), print) == Imported(25, 3, 0, 22)
+    lines.write_bytes("".join(f"{json.dumps(row)}\n" for row in [*ROWS, *BAD]).encode() + b"{no json\nGr\xfc\xdfe\n")
+    assert bulk_import.run(spark, job(by_id, lines, "json", tmp_path), print) == Imported(26, 4, 0, 22)
     records = written(by_id)
     _are_the_rows(by_id, records)
     rejects = {row.row: row.reason.partition(":")[0] for row in spark.read.json(str(tmp_path / "rejects")).collect()}
-    assert sorted(rejects.values()) == ["due-invalid", "row-broken", "topic-invalid"] and "{no json" in rejects
+    assert sorted(rejects.values()) == ["due-invalid", "row-broken", "row-undecodable", "topic-invalid"]
+    assert {"{no json", "Gr\\xfc\\xdfe"} <= rejects.keys()
 
     # The same rows as CSV, the columns in another order, and as Parquet, with types of its own: nothing is new.
     csv = tmp_path / "rows.csv"
@@ -93,10 +94,9 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
 
 def test_files_of_one_import_may_have_other_columns(spark: SparkSession, tmp_path: Path) -> None:
     """In Parquet. The header lines of CSV must be the same: Spark would read a topic as a key."""
-    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"})
 
     def read(form: str) -> DataFrame:
-        return bulk_import._read(spark, Import(settings, (str(tmp_path / form),), form, "import", "", ""))
+        return RowFiles((str(tmp_path / form),), form).read(spark)
 
     columns = {"due": ["1", "2"], "topic": ["orders", "orders"], "value": [b"a", b"b"]}
     for directory in ("parquet", "csv"):
@@ -110,7 +110,7 @@ def test_files_of_one_import_may_have_other_columns(spark: SparkSession, tmp_pat
         read("csv").collect()
     (tmp_path / "csv" / "0.csv").unlink()
     (row,) = read("csv").collect()
-    assert (row.topic, row.due, row.value, row[rows.BROKEN]) == ("x", "x", "x", None)
+    assert (row.topic, row.due, row.value, row[rows.BROKEN]) == (b"x", b"x", b"x", None)
 
 
 def _are_the_rows(system: System, records: list[Record]) -> None:
@@ -159,7 +159,7 @@ def test_a_broken_run_is_made_good(
     # An import with another name and the same ledger comes first. It finds what the other one had sent.
     other = lines.with_name("other.jsonl")
     other.write_text(json.dumps(GOOD[0]))
-    assert bulk_import.run(spark, replace(this, name="other", paths=(str(other),)), said.append).sent == 1
+    assert bulk_import.run(spark, replace(job(by_id, other, "json", tmp_path), name="other"), said.append).sent == 1
     assert said[0] == "an interrupted run had sent 13 timers"
     assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
     assert len({record.key for record in written(by_id)}) == len(written(by_id)) == 21

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 
+from timers.cli.spark import bulk_import
 from timers.config.settings import Settings
 from timers.core.levels import CONDITIONS
 from timers.core.limits import Limits
@@ -44,7 +46,7 @@ def test_a_due_time_is_rounded_up_to_a_second(text: str, due_s: int) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, "due is missing"),
+        ("", "due is missing"),
         ("  ", "due is missing"),
         ("tomorrow", "'tomorrow' is not a due time: epoch seconds, or RFC 3339"),
         ("2030-01-01T00:00:00", "has no offset"),
@@ -56,19 +58,21 @@ def test_a_due_time_is_rounded_up_to_a_second(text: str, due_s: int) -> None:
         ("١٢٣", "is not a due time"),
     ],
 )
-def test_wrong_due_times_are_refused(text: str | None, expected: str) -> None:
+def test_wrong_due_times_are_refused(text: str, expected: str) -> None:
     with pytest.raises(InvalidRequestError, match=expected) as error:
         rows.due_second(text)
     assert error.value.code in ("due-missing", "due-invalid")
 
 
 def row(**fields: Any) -> dict[str, Any]:
-    base = {"due": str(DUE), "topic": "orders", "key": b"key", "value": b"body", "headers": None, rows.BROKEN: None}
-    return base | fields
+    """A row, whose texts are bytes in UTF-8."""
+    base = {"due": str(DUE), "topic": "orders", "key": "key", "value": "body", "headers": None}
+    texts = {name: given.encode() if isinstance(given, str) else given for name, given in (base | fields).items()}
+    return {rows.BROKEN: None, rows.WHY: None} | texts
 
 
-def entry(as_base64: bool = False, **fields: Any) -> tuple[Any, ...]:
-    return rows._entry(row(**fields), LIMIT, as_base64)
+def entry(as_base64: bool = False, encoding: str | None = "utf-8", **fields: Any) -> tuple[Any, ...]:
+    return rows._entry(row(**fields), LIMIT, as_base64, encoding)
 
 
 @pytest.mark.parametrize(
@@ -97,21 +101,49 @@ def test_the_request_of_a_row_is_read_as_its_timer(given: Any, expected: list[tu
         ({"due": "soon"}, "due-invalid"),
         ({"topic": None}, "topic-missing"),
         ({"topic": "no topic"}, "topic-invalid"),
-        ({"key": b"\xff"}, "key-not-text"),
+        ({"due": b"\xff"}, "row-undecodable"),
+        ({"topic": b"\xff"}, "row-undecodable"),
+        ({"key": b"\xff"}, "row-undecodable"),
+        ({"value": b"\xff"}, "row-undecodable"),
+        ({"headers": b"\xff"}, "row-undecodable"),
         ({"value": bytes(LIMIT)}, "value-too-large"),
         ({"headers": "{"}, "headers-invalid"),
         ({"headers": "3"}, "headers-invalid"),
         ({"headers": '{"a": 1}'}, "headers-invalid"),
         ({"headers": '["ab"]'}, "headers-invalid"),
         ({"headers": '{"timer-id": "x"}'}, "headers-invalid"),
-        ({rows.BROKEN: "1,2,3"}, "row-broken"),
+        ({"headers": '{"a": "1", "a": "2"}'}, "headers-invalid"),
+        ({"headers": '[["a", "\\ud800"]]'}, "headers-invalid"),
+        ({"headers": '{"\\udc00": "a"}'}, "headers-invalid"),
+        ({"headers": "[" * 100_000}, "headers-invalid"),
+        ({"headers": [(b"\xff", b"")]}, "headers-invalid"),
     ],
 )
 def test_a_wrong_row_gets_a_reason(fields: dict[str, Any], code: str) -> None:
     content, due_s, value, headers, reason, whole = entry(**fields)
     assert (content, due_s, value, headers) == (None,) * 4
     assert reason.startswith(f"{code}: ")
-    assert whole == "1,2,3" if rows.BROKEN in fields else '"due"' in whole
+    assert '"due"' in whole
+
+
+def test_a_line_that_is_no_row_is_shown_whatever_its_bytes() -> None:
+    broken = {rows.BROKEN: b"1,\xff,3", rows.WHY: "row-broken: it is"}
+    assert rows._entry(row() | broken, LIMIT, False, "utf-8")[4:] == ("row-broken: it is", "1,\\xff,3")
+    assert rows._entry(row() | broken, LIMIT, False, "latin-1")[5] == "1,ÿ,3"
+
+
+def test_texts_are_decoded_and_values_are_sent_in_utf_8() -> None:
+    latin = "ß".encode("latin-1")
+    _, _, value, headers, reason, _ = entry(
+        encoding="latin-1", key=latin, value=latin, headers=b'{"a": "' + latin + b'"}'
+    )
+    assert (reason, value) == (None, future.encode("orders", "ß", "ß".encode()))
+    assert headers[0] == ("a", "ß".encode())
+    assert entry(encoding=None, value=latin)[2] == future.encode("orders", "key", latin), "in Parquet they are bytes"
+    assert entry(encoding=None, value=b"text")[0] == entry(value="text")[0] == entry(encoding="cp1252", value="text")[0]
+    for encoding, hint in (("utf-8", "--encoding"), (None, "position 0")):
+        reason = entry(encoding=encoding, key=latin)[4]
+        assert reason.startswith("row-undecodable: key is not utf-8: byte 0xdf at position 0") and hint in reason
 
 
 def test_values_may_be_base64() -> None:
@@ -161,3 +193,24 @@ def test_a_row_that_is_sent_again_fires_once() -> None:
             log.append(ID_REQUEST, id, value, headers, partition=0)
         second(number)
     assert [record.value for record in log.committed if record.topic == "orders"] == [b"body", b"body"]
+
+
+@pytest.mark.parametrize("name", ["utf-8", "UTF8", "latin-1", "windows-1252", "iso-8859-15", "shift_jis", "gb18030"])
+def test_an_encoding_that_extends_ascii_can_be_read(name: str) -> None:
+    assert "ab,\"'\n".encode(bulk_import._encoding(name, "csv")) == b"ab,\"'\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["utf-16", "utf-7", "utf-32", "cp037", "unicode_escape", "hex", "no-such", "iso2022_jp", ""]
+)
+def test_another_encoding_is_refused_with_a_way_out(name: str) -> None:
+    with pytest.raises(
+        click.UsageError, match=f"--encoding '{name}' cannot be read: expected is utf-8, latin-1.*iconv"
+    ):
+        bulk_import._encoding(name, "json")
+
+
+def test_parquet_has_no_other_encoding() -> None:
+    assert bulk_import._encoding("utf-8", "parquet") == "utf-8"
+    with pytest.raises(click.UsageError, match="is for CSV and JSON"):
+        bulk_import._encoding("latin-1", "parquet")

@@ -18,8 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
     DataType,
+    MapType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -39,8 +44,10 @@ from timers.wire.instants import parse_instant
 FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")
 
-BROKEN = "_broken"
-"""Column with the text of a line that is not valid CSV or JSON."""
+BROKEN, WHY = "_broken", "_why"
+"""Columns with the bytes of a line that is no row, and with the reason: a code, a colon and a sentence."""
+
+UTF_8 = "utf-8"
 
 ENTRY = schema("content string, due_s bigint, value binary, headers headers, reason string, row string")
 """``content``: hash of the fields of the row. ``value`` and ``headers``: those of the request. ``reason``: why the row
@@ -65,13 +72,14 @@ class _Timer(NamedTuple):
     headers: list[Header]
 
 
-def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> DataFrame:
+def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool, encoding: str | None) -> DataFrame:
     """Each row as a request, or with the reason why it is not valid.
 
     Args:
-        rows: with the columns of :data:`FIELDS`; missing columns count as null.
+        rows: with columns of :data:`FIELDS`, and :data:`BROKEN` and :data:`WHY`; missing columns count as null.
         max_request_bytes: largest value of a request.
         as_base64: whether values are base64.
+        encoding: that of all texts; None: texts are UTF-8, and values are bytes.
 
     Returns:
         In the shape of :data:`ENTRY`.
@@ -80,53 +88,67 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> Data
 
     def read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield record_batch([_entry(row, max_request_bytes, as_base64) for row in batch.to_pylist()], _ARROW)
+            rows = batch.to_pylist()
+            yield record_batch([_entry(row, max_request_bytes, as_base64, encoding) for row in rows], _ARROW)
 
     return canonical.mapInArrow(read_batches, ENTRY)
 
 
 def _canonical(rows: DataFrame) -> DataFrame:
-    """All fields with fixed types: due and topic as text, key and value as bytes, headers as they are."""
+    """All fields as bytes, because Arrow fails for text that is not UTF-8; headers may be maps or lists of bytes."""
     types = {field.name: field.dataType for field in rows.schema.fields}
-    missing = [name for name in REQUIRED if name not in types]
-    if missing:
-        raise SettingsError(
-            f"the rows have no column {' and no '.join(missing)}: expected are {', '.join(FIELDS)}; found are "
-            f"{', '.join(sorted(types)) or 'none'}"
-        )
     columns = []
     for name in FIELDS:
         column = F.col(name) if name in types else F.lit(None).cast("string")
         kind: DataType = types.get(name, StringType())
+        is_nested = isinstance(kind, ArrayType | MapType | StructType)
+        if is_nested and name != "headers":
+            raise SettingsError(
+                f"column {name!r} is of type {kind.simpleString()}: expected is text, a number or bytes"
+            )
         if name == "due" and isinstance(kind, TimestampType | TimestampNTZType):
             column = F.ceil(F.unix_micros(column.cast("timestamp")) / 1_000_000)
-        if name != "headers":
-            column = column.cast("binary" if name in ("key", "value") else "string")
-        columns.append(column.alias(name))
-    broken = (F.col(BROKEN) if BROKEN in types else F.lit(None).cast("string")).alias(BROKEN)
-    return rows.select(*columns, broken)
+        if not is_nested:
+            column = column.cast("string")
+        columns.append(column.cast(_in_bytes(kind) if is_nested else "binary").alias(name))
+    for name, kind in ((BROKEN, BinaryType()), (WHY, StringType())):
+        columns.append((F.col(name) if name in types else F.lit(None)).cast(kind).alias(name))
+    return rows.select(*columns)
 
 
-def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> tuple[Any, ...]:
+def _in_bytes(kind: DataType) -> DataType:
+    """The same type with bytes instead of texts."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_in_bytes(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_in_bytes(kind.keyType), _in_bytes(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, _in_bytes(each.dataType), each.nullable) for each in kind.fields])
+    return BinaryType() if isinstance(kind, StringType) else kind
+
+
+def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encoding: str | None) -> tuple[Any, ...]:
+    def shown(value: Any) -> str:
+        return value.decode(encoding or UTF_8, "backslashreplace") if isinstance(value, bytes) else str(value)
+
+    if row[WHY] is not None:
+        return None, None, None, None, row[WHY], shown(row[BROKEN])
     try:
-        timer = _timer_of(row, max_request_bytes, as_base64)
+        timer = _timer_of(row, max_request_bytes, as_base64, encoding)
     except InvalidRequestError as error:
-        whole = row[BROKEN] or json.dumps({name: row[name] for name in FIELDS}, default=_shown, ensure_ascii=False)
+        whole = json.dumps({name: row[name] for name in FIELDS}, default=shown, ensure_ascii=False)
         return None, None, None, None, f"{error.code}: {error}", whole
     return *timer, None, None
 
 
-def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Timer:
-    if row[BROKEN] is not None:
-        raise InvalidRequestError("row-broken", "this line is not valid CSV or JSON")
-    due_s = due_second(row["due"])
-    topic = row["topic"] or ""
-    value = _value(row["value"] or b"", as_base64)
-    headers = _headers(row["headers"])
-    try:
-        key = (row["key"] or b"").decode()
-    except UnicodeDecodeError:
-        raise InvalidRequestError("key-not-text", "key is not UTF-8: callBackKey is text") from None
+def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encoding: str | None) -> _Timer:
+    due_s = due_second(_text("due", row["due"], encoding))
+    topic = _text("topic", row["topic"], encoding)
+    key = _text("key", row["key"], encoding)
+    # Bytes of a value in Parquet stay as they are.
+    value = (row["value"] or b"") if encoding is None else _text("value", row["value"], encoding).encode()
+    value = _value(value, as_base64)
+    headers = _headers(row["headers"], encoding)
     request = future.encode(topic, key, value)
     future.check(request, topic, max_request_bytes)
     pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
@@ -134,9 +156,25 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _
     return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s), *CONDITION])
 
 
-def due_second(text: str | None) -> int:
+def _text(name: str, given: bytes | None, encoding: str | None) -> str:
+    """The text of a field."""
+    try:
+        return (given or b"").decode(encoding or UTF_8)
+    except UnicodeDecodeError as error:
+        what = f"{name} is not {encoding or UTF_8}: byte 0x{error.object[error.start]:02x} at position {error.start}"
+        raise InvalidRequestError("row-undecodable", f"{what}{encoding_hint(encoding)}") from None
+
+
+def encoding_hint(encoding: str | None) -> str:
+    """What to do about a text that is not in this encoding; empty for Parquet, whose texts are UTF-8."""
+    return (
+        "" if encoding is None else ": name the encoding of the file with --encoding, such as latin-1 or windows-1252"
+    )
+
+
+def due_second(text: str) -> int:
     """The due second of a text: epoch seconds, or RFC 3339 with an offset. A fraction of a second is rounded up."""
-    text = (text or "").strip()
+    text = text.strip()
     if not text:
         raise InvalidRequestError("due-missing", f"due is missing: {_EXPECTED}")
     number = _NUMBER.fullmatch(text)
@@ -166,14 +204,16 @@ def _value(value: bytes, as_base64: bool) -> bytes:
         raise InvalidRequestError("value-not-base64", f"value is not base64: {error}") from None
 
 
-def _headers(given: Any) -> list[Header]:
+def _headers(given: Any, encoding: str | None) -> list[Header]:
     """The headers of a row: JSON text (an object or a list of pairs), a map, or a list of structs or pairs."""
-    if given is None or given == "":
+    if not given:
         return []
-    if isinstance(given, str):
+    if isinstance(given, bytes):
         try:
-            given = json.loads(given)
-        except ValueError:
+            given = json.loads(_text("headers", given, encoding), object_pairs_hook=_without_repeated)
+        except InvalidRequestError:
+            raise
+        except (ValueError, RecursionError):
             raise _bad_headers("are not JSON") from None
     pairs = given.items() if isinstance(given, dict) else given
     if not isinstance(pairs, Iterable):
@@ -181,15 +221,28 @@ def _headers(given: Any) -> list[Header]:
     headers: list[Header] = []
     for pair in pairs:
         each = tuple(pair.values()) if isinstance(pair, dict) else tuple(pair) if isinstance(pair, list | tuple) else ()
-        if len(each) != 2 or not isinstance(each[0], str) or not isinstance(each[1], str | bytes | None):
+        if len(each) != 2 or not isinstance(each[0], str | bytes) or not isinstance(each[1], str | bytes | None):
             raise _bad_headers("have an entry that is not a pair of a name and a text")
-        name, value = each
+        try:
+            name = each[0].decode() if isinstance(each[0], bytes) else each[0]
+            name.encode()
+            value = each[1].encode() if isinstance(each[1], str) else each[1]
+        except UnicodeError:
+            raise _bad_headers("have a name that is not UTF-8, or half a surrogate pair") from None
         if name.startswith(h.PREFIX):
             raise InvalidRequestError(
                 "headers-invalid", f"header {name[:_SHOWN]!r} is reserved: {h.PREFIX}* belongs to the engine"
             )
-        headers.append((name, value.encode() if isinstance(value, str) else value))
+        headers.append((name, value))
     return headers
+
+
+def _without_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of fields with one name, Python would keep the last one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _bad_headers("have a name twice in an object (a list of pairs may repeat names)")
+    return found
 
 
 def _bad_headers(what: str) -> InvalidRequestError:
@@ -202,7 +255,3 @@ def _flat(headers: Sequence[Header]) -> Iterator[bytes | None]:
     for name, value in headers:
         yield name.encode()
         yield value
-
-
-def _shown(value: Any) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

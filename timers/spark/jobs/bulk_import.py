@@ -10,13 +10,12 @@ executor, it sends ids again: their requests have a condition, so that workers i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
 
 from timers.config.settings import Settings
 from timers.counted import counted
@@ -26,6 +25,7 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
 from timers.spark.kept import Kept
+from timers.spark.row_files import RowFiles
 from timers.spark.steps import BEGUN, DONE, Steps, table_at
 
 Console = Callable[[str], None]
@@ -44,8 +44,7 @@ class Import:
 
     Attributes:
         settings: brokers, login, and the topic of timers with an id.
-        paths: files or directories.
-        format: ``parquet``, ``csv`` or ``json`` (one object in each line).
+        files: the files with the rows.
         name: name of the import; part of each id.
         ledger: path of the ledger, the same for all runs of an import.
         rejects: path for the rows that are not valid timers.
@@ -53,8 +52,7 @@ class Import:
     """
 
     settings: Settings
-    paths: tuple[str, ...]
-    format: str
+    files: RowFiles
     name: str
     ledger: str
     rejects: str
@@ -76,7 +74,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     """Import the rows that no earlier run has imported.
 
     Raises:
-        SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column.
+        SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column or have an unknown one.
     """
     with Kept() as kept:
         return _run(spark, job, say, kept)
@@ -95,7 +93,8 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
         say(f"an interrupted run had sent {counted(found, 'timer')}")
         if left.deleted:
             say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
-    read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
+    limit_bytes, encoding = job.settings.max_request_bytes, job.files.encoding_read
+    read = rows.entries(job.files.read(spark), limit_bytes, as_base64=job.as_base64, encoding=encoding)
     read = kept.on_disk(read)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
     say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
@@ -133,23 +132,6 @@ def numbered(entries: DataFrame, name: str) -> DataFrame:
 
 
 # ---- read ------------------------------------------------------------------------------------------------------------
-
-
-def _read(spark: SparkSession, job: Import) -> DataFrame:
-    if job.format == "parquet":
-        # By default Spark takes the columns of one of the files, and drops those that only others have.
-        return spark.read.option("mergeSchema", "true").parquet(*job.paths)
-    reader = spark.read.option("columnNameOfCorruptRecord", rows.BROKEN)
-    if job.format == "json":
-        return reader.schema(_texts(rows.FIELDS)).json(list(job.paths))
-    reader = reader.options(header="true", multiLine="true", escape='"')
-    # Spark matches CSV columns by position, and by default it does not read the header line of the other files.
-    named = reader.csv(list(job.paths)).columns
-    return reader.schema(_texts(named)).option("enforceSchema", "false").csv(list(job.paths))
-
-
-def _texts(names: Sequence[str]) -> StructType:
-    return StructType([StructField(name, StringType()) for name in (*names, rows.BROKEN)])
 
 
 def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:

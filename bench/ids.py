@@ -68,10 +68,14 @@ class DiscardingOutbox:
     def reject(self, rejected: Sequence[Rejected]) -> None:
         raise AssertionError(rejected[0])
 
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        raise NotImplementedError
+
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         headers = [(h.TIMER_SOURCE, b"requests/0/1")]
         for verdict in verdicts:
-            self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict, "requests/0/"), headers, 1)
+            value = verdict_record.encode(verdict, "requests/0/{}".format)
+            self._batches.add("verdicts", 0, verdict.id, value, headers, 1)
         self.verdict_count += len(verdicts)
 
     def republish(self, rows: Sequence[Row]) -> None:

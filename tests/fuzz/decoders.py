@@ -244,7 +244,9 @@ def progress_records(draw: Draw) -> set[str]:
     return {"read"}
 
 
-_SENTENCES = frozenset({"cannot be read", "has version", "is not a number", "was raised to feature level"})
+_SENTENCES = frozenset(
+    {"cannot be read", "no valid checksum", "has version", "is not a number", "was raised to feature level"}
+)
 
 
 def dead_letters(draw: Draw) -> set[str]:

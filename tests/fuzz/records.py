@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.fuzz.draw import Draw
 from timers.core.levels import FIRST
 from timers.v1.progress_pb2 import Progress
-from timers.wire import future, headers
+from timers.wire import future, headers, progress
 from timers.wire.formats import countdown
 
 
@@ -148,7 +148,14 @@ def progress_bytes(draw: Draw) -> bytes:
     for _ in range(draw.number(3)):
         value = draw.pick(["1000", draw.text(20)])
         message.settings.add(name=draw.text(20), from_offset=draw.number(2**63 - 1), value=value)
-    return bytes(message.SerializeToString())
+    for _ in range(draw.number(3)):
+        message.lineage.epochs.add(epoch=draw.number(2**31 - 1), first_offset=draw.number(2**63 - 1))
+    if draw.number(1):
+        message.lineage.batch.base_offset, message.lineage.batch.crc = draw.number(2**63 - 1), draw.number(2**32 - 1)
+    if not draw.number(7):
+        message.rescue.from_offset, message.rescue.through = draw.number(2**63 - 1), draw.blob(20)
+        message.doubt.worker = draw.text(20)
+    return progress.with_checksum(message)
 
 
 def letter_headers(draw: Draw) -> list[tuple[str, bytes | None]]:

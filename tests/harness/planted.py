@@ -174,7 +174,7 @@ class ProductWriter(Writer):
         return dead_letter.encode(rejected, asked.source, 10_000).headers
 
     def verdict(self, id: str, name: str, due_s: int) -> bytes:
-        return verdict.encode(Verdict(id.encode(), 0, name, due_s), "")  # type: ignore[arg-type]
+        return verdict.encode(Verdict(id.encode(), 0, name, due_s), str)  # type: ignore[arg-type]
 
     def cold_headers(self, asked: Asked) -> Headers:
         key, value, headers, at_ms = asked.record

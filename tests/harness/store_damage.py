@@ -32,7 +32,7 @@ from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_store, store_path
+from timers.store.opening import Opening, store_path
 from timers.store.rocks import RocksStore
 from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire import future
@@ -131,10 +131,8 @@ class SimulatedWorker:
         """Open the store and the machine as the worker does."""
         log: Any = self.requests
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
-        progress = self.outbox.progress
-        self.store = open_store(
-            log, self.settings, cluster, self._memory, self.condemnations, TP, progress, indexed=self.requests.has_ids
-        )
+        parts = log, self.settings, cluster, self._memory, self.condemnations, TP, lambda *_: (None, None)
+        progress, self.store = Opening(*parts, indexed=self.requests.has_ids).open(self.outbox.progress)
         self.went_back += self.store.applied < self._applied
         self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))
         self._tick()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.operation import Entry
+from timers.core.lineage import Batch
+from timers.core.operation import CANCELLED_DUE_S, Entry
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
 from timers.store import layout, memory_limit, rocks
@@ -113,8 +114,10 @@ class Twins:
             if (due_s, self.next_offset) > self.fired_through:
                 rows.setdefault(due_s, []).append((self.next_offset, *value))  # type: ignore[arg-type]
             self.next_offset += 1
+        batch = Batch(self.next_offset - 1, self.next_offset - 1, len(values), 2**32 - 1)
+        lineage = self.memory.lineage.through([(self.next_offset // 8, batch)], self.next_offset)
         for store in (self.memory, self.rocks):
-            store.write(rows, self.next_offset, entries)
+            store.write(rows, self.next_offset, entries, lineage)
 
     def fire(self, ahead_s: int, groups: int, left: int) -> None:
         """What a machine does: scan some groups, and delete exactly these. RocksDB's groups lead.
@@ -184,6 +187,9 @@ class Twins:
         self.check_sought(everything)
         assert self.rocks.pending == self.memory.pending == len(rows_of(self.memory))
         assert self.rocks.applied == self.memory.applied
+        assert self.rocks.lineage == self.memory.lineage
+        for offset in (0, 3):
+            assert self.rocks.cancels_from(offset) == self.memory.cancels_from(offset)
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
         page = list(self.memory.entries_after(b"", 10).entries)
         mature = list(self.rocks.entries_after(b"", 10).entries)
@@ -199,11 +205,13 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins = Twins(tmp_path / "store")
     for number in range(40):
         before = b"%d" % max(0, number - 3)
-        twins.write([], {b"%d" % number: (number, number, 0), before: None if number % 2 else (9, 9, 9)})
+        due_s = CANCELLED_DUE_S if number % 3 else number
+        twins.write([], {b"%d" % number: (due_s, number, 0), before: None if number % 2 else (9, 9, 9)})
         if number % 7 == 0:
             twins.reopen()
         page = dict(twins.memory.entries_after(b"", 100).entries)
         assert twins.rocks.entries(page) == page
+        assert twins.rocks.cancels_from(20) == twins.memory.cancels_from(20)
         mature = dict(twins.rocks.entries_after(b"", 100).entries)
         assert mature.items() <= page.items()
         assert page.keys() - mature.keys() <= {b"%d" % each for each in range(max(0, number - 11), number + 1)}

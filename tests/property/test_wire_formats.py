@@ -247,7 +247,7 @@ def test_legal_topics_are_kafkas(name: str) -> None:
 def test_a_verdict_is_json_and_read_as_it_was_told(
     id: str, said: VerdictName, due_s: int | None, version: int | None
 ) -> None:
-    value = verdict.encode(Verdict(id.encode(), 7, said, due_s, version), "ids/3/")
+    value = verdict.encode(Verdict(id.encode(), 7, said, due_s, version), "ids/3/{}".format)
     source = None if version is None or version == NO_VERSION else f"ids/3/{version}"
     assert verdict.decode(value) == (id, said, due_s, source)
     named = {} if version is None else {"version": source}

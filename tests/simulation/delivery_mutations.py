@@ -163,7 +163,7 @@ class RetriesWithAnotherSource(Delivery):
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         if isinstance(self, RetryDelivery):
-            return Origin(f"{self._settings.source_prefix}{row[0]}", due_s, 1)
+            return Origin(self._output.source(row[0]), due_s, 1)
         return super()._origin(row, due_s)
 
 

@@ -373,7 +373,7 @@ class PostponesWithAnotherSource(Delivery):
     """[P3]: a timer from the retry topic loses its source and its due second."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        return Origin(f"{self._settings.source_prefix}{row[0]}", due_s, 0)
+        return Origin(self._output.source(row[0]), due_s, 0)
 
 
 class WritesTwoDeadLetters(SimOutbox):

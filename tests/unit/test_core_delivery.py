@@ -19,7 +19,7 @@ from timers.core.delivery import (
 from timers.core.timer import Origin, Rejected, Row, Tick
 
 NOW_S, DUE_S = 1_000, 990
-SETTINGS = PolicySettings("requests/3/", "requests", "retries", retry_attempts=2)
+SETTINGS = PolicySettings("requests", "retries", retry_attempts=2)
 FAILING = DeliveryProblem("target-failing", "it fails", 30.9)
 UNKNOWN = DeliveryProblem("topic-unknown", "it does not exist", None)
 
@@ -55,6 +55,9 @@ class Written:
     def __init__(self, retry_limit: int = 10**6) -> None:
         self.did: list[tuple[Any, ...]] = []
         self.retry_limit = retry_limit
+
+    def source(self, offset: int) -> str:
+        return f"requests/3/{offset}"
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         self.did.append(("send", topic, partitions, due_s, [row[0] for row in rows]))
@@ -200,7 +203,7 @@ def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
     for attempt in range(12):
         written = Written()
         made = RetryDelivery(
-            SETTINGS.__class__("p/", "requests", "retries", 99),
+            SETTINGS.__class__("requests", "retries", 99),
             SimTopics({}, f=FAILING._replace(open_s=0.0)),
             SimRules(),
             written,

@@ -33,18 +33,6 @@ def test_a_record_without_timer_headers_is_shown_as_such() -> None:
     assert arrival(headers=[("timer-due", None)]).line() == expected
 
 
-def test_a_record_with_a_header_that_cannot_be_read_is_shown_without_headers() -> None:
-    class SimMessage:
-        topic, partition, offset = lambda _: "orders", lambda _: 3, lambda _: 42
-        key, value, timestamp = lambda _: b"o-1", lambda _: None, lambda _: (2, 1_800_000_000_012)
-
-        def headers(self) -> list[tuple[str, bytes]]:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")  # as confluent-kafka does
-
-    shown = CallbackRecord.of(SimMessage())
-    assert (shown.key, shown.headers) == (b"o-1", [])
-
-
 def test_the_last_of_several_headers_counts() -> None:
     assert arrival(headers=[("timer-due", b"1"), *HEADERS]).due_s == 1_800_000_000
 

@@ -76,7 +76,11 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TP[0]: b"t"}, partitions={TP[0]: 1})
     formats: Any = {TP[0]: SimpleNamespace(has_ids=True, partitions_may_increase=False)}
     settings = Settings(data_dir=tmp_path, worker_id="w")
-    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP)[1]
+
+    def compare(*_: object) -> tuple[None, None]:
+        return None, None
+
+    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP, compare)[1]
     assert SimProgressLog.opened == 0, "a log was not closed"
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 

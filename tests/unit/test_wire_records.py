@@ -8,9 +8,10 @@ import pytest
 
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Progress, SettingChange
+from timers.core.lineage import Batch, Lineage
+from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Doubt, Progress, Rescue, SettingChange
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
-from timers.errors import LevelTooHigh, LogMismatch
+from timers.errors import LevelTooHigh, LogMismatch, TimersError
 from timers.v1 import progress_pb2
 from timers.wire import dead_letter, progress, topics, verdict
 
@@ -61,7 +62,24 @@ def test_progress_with_a_setting_that_is_no_number_is_refused() -> None:
     message = progress_pb2.Progress(version=levels.FIRST, topic_id=TOPIC_ID, next_offset=5)
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
     with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
-        progress.decode(message.SerializeToString())
+        progress.decode(progress.with_checksum(message))
+
+
+def test_a_damaged_or_copied_record_is_refused() -> None:
+    value = progress.encode(Progress(5, (7, 3)), TOPIC_ID, progress.machine_name("app", "timer-request", 3))
+    for index in range(len(value)):
+        damaged = bytearray(value)
+        damaged[index] ^= 1
+        with pytest.raises(TimersError):
+            progress.decode(bytes(damaged))
+    with pytest.raises(LogMismatch, match="was written by the machine 'app/timer-request/3'"):
+        progress.decode(value, machine=progress.machine_name("app", "timer-request", 4))
+
+
+def test_progress_says_which_log_it_belongs_to() -> None:
+    lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1))
+    known = Progress(7, (900, 3), (), lineage, Rescue(4, 9, b"\xfe"), Doubt(3, "worker-1"))
+    assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
 
 
 def test_progress_with_half_of_a_hole_is_refused() -> None:
@@ -107,8 +125,9 @@ def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None
 def test_progress_whose_version_is_not_its_level_is_refused(version: int) -> None:
     message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 2), TOPIC_ID))
     message.version = version
+    message.ClearField("checksum")
     with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 2"):
-        progress.decode(message.SerializeToString(), supported=3)
+        progress.decode(progress.with_checksum(message), supported=3)
 
 
 def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -> None:

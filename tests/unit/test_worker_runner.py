@@ -31,6 +31,9 @@ class SimListener:
     def on_read_again(self, runner: Runner, position: int) -> None:
         raise AssertionError("nothing was lost on the way")
 
+    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
+        raise AssertionError("nothing was read in another epoch")
+
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         pass
 

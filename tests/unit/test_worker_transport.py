@@ -49,7 +49,7 @@ def thread(consumer: SimConsumer, on_suspended: Callable[[TopicPartition, bool],
     made.app = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda call, *args: call(*args)))
     made._consumer = consumer
     made._delivered_to, made._delivered_at, made._suspended = {REQUESTS: 0}, {}, set()
-    made._never_fetched = set()
+    made._never_fetched, made._passed = set(), {}
     return made
 
 

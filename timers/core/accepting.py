@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from timers.core.keys import NEVER, OrderKey
+from timers.core.lineage import Lineage
 from timers.core.machine_state import MachineState
 from timers.core.operation import OperationResults
 from timers.core.progress import Progress, reached
@@ -36,6 +37,9 @@ class Accepting(MachineState):
             raise ReadAgain(position)
         if fetched.to_offset <= position:
             return
+        self._passed = fetched.passed
+        if fetched.passed:
+            self.trust(fetched.passed[-1][0])
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
@@ -53,6 +57,20 @@ class Accepting(MachineState):
             self._in_pieces(self._accept_new, after, fetched.to_offset)
         self._barrier.read(self.position)
 
+    def untrusted_epoch(self, fetched: Fetched) -> int | None:
+        """Returns a leader epoch that nothing was read in, if a fetch has one: a new leader may have another log [I28].
+
+        The log must be compared with :attr:`lineages` after the fetch. If it is the same log: :meth:`trust`.
+        """
+        if not fetched.passed or all(each.batch is None for each in self.lineages):
+            return None
+        epoch = fetched.passed[-1][0]
+        return epoch if epoch > self._trusted_epoch else None
+
+    def trust(self, epoch: int) -> None:
+        """Accept batches of leader epochs up to ``epoch``."""
+        self._trusted_epoch = max(self._trusted_epoch, epoch)
+
     def _in_pieces(self, accept: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
         for piece, end in self._horizon.pieces(records, to_offset):
             accept(piece, end)
@@ -66,7 +84,7 @@ class Accepting(MachineState):
         if self._holes:
             waiting = self._without_holes(waiting)
         # A version that has fired also replaces the one before it: the older version must not fire after it.
-        self._store.write(waiting, to_offset, {**entries, **copy_entries})
+        self._store.write(waiting, to_offset, {**entries, **copy_entries}, self._lineage_at(to_offset))
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
@@ -81,7 +99,8 @@ class Accepting(MachineState):
         copy_entries = self._horizon.admit(decoded)
         rows, judged = self._settle(decoded)
         late, waiting = self._split_late(rows)
-        new_progress = replace(self.progress, next_offset=to_offset)
+        lineage = self._lineage_at(to_offset)
+        new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
         accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
@@ -92,8 +111,13 @@ class Accepting(MachineState):
             # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
             # this batch must find it in the history [I4].
             self._emit(late, decoded, judged, new_progress)
-        self._store.write(waiting, to_offset, {**judged.entries, **copy_entries} if copy_entries else judged.entries)
+        entries = {**judged.entries, **copy_entries} if copy_entries else judged.entries
+        self._store.write(waiting, to_offset, entries, lineage)
         self.progress = new_progress
+
+    def _lineage_at(self, to_offset: int) -> Lineage:
+        """Returns the lineage of an offset inside the present fetch [I28]."""
+        return self._store.lineage.through(self._passed, to_offset)
 
     def _may_emit(self, decoded: Decoded) -> bool:
         late, _ = self._split_late(decoded.rows)

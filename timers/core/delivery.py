@@ -138,6 +138,9 @@ class Output(Protocol):
     def give_up(self, given_up: GivenUp) -> None:
         """Write a dead letter with the request as it was sent."""
 
+    def source(self, offset: int) -> str:
+        """Return the source of a request of this machine."""
+
     def reject(self, rejected: Rejected) -> None:
         """Write the dead letter of a request that was rejected on arrival."""
 
@@ -156,10 +159,8 @@ class Output(Protocol):
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The settings of a machine's policy, and its request partition."""
+    """The settings of a machine's policy."""
 
-    source_prefix: str
-    """``<topic>/<partition>/`` of the machine."""
     request_topic: str
     """Callbacks that go there are requests."""
     retry_topic: str
@@ -302,7 +303,7 @@ class Delivery:
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         """Returns the identity of a timer, which it keeps in every topic."""
-        return origin_of(row, due_s, f"{self._settings.source_prefix}{row[0]}")
+        return origin_of(row, due_s, self._output.source(row[0]))
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         self._output.send(topic, partitions, due_s, rows)

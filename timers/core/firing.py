@@ -24,7 +24,7 @@ class Firing(MachineState):
             Lost: drop this machine and open it again.
         """
         tick = self._tick
-        if tick is None or self.recovering:
+        if tick is None or self.recovering or self.rescuing:
             return False
         start = self.progress.fired_through
         second = self._barrier.through(tick.second)

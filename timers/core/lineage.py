@@ -46,6 +46,10 @@ class Parted(NamedTuple):
     """The two logs agree below this offset; None if the offset is not known."""
 
 
+class Unknown(NamedTuple):
+    """The log is compacted, and the last batch was removed from it: it cannot be compared."""
+
+
 class Lineage(NamedTuple):
     """Which log was read up to a position."""
 
@@ -124,9 +128,15 @@ def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
 
     Args:
         ends: the answers for all epochs of the lineage.
+
+    Returns:
+        An offset below which the logs agree, although the one at which they part may be higher: inside of an epoch,
+        nothing tells where.
     """
-    for index, (epoch, _) in enumerate(lineage.epochs[:-1]):
-        found = ends.get(epoch)
-        if found is not None and (found.epoch != epoch or found.end != lineage.end_of(index)):
-            return Parted(min(found.end, lineage.end_of(index)) if found.epoch == epoch else None)
-    return Parted(None)
+    for index, (epoch, first_offset) in enumerate(lineage.epochs):
+        found = ends.get(epoch, EpochEnd(-1, -1))
+        is_newest = index == len(lineage.epochs) - 1
+        if found.epoch == epoch and (is_newest or found.end == lineage.end_of(index)):
+            continue
+        return Parted(min(found.end, lineage.end_of(index)) if found.epoch == epoch else first_offset)
+    return Parted(lineage.epochs[-1][1] if lineage.epochs else None)

@@ -53,7 +53,14 @@ class Loop:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
+        if self.machine.rescuing and self._firing:
+            return False
         return not (self._ticks or self._firing or self._commit_due or self._may_accept())
+
+    @property
+    def untrusted_epoch(self) -> int | None:
+        """A leader epoch of the first waiting fetch, if the log must be compared before the fetch is accepted [I28]."""
+        return self.machine.untrusted_epoch(self.fetches[0]) if self.fetches else None
 
     def add_fetch(self, fetched: Fetched) -> None:
         """Append a fetch to those that wait."""
@@ -80,6 +87,9 @@ class Loop:
             Fenced: another worker owns the machine.
         """
         self._observe()
+        if self.machine.rescuing:
+            self.machine.rescue_chunk()
+            return Outcome()
         if self._firing:
             self._firing = self.machine.fire_chunk()
         consumed, read_again_from = False, None
@@ -103,7 +113,7 @@ class Loop:
         return committed
 
     def _may_accept(self) -> bool:
-        return bool(self.fetches) and self.machine.may_accept
+        return bool(self.fetches) and self.machine.may_accept and self.untrusted_epoch is None
 
     def _accept(self, fetched: Fetched) -> int | None:
         """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""

@@ -21,10 +21,11 @@ from timers.core.firing import Firing
 from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES
+from timers.core.rescue import Rescuing
 from timers.core.timer import Row
 
 
-class Machine(Accepting, Firing):
+class Machine(Accepting, Firing, Rescuing):
     """Accepts requests, and fires them when their second has begun.
 
     Not thread-safe: one thread owns it. So nothing is accepted between the scan of a chunk and its delete [I3].
@@ -102,7 +103,7 @@ class Machine(Accepting, Firing):
         """
         if self.progress.level >= level:
             return True
-        if self.recovering or self._tick is None:
+        if self.recovering or self.rescuing or self._tick is None:
             return False
         self._outbox.begin(self._tick)
         self._commit(self._index.raised(self.progress, level).with_setting(FEATURE_LEVEL, level))
@@ -122,6 +123,8 @@ class Machine(Accepting, Firing):
         Raises:
             Lost: drop this machine and open it again.
         """
+        if self.rescuing:
+            return False
         if not self.recovering:
             self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
             self._horizon.sweep()

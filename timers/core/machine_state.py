@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from timers.core.counters import Counters
 from timers.core.limits import Limits
+from timers.core.lineage import Lineage, PassedBatch
 from timers.core.pace import Pace
 from timers.core.ports import Outbox, Store, TooMuch
 from timers.core.progress import Progress
@@ -28,17 +30,22 @@ class MachineState:
     ) -> None:
         # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
         # a batch with output is stored after its commit, so what the store holds above the commit has no output.
-        opened = replace(progress, next_offset=max(progress.next_offset, store.applied))
+        opened = progress
+        if store.applied > progress.next_offset and progress.rescue is None:
+            opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
         self.progress = variant.horizon.enter(opened)
-        store.note_history(self.progress.settings)
+        if progress.rescue is None:
+            store.note_history(self.progress.settings)
         self.replayed = 0
         self.counters = counters or Counters()
         self.counters.resume(progress, store.applied)
         self._committed = progress
         self._holes = progress.holes
         self._store = store
+        self._passed: Sequence[PassedBatch] = ()
+        self._trusted_epoch = max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1)
         self._outbox = outbox
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s)
@@ -54,12 +61,22 @@ class MachineState:
     @property
     def position(self) -> int:
         """Offset at or before which the next fetch must begin."""
-        return self._store.applied
+        return self.progress.next_offset if self.rescuing else self._store.applied
+
+    @property
+    def lineages(self) -> tuple[Lineage, Lineage]:
+        """Which log was read below :attr:`position`, and below the ``next_offset`` of the progress. Any thread."""
+        return self._store.lineage, self.progress.lineage
 
     @property
     def committed(self) -> Progress:
         """The last committed progress."""
         return self._committed
+
+    @property
+    def rescuing(self) -> bool:
+        """Whether this machine does nothing but write the dead letters of what its log has lost [I28]."""
+        return self.progress.rescue is not None
 
     @property
     def recovering(self) -> bool:
@@ -83,6 +100,8 @@ class MachineState:
         New requests need a tick, because late ones fire at once. A replay needs a tick only if the store's age must be
         checked first [I9].
         """
+        if self.rescuing:
+            return False
         if self._tick is None:
             return self.recovering and not self._store_age.needs_tick
         return self.recovering or not self._clock_is_behind

@@ -47,7 +47,16 @@ from timers.core.operation import (
     VerdictName,
 )
 from timers.core.ports import Store
-from timers.core.progress import FEATURE_LEVEL, FIRED_AT_CONDITIONS_S, VERDICT_RETENTION, Hole, Progress, reached
+from timers.core.progress import (
+    FEATURE_LEVEL,
+    FIRED_AT_CONDITIONS_S,
+    VERDICT_RETENTION,
+    Cuts,
+    Hole,
+    Progress,
+    cut_suffix,
+    reached,
+)
 from timers.core.timer import Decoded, RowsByDue
 
 TIME_ID = b""
@@ -75,9 +84,11 @@ class ConditionalIndex(Index):
         self._fired_before: OrderKey = (-1, 0)
         self._holes_before: list[Hole] = []
         self._retentions: list[tuple[int, int]] = []
+        self._cuts: Cuts = ()
 
     def enter(self, progress: Progress) -> None:
         changes = progress.settings
+        self._cuts = progress.cuts
         raises = [each.from_offset for each in changes if each.name == FEATURE_LEVEL and each.value >= CONDITIONS]
         self._retentions = [(each.from_offset, each.value) for each in changes if each.name == VERDICT_RETENTION]
         if raises:
@@ -152,9 +163,12 @@ class ConditionalIndex(Index):
         """Returns why a request does not count; None if its condition is true."""
         if condition == ABSENT:
             return None if former is None else EXISTS
-        if former is None or condition != f"{self._place}/{self._version(former)}":
+        if former is None or condition != self._source(self._version(former)):
             return CHANGED
         return TOO_LATE if CANCELLED_DUE_S < former[0] <= append_s else None
+
+    def _source(self, offset: int) -> str:
+        return f"{self._place}/{offset}{cut_suffix(self._cuts, offset)}"
 
     @staticmethod
     def _entry_after(operation: Operation, former: Entry | None, time_s: int) -> Entry | None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from timers.core.chunk_size import ChunkSize
 from timers.core.keys import OrderKey
+from timers.core.lineage import Lineage
 from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Forwarded, Rejected, Row, RowsByDue, Tick
@@ -76,14 +77,31 @@ class Store(Protocol):
     def condemn(self) -> None:
         """Mark the store as unusable: the next opening begins with an empty store."""
 
-    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = ...) -> None:
-        """Add rows, write or remove (None) entries of the index, and set ``applied``: all or nothing."""
+    @property
+    def lineage(self) -> Lineage:
+        """Which log was read up to ``applied``."""
+
+    def write(
+        self,
+        rows: RowsByDue,
+        applied: int,
+        entries: Mapping[bytes, Entry | None] = ...,
+        lineage: Lineage | None = None,
+    ) -> None:
+        """Add rows, write or remove (None) entries of the index, and set ``applied``: all or nothing.
+
+        Args:
+            lineage: of ``applied``; None: as before.
+        """
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         """Returns the index entries of some ids. An id without an entry is absent or has None."""
 
     def entries_after(self, id: bytes, limit: int) -> IndexPage:
         """Returns those of the next ``limit`` entries of the index above ``id`` that are not among the newest."""
+
+    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
+        """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Yields (due second, rows) above ``after`` and due at or before ``until_s``, in key order."""
@@ -140,6 +158,14 @@ class Outbox(Protocol):
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
+
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        """Add dead letters of what the log has lost, without timers whose request it still has [I28].
+
+        Args:
+            timers: (due second, row).
+            cancels: (id, offset).
+        """
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""

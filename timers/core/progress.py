@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import FIRST, HOLES
@@ -58,11 +58,26 @@ def reached(fired_through: OrderKey, holes: Sequence[Hole], offset: int) -> Orde
     return fired_through
 
 
+Cuts: TypeAlias = tuple[tuple[int, int], ...]
+"""(offset, number) of each cut of a log, ascending by number."""
+
+
+def cut_suffix(cuts: Cuts, offset: int) -> str:
+    """Returns what follows the offset in the source of a record: ``~`` and the number of the last cut below it [I28].
+
+    The source is the identity of a timer, and a log that was cut gives its offsets a second time.
+    """
+    number = max((number for cut, number in cuts if cut <= offset), default=0)
+    return f"~{number}" if number else ""
+
+
 class Rescue(NamedTuple):
     """What only the store holds, after a loss of records was accepted, becomes dead letters [I28]."""
 
     from_offset: int
     """The rows and entries of requests from this offset on are rescued."""
+    next_offset: int
+    """``next_offset`` before the cut: what was accepted above it cannot have fired."""
     through: bytes = b""
     """Key of the store up to which they are; empty at the beginning."""
 
@@ -152,17 +167,17 @@ class Progress:
     def shortened(self, end: int) -> Progress:
         """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
         settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
-        end = min(self.next_offset, end)
         cut = SettingChange(LOG_CUT, end, self.largest(LOG_CUT) + 1)
-        rescue = Rescue(end if self.rescue is None else min(end, self.rescue.from_offset))
-        return replace(
-            self, next_offset=end, settings=(*settings, cut), lineage=self.lineage.before(end), rescue=rescue
-        )
+        next_offset = min(self.next_offset, end)
+        lineage = self.lineage.before(end)
+        rescue = Rescue(end, self.next_offset)
+        return replace(self, next_offset=next_offset, settings=(*settings, cut), lineage=lineage, rescue=rescue)
 
     @property
-    def cuts(self) -> tuple[tuple[int, int], ...]:
-        """(offset, number) of each cut of the log, ascending; mostly there are none."""
-        return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
+    def cuts(self) -> Cuts:
+        """The cuts of the log; mostly there are none. While the newest one is rescued, what is emitted is older."""
+        cuts = tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
+        return cuts if self.rescue is None else cuts[:-1]
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

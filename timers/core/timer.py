@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.core.lineage import PassedBatch
 from timers.core.operation import Operation
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -209,6 +210,9 @@ class Fetched(NamedTuple):
     """Records in ascending ``.offset``. The core only passes them to the decoder."""
     size: int = 0
     """Bytes that the records unpacked to."""
+    passed: Sequence[PassedBatch] = ()
+    """The record batches of the range, ascending, also those without committed records. The last one may end after the
+    range."""
 
 
 class Tick(NamedTuple):

@@ -77,6 +77,11 @@ MEANINGS = {
         "last error.",
         "Repair the target and retry.",
     ),
+    "lost-from-log": Meaning(
+        "The request topic lost this record after it was accepted, and an operator accepted the loss. Only the store "
+        "of a worker still held the timer, or the cancel.",
+        "Retry it. With an id, it replaces what was set under the same id since the loss.",
+    ),
     "retry-headers-missing": Meaning(
         "The record is on the retry topic, but no worker wrote it.",
         "Allow only workers to write there.",

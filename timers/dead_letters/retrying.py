@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from timers.config.settings import Settings
 from timers.core.grouping import groups
+from timers.core.rescue import LOST_FROM_LOG
 from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.dead_letters.marks import Marks
@@ -210,12 +211,14 @@ def decide(
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Decision(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
+    # Of what a log has lost, nothing newer is known: the operator who retries it has accepted the loss.
+    force = force or letter.decoded.code == LOST_FROM_LOG
     if request_format.topic_is_compacted and not force:
         reason = "in a compacted topic it would replace a newer request with its id; its sender can publish it again"
         return Decision(None, "with an id", reason)
     if not request_format.copy_needs_timer_again or not (decoded.rows or decoded.operations):
         return Decision(request)
-    if decoded.rows and letter.decoded.code in dead_letter.CODES_WHEN_DUE:
+    if decoded.rows and letter.decoded.code in dead_letter.ACCEPTED_CODES:
         return Decision(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))
     if decoded.operations and not force:
         reason = "it has an id, and would replace a newer request with that id; its sender can publish it again"

@@ -129,7 +129,6 @@ class ProgressLog:
             KafkaException: the brokers do not answer.
         """
         topic, partition = tp
-        _, high = self.ends(topic, partition)
         if record is not None:
             machine = progress_record.machine_name(self._settings.app_id, topic, partition)
             progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}", machine=machine)
@@ -138,18 +137,11 @@ class ProgressLog:
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
                 )
                 return Progress()
-            if high >= progress.next_offset:
-                return progress
-            return self._mismatch(
-                tp,
-                f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log "
-                "lost records (was an old copy of it restored, or an unclean leader elected?)",
-                progress.shortened(high),
-            )
+            return progress
         committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=self._timeout_s)[0].offset
-        if committed == OFFSET_INVALID or committed <= 0 or high == 0:
+        if committed == OFFSET_INVALID or committed <= 0 or self.ends(topic, partition)[1] == 0:
             return Progress()
-        return self._mismatch(
+        return self.mismatch(
             tp,
             f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
             f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
@@ -177,7 +169,7 @@ class ProgressLog:
                 continue
             known = progress.setting_at(PARTITIONS, progress.next_offset, count)
             if topic_id == self._cluster.topic_ids[topic] and known != count:
-                self._mismatch(
+                self.mismatch(
                     tp,
                     f"{topic} has {count} partitions and had {known} when its timers were accepted: partitions were "
                     "added, and an id may come by another partition than its timer, which then could not be replaced "
@@ -196,14 +188,37 @@ class ProgressLog:
         topic, partition = tp
         if progress == Progress():  # a new app starts with the first record that exists
             return
-        self._mismatch(
+        self.mismatch(
             tp,
             f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted "
             "before they could be read (retention.ms or retention.bytes of the topic is too small)",
             progress,
         )
 
-    def _mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress) -> Progress:
+    def accept_cut(self, tp: TopicPartition, progress: Progress, cut: int, holds: str) -> Progress:
+        """Returns the progress with which a machine goes on after its log has lost the records from ``cut`` on [I28].
+
+        Args:
+            holds: what a store holds of the range that is gone, as a sentence.
+
+        Raises:
+            LogMismatch: the loss was not accepted.
+        """
+        topic, partition = tp
+        return self.mismatch(
+            tp,
+            f"{topic}/{partition} was read up to offset {progress.next_offset}, and has lost its records from offset "
+            f"{cut} on; what is there now are other records, or none (was an unclean leader elected, or an old copy "
+            f"of a disk restored?). {holds}",
+            progress.shortened(cut),
+        )
+
+    def mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress) -> Progress:
+        """Returns ``fallback``, if TIMERS_ACCEPT_LOSS names the partition.
+
+        Raises:
+            LogMismatch: with ``sentence``, if it does not.
+        """
         name = "/".join(map(str, tp))
         if name not in self._settings.accept_loss.split(","):
             raise LogMismatch(f"{sentence}. To go on without them, start once with TIMERS_ACCEPT_LOSS={name}")

@@ -93,11 +93,11 @@ class RequestReader:
         self, sources: Iterable[str], keep_waiting: Callable[[], bool]
     ) -> tuple[dict[str, RequestRecord], list[str]]:
         """The requests that are found, and the sources on partitions without a leader."""
-        wanted: dict[tuple[str, int], list[int]] = {}
+        wanted: dict[tuple[str, int], dict[str, int]] = {}
         for source in sources:
             where = parse_source(source)
             if where is not None and where[0] in self._formats:
-                wanted.setdefault(where[:2], []).append(where[2])
+                wanted.setdefault(where[:2], {})[source] = where[2]
         found: dict[str, RequestRecord] = {}
         leaderless: list[str] = []
         deadline = monotonic() + MAX_READING_S
@@ -107,10 +107,11 @@ class RequestReader:
             try:
                 if self._closed:
                     raise Lost("told to stop")
-                read = self._reader.read(topic, partition, set(offsets), partial(_check, keep_waiting), deadline)
-                found |= {f"{topic}/{partition}/{offset}": record for offset, record in read.items()}
+                asked, check = set(offsets.values()), partial(_check, keep_waiting)
+                read = self._reader.read(topic, partition, asked, check, deadline)
+                found |= {source: read[offset] for source, offset in offsets.items() if offset in read}
             except LeaderNotAvailableError:
-                leaderless += [f"{topic}/{partition}/{offset}" for offset in offsets]
+                leaderless += offsets
             except KafkaError as error:
                 raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error}") from error
             finally:

@@ -20,7 +20,7 @@ from aiokafka import TopicPartition
 from timers.config.settings import Settings
 from timers.core.chunk_size import LONG_S, SMALL
 from timers.core.ports import Lost, TooMuch
-from timers.core.progress import Progress
+from timers.core.progress import Cuts, Progress
 from timers.core.timer import Tick
 from timers.errors import Fenced
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
@@ -102,8 +102,9 @@ class KafkaOutbox(BaseOutbox):
         finally:
             self._metrics.heartbeat.rest()
 
-    def bind(self, topic_id: bytes, progress_partition: int) -> None:
-        """Set the topic id in the progress records, and the partition of the progress topic."""
+    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = ()) -> None:
+        """Set the topic id in the progress records, the partition of the progress topic, and the cuts of the log."""
+        self._outgoing.bind(cuts)
         self._topic_id = topic_id
         self._progress_partition = progress_partition
 

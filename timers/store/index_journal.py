@@ -11,7 +11,7 @@ older one. Most ids are ended before that, and never become a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from timers.core.operation import Entry
@@ -51,6 +51,11 @@ class IndexJournal:
 
     def __contains__(self, id: bytes) -> bool:
         return id in self._newer or id in self._older
+
+    def items(self) -> Iterator[tuple[bytes, Entry | None]]:
+        """Each id in memory, with its newest entry."""
+        yield from ((id, entry) for id, entry in self._older.items() if id not in self._newer)
+        yield from self._newer.items()
 
     def restore(self, number: int, entries: Mapping[bytes, Entry | None]) -> None:
         """Add batch ``number`` of the journal to the memory. Call on opening, for each batch in ascending order."""

@@ -12,6 +12,7 @@
     0xFF "batches"             ->  8 bytes: how many batches were written
     0xFF "history"             ->  msgpack array of [setting, from offset, value]
     0xFF "identity"            ->  text
+    0xFF "lineage"             ->  msgpack array of [[epoch, first offset], ...] and the last batch's header or nil
     0xFF "pending"             ->  8 bytes
     0xFF "read-through"        ->  8 bytes
 
@@ -39,6 +40,7 @@ import msgpack
 from timers.core import keys
 from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.lineage import Batch, Lineage
 from timers.core.operation import Entry
 from timers.core.timer import Row, bytes_of
 
@@ -61,6 +63,7 @@ BATCH = OTHER + b"batch"
 BATCHES = OTHER + b"batches"
 HISTORY = OTHER + b"history"
 IDENTITY = OTHER + b"identity"
+LINEAGE = OTHER + b"lineage"
 PENDING = OTHER + b"pending"
 READ_THROUGH = OTHER + b"read-through"
 
@@ -103,6 +106,12 @@ def unpack_entry(value: bytes) -> Entry:
     start = ENTRY.size + U64.size
     end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]
+
+
+def unpack_lineage(value: bytes) -> Lineage:
+    """Inverse of ``msgpack.packb``."""
+    epochs, batch = msgpack.unpackb(value, use_list=False)
+    return Lineage(epochs, None if batch is None else Batch(*batch))
 
 
 def next_key(key: OrderKey) -> bytes:

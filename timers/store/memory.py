@@ -4,7 +4,8 @@ from bisect import bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.lineage import Lineage
+from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
@@ -19,6 +20,7 @@ class MemoryStore:
 
     def __init__(self, group: int = 3) -> None:
         self.applied = 0
+        self.lineage = Lineage()
         self.history: tuple[SettingChange, ...] = ()
         self.read_through_s: int | None = None
         self.condemned = False
@@ -39,7 +41,13 @@ class MemoryStore:
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         self.history = history
 
-    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+    def write(
+        self,
+        rows: RowsByDue,
+        applied: int,
+        entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
+        lineage: Lineage | None = None,
+    ) -> None:
         for due_s, group in rows.items():
             for row in group:
                 insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
@@ -49,6 +57,7 @@ class MemoryStore:
             else:
                 self._entries[id] = entry
         self.applied = applied
+        self.lineage = lineage or self.lineage
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         return {id: self._entries.get(id) for id in ids}
@@ -56,6 +65,10 @@ class MemoryStore:
     def entries_after(self, id: bytes, limit: int) -> IndexPage:
         entries = sorted(each for each in self._entries.items() if each[0] > id)[:limit]
         return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
+
+    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
+        entries = sorted(self._entries.items())
+        return [(id, entry[1]) for id, entry in entries if entry[0] == CANCELLED_DUE_S and entry[1] >= offset]
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         key = lambda entry: entry[0]  # noqa: E731
@@ -87,3 +100,4 @@ class MemoryStore:
         if passed_over:
             self._rows = [entry for entry in self._rows if entry[1][0] < next_offset]
             self.applied = next_offset
+            self.lineage = self.lineage.before(next_offset)

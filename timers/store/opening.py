@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, Progress
+from timers.core.rescue import StoreUse, compared, held
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
+from timers.counted import counted
+from timers.kafka.log_lineage import Answer, CompareLogs
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.store.failures import Condemnations, StoreDamaged, forget_frames
@@ -35,6 +39,7 @@ def open_partition(
     condemnations: Condemnations,
     formats: Mapping[str, RequestFormat],
     tp: TopicPartition,
+    compare: CompareLogs,
 ) -> Opened:
     """Returns the progress and the store of a machine. Blocks. Call after the former owner is fenced.
 
@@ -50,50 +55,84 @@ def open_partition(
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
                 records = log.read((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
             log.check_partitions(tp, records)
-        first = Progress.first(log.level_of_new_machines()) if progress == Progress() else progress
+        first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        return first, open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
+        opening = Opening(log, settings, cluster, memory, condemnations, tp, compare, indexed=indexed)
+        progress, store = opening.open(progress)
+        return first or progress, store
 
 
-def open_store(
-    log: ProgressLog,
-    settings: Settings,
-    cluster: Cluster,
-    memory: RocksMemory,
-    condemnations: Condemnations,
-    tp: TopicPartition,
-    progress: Progress,
-    *,
-    indexed: bool,
-) -> RocksStore:
-    """Returns the store of one machine. If it is found to be damaged, it is emptied and opened again."""
-    topic, partition = tp
-    path = store_path(settings, tp)
-    log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
-    identity = f"{log_id} app={settings.app_id}"
-    low, high = log.ends(topic, partition)
-    store = RocksStore.open(path, identity, memory, condemnations, indexed=indexed)
-    try:
-        usable = catch_up(store, progress, indexed=indexed)
-        if not usable or store.applied > high:  # the log lost records that the store holds
+class Opening(NamedTuple):
+    """Opens the store of one machine, and decides whether it and the log are those of the progress."""
+
+    log: ProgressLog
+    settings: Settings
+    cluster: Cluster
+    memory: RocksMemory
+    condemnations: Condemnations
+    tp: TopicPartition
+    compare: CompareLogs
+    indexed: bool
+
+    def open(self, progress: Progress) -> Opened:
+        """Returns the progress with which the machine goes on, and its store.
+
+        If the store is found to be damaged, it is emptied and opened again.
+        """
+        store = self._open()
+        try:
+            low, high = self.log.ends(*self.tp)
+            answers = self._compare(progress, store)
+            progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
+            if use is StoreUse.RESCUE:
+                return progress, store
+            if use is StoreUse.EMPTY or not catch_up(store, progress, indexed=self.indexed):
+                store.close()
+                RocksStore.wipe(self._path)
+                store = self._open()
+            if store.applied < low:
+                self.log.check_start(self.tp, low, store.applied, progress)
+                store.write({}, low)
+        except StoreDamaged as damage:
+            forget_frames(damage)
             store.close()
-            RocksStore.wipe(path)
-            store = RocksStore.open(path, identity, memory, condemnations, indexed=indexed)
-        if store.applied < low:
-            log.check_start(tp, low, store.applied, progress)
-            store.write({}, low)
-    except StoreDamaged as damage:
-        forget_frames(damage)
-        store.close()
-        if damage.pause_s:  # the pool waits, and opens it again
+            if damage.pause_s:  # the pool waits, and opens it again
+                raise
+            logger.error("%s", damage)
+            return self.open(progress)
+        except BaseException as error:
+            forget_frames(error)
+            store.close()
             raise
-        logger.error("%s", damage)
-        return open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
-    except BaseException as error:
-        forget_frames(error)
-        store.close()
-        raise
-    return store
+        return progress, store
+
+    def _open(self) -> RocksStore:
+        topic, partition = self.tp
+        topic_id = self.cluster.topic_ids[topic].hex()
+        log_id = f"cluster={self.cluster.cluster_id} topic={topic_id} partition={partition}"
+        identity = f"{log_id} app={self.settings.app_id}"
+        return RocksStore.open(self._path, identity, self.memory, self.condemnations, indexed=self.indexed)
+
+    @property
+    def _path(self) -> Path:
+        return store_path(self.settings, self.tp)
+
+    def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
+        lineages = progress.lineage, store.lineage
+        return self.compare(self.tp, lineages) if any(each.batch for each in lineages) else (None, None)
+
+    def _accept(self, store: RocksStore, progress: Progress, cut: int) -> Progress:
+        return self.log.accept_cut(self.tp, progress, cut, self._holds(progress, store, cut))
+
+    @staticmethod
+    def _holds(progress: Progress, store: RocksStore, cut: int) -> str:
+        timers, cancels = held(progress, store, cut)
+        if not timers and not cancels:
+            return "This worker's store holds nothing of them"
+        return (
+            f"This worker's store still holds {counted(timers, 'timer')} and {counted(cancels, 'cancel')} of them, "
+            "which become dead letters when the loss is accepted"
+        )
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:

@@ -20,7 +20,8 @@ from rocksdict import WriteBatch
 
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.lineage import Lineage
+from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
 from timers.core.ports import IndexPage, Lost
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
@@ -60,6 +61,8 @@ class RocksStore:
         self._applied = db.number(layout.APPLIED)
         self._pending = db.number(layout.PENDING)
         self._read_through_s = db.number(layout.READ_THROUGH) or None
+        packed = db.get(layout.LINEAGE)
+        self._lineage = Lineage() if packed is None else self._decoded(layout.unpack_lineage, packed)
         self._first_key = bytes(16)
         self._scanned: list[bytes] = []
         self._journal: IndexJournal | None = None
@@ -134,6 +137,10 @@ class RocksStore:
         return self._applied
 
     @property
+    def lineage(self) -> Lineage:
+        return self._lineage
+
+    @property
     def pending(self) -> int:
         return self._pending
 
@@ -162,7 +169,13 @@ class RocksStore:
             batch.put(layout.HISTORY, packed)
             self._write(batch, self._pending, self._applied)
 
-    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+    def write(
+        self,
+        rows: RowsByDue,
+        applied: int,
+        entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
+        lineage: Lineage | None = None,
+    ) -> None:
         batch = WriteBatch(raw_mode=True)
         pending = self._pending
         for due_s, group in rows.items():
@@ -177,7 +190,7 @@ class RocksStore:
             if journal.finishes_older_set():
                 batch.delete_range(journal_key(journal.older_first), journal_key(journal.newer_first))
             batch.put(journal_key(journal.next), msgpack.packb(dict(entries)))
-        self._write(batch, pending, applied)
+        self._write(batch, pending, applied, lineage)
         if journal is not None and entries:
             journal.note_written(entries)
 
@@ -201,18 +214,34 @@ class RocksStore:
         entries = [(id, self._decoded(layout.unpack_entry, value)) for id, value in read if id not in journal]
         return IndexPage(entries, read[-1][0] if len(read) == limit else None)
 
+    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
+        """See :class:`timers.core.ports.Store`. Reads the whole index."""
+        journal = self._journal
+        if journal is None:
+            return []
+        entries = ((key[1:], self._decoded(layout.unpack_entry, value)) for key, value in self._db.items(INDEX, OTHER))
+        cancels = {id: entry[1] for id, entry in entries if entry[0] == CANCELLED_DUE_S}
+        for id, entry in journal.items():
+            cancels.pop(id, None)
+            if entry is not None and entry[0] == CANCELLED_DUE_S:
+                cancels[id] = entry[1]
+        return sorted((id, cancelled) for id, cancelled in cancels.items() if cancelled >= offset)
+
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
         try:
             return decode(value)
         except Exception as error:
             raise self._db.damaged(UNREADABLE, error) from error
 
-    def _write(self, batch: WriteBatch, pending: int, applied: int) -> None:
+    def _write(self, batch: WriteBatch, pending: int, applied: int, lineage: Lineage | None = None) -> None:
         if applied != self._applied:
             batch.put(layout.APPLIED, U64.pack(applied))
+        lineage = lineage or self._lineage
+        if lineage is not self._lineage:
+            batch.put(layout.LINEAGE, msgpack.packb(lineage))
         batch.put(layout.PENDING, U64.pack(pending))
         self._db.write(batch)
-        self._applied, self._pending = applied, pending
+        self._applied, self._pending, self._lineage = applied, pending, lineage
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows).
@@ -288,7 +317,8 @@ class RocksStore:
                 batch.delete(self._scanned[-1])
                 if rest:
                     batch.put(keys.encode((due_s, rest[0][0])), self._pack(rest))
-        self._write(batch, pending, applied)
+        lineage = self._lineage if applied == self._applied else self._lineage.before(applied)
+        self._write(batch, pending, applied, lineage)
 
     def _passed_over(self, fired_through: OrderKey, next_offset: int) -> bool:
         """Whether the store holds a row at or below ``fired_through`` that no commit accepted."""

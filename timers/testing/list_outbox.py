@@ -22,6 +22,7 @@ class ListOutbox:
         forwarded: offsets of forwarded cold requests, in the order of the commits.
         republished: offsets of republished versions, in the order of the commits.
         postponed: (order key, second of the retry), in the order of the commits.
+        rescued: order keys of timers, and (id, offset) of cancels, that a log has lost, in the order of the commits.
         progress: progress of the last commit.
         failing: how many of the next commits fail.
         tick: tick of the last transaction.
@@ -34,6 +35,7 @@ class ListOutbox:
         self.verdicts: list[Verdict] = []
         self.forwarded: list[int] = []
         self.republished: list[int] = []
+        self.rescued: list[tuple[int, int] | tuple[bytes, int]] = []
         self.progress = Progress()
         self.failing = 0
         self.chunk = ChunkSize()
@@ -64,6 +66,9 @@ class ListOutbox:
     def reject(self, rejected: Sequence[Rejected]) -> None:
         self._open["rejected"] += rejected
 
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        self._open["rescued"] += [*((due_s, row[0]) for due_s, row in timers), *cancels]
+
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         self._open["verdicts"] += verdicts
 
@@ -77,7 +82,7 @@ class ListOutbox:
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
-        for name in ("postponed", "verdicts", "forwarded", "republished"):
+        for name in ("postponed", "verdicts", "forwarded", "republished", "rescued"):
             getattr(self, name).extend(self._open[name])
         self.commits.append((self._open["fired"], self._open["rejected"], progress))
         self.progress = progress

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from timers.core.lineage import Batch, EpochEnd, PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
 from timers.testing.clock import SimClock
@@ -49,6 +50,8 @@ class SimRecord:
     """The producer's time, in a topic of type ``CreateTime``."""
     compacted: bool = False
     """Whether compaction removed it."""
+    epoch: int = 0
+    """Leader epoch in which it was appended."""
     delete_after_ms: int | None = None
     """Of a tombstone: the time after which compaction removes it; None: not compacted yet."""
 
@@ -68,6 +71,11 @@ class SimRecord:
     def timestamp_type(self) -> int:
         """Kafka's: 1 if the broker set the timestamp, 0 if the producer did."""
         return int(self.created_ms is None)
+
+    @property
+    def passed(self) -> PassedBatch:
+        """It as a record batch of its own."""
+        return self.epoch, Batch(self.offset, self.offset, self.timestamp_ms, self.seq)
 
     @property
     def source(self) -> str:
@@ -102,6 +110,7 @@ class SimLog:
         compacted: topics that refuse records without a key in a transaction.
         lists_refused: whether a broker says which records it refuses.
         slow_above_records: the brokers take no transaction of more records in time.
+        was_cut: whether a log has lost records.
         max_message_bytes: topic with a limit -> size of its largest record.
     """
 
@@ -119,9 +128,11 @@ class SimLog:
         self.compacted: set[str] = set()
         self.lists_refused = True
         self.slow_above_records = 1_000_000
+        self.was_cut = False
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []
+        self._leader_epochs: dict[TopicPartition, int] = {}
 
     # ---- appending ----------------------------------------------------------------------------------------------
 
@@ -170,6 +181,7 @@ class SimLog:
             self.seq,
             transaction,
             marker,
+            epoch=self._leader_epochs.get((topic, partition), 0),
         )
         records.append(record)
         return record
@@ -232,6 +244,45 @@ class SimLog:
             elif record.value is None and self.clock.now_ms > (record.delete_after_ms or 0):
                 record.compacted = True
 
+    # ---- leaders and losses -------------------------------------------------------------------------------------
+
+    def elect(self, topic: str, partition: int, end: int | None = None, *, epoch: int | None = None) -> list[SimRecord]:
+        """Elect another leader. Returns the records that it does not have.
+
+        Args:
+            end: the end of its log, if the election is unclean; None: it has all records.
+            epoch: the new leader epoch, if the brokers' disks were restored from an old copy; None: the next one.
+        """
+        tp = topic, partition
+        records = self._logs.setdefault(tp, [])
+        lost = [] if end is None else records[end:]
+        if lost:
+            self.was_cut = True
+            del records[end:]
+            gone = set(map(id, lost))
+            self.committed = [each for each in self.committed if id(each) not in gone]
+            for transaction in self._open:
+                transaction.records = [each for each in transaction.records if id(each) not in gone]
+        self._leader_epochs[tp] = self._leader_epochs.get(tp, 0) + 1 if epoch is None else epoch
+        return lost
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        return self._leader_epochs.get((topic, partition), 0)
+
+    def epoch_end(self, topic: str, partition: int, epoch: int) -> EpochEnd:
+        """The leader's answer to ``OffsetForLeaderEpoch``; a leader knows the epochs in which records were appended."""
+        records = self._logs.get((topic, partition), [])
+        newest = records[-1].epoch if records else -1
+        if epoch > newest:
+            return EpochEnd(-1, -1)
+        end = next((each.offset for each in records if each.epoch > epoch), len(records))
+        return EpochEnd(records[end - 1].epoch if end else epoch, end)
+
+    def batch_at(self, topic: str, partition: int, offset: int) -> Batch | None:
+        """The record batch at an offset; None behind the end."""
+        records = self._logs.get((topic, partition), [])
+        return records[offset].passed[1] if offset < len(records) else None
+
     def offset_at(self, topic: str, partition: int, append_ms: int) -> int:
         """The first offset whose append time is after ``append_ms``; the end if there is none."""
         records = self._logs.get((topic, partition), [])
@@ -261,7 +312,7 @@ class SimLog:
         to_offset = max(from_offset, min(end, from_offset + max_offsets))
         records = self._logs.get((topic, partition), [])[from_offset:to_offset]
         visible = [r for r in records if r.committed or not (committed or r.marker or r.compacted)]
-        return Fetched(from_offset, to_offset, visible)
+        return Fetched(from_offset, to_offset, visible, passed=[each.passed for each in records])
 
     def newest(self, topic: str, partition: int, key: bytes) -> SimRecord | None:
         """The newest record with a key that readers of committed records see; None if there is none."""

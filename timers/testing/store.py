@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from timers.core.keys import OrderKey
+from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.timer import Row, RowsByDue, TopicPartition
 from timers.store.memory import MemoryStore
@@ -16,7 +17,7 @@ _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: the write-ahead log is not synced."""
 
 
-_Image: TypeAlias = tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry], int | None]
+_Image: TypeAlias = tuple[int, Lineage, list[tuple[OrderKey, Row]], dict[bytes, Entry], int | None]
 """A copy of the content of a store."""
 
 
@@ -36,10 +37,16 @@ class SimStore(MemoryStore):
     def rows(self) -> list[Row]:
         return [row for _, row in self._rows]
 
-    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+    def write(
+        self,
+        rows: RowsByDue,
+        applied: int,
+        entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
+        lineage: Lineage | None = None,
+    ) -> None:
         self.faults.point("before a store write")
         self._past.append(self._image())
-        super().write(rows, applied, entries)
+        super().write(rows, applied, entries, lineage)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
@@ -58,16 +65,16 @@ class SimStore(MemoryStore):
         super().note_read_through(second)
 
     def _image(self) -> _Image:
-        return self.applied, self._rows[:], self._entries.copy(), self.read_through_s
+        return self.applied, self.lineage, self._rows[:], self._entries.copy(), self.read_through_s
 
     def empty(self) -> None:
-        self.applied, self._rows, self._entries, self.read_through_s = 0, [], {}, None
+        self.applied, self.lineage, self._rows, self._entries, self.read_through_s = 0, Lineage(), [], {}, None
         self.condemned = False
 
     def lose_power(self, writes: int) -> None:
         """Lose the last ``writes`` write batches, which were not synced."""
         for _ in range(min(writes, len(self._past))):
-            self.applied, self._rows, self._entries, self.read_through_s = self._past.pop()
+            self.applied, self.lineage, self._rows, self._entries, self.read_through_s = self._past.pop()
 
 
 class SimDisk:

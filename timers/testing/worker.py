@@ -7,7 +7,7 @@ Here each round is one call of :meth:`SimWorker.step`. Faults happen between two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +19,14 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
+from timers.core.lineage import EpochEnd, Lineage, Parted, next_question, parted_inside
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
+from timers.core.rescue import StoreUse, compared
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
-from timers.errors import Fenced, LevelTooHigh
+from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimProducer, SimRecord
@@ -98,6 +100,8 @@ class SimWorker:
         retention_s: for how long the machines that it opens from now on remember ids, if conditions count there.
         first_level: feature level of new machines.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
+        accepted: machines whose losses the operator accepts.
+        stopped: machines that must not run, until they are assigned again -> why.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
     """
 
@@ -123,6 +127,8 @@ class SimWorker:
         self.retention_s = settings.verdict_retention_s
         self.first_level = levels.RAISED_TO
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
+        self.accepted: set[TopicPartition] = set()
+        self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._routes = SimRoutes(log)
         self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
@@ -146,6 +152,8 @@ class SimWorker:
     def assign(self, machines: Iterable[TopicPartition]) -> None:
         """Open machines. The progress is read after all former owners are fenced, because it is final only then."""
         fresh = [machine for machine in machines if machine not in self.runners]
+        for machine in fresh:
+            self.stopped.pop(machine, None)
         outboxes = {
             machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._routes) for machine in fresh
         }
@@ -172,7 +180,13 @@ class SimWorker:
         if spec.request_format.has_conditions and progress.level >= levels.CONDITIONS:
             spec = replace(spec, retention_s=self.retention_s)
         store = self.disk.open(machine, self.faults)
-        self.open_store(spec, store, progress)
+        try:
+            progress = self.open_compared(spec, store, progress)
+        except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
+            self.stopped[machine] = mismatch
+            self.disk.close(machine)
+            return
+        outbox.bind(progress.cuts)
         loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
@@ -191,6 +205,51 @@ class SimWorker:
         """Delete the rows that fired since the store was written, or empty the store."""
         if not spec.catch_up(store, progress):
             store.empty()
+
+    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
+        """Returns the progress with which a machine goes on, after its log was compared with progress and store.
+
+        Raises:
+            LogMismatch: the log is another one, and the loss was not accepted.
+        """
+        answers = self.compare(spec.tp, (progress.lineage, store.lineage))
+        accept = partial(self.accept, spec.tp, store)
+        progress, use = compared(progress, store, answers, 0, self.log.end(*spec.tp), accept)
+        if use is StoreUse.EMPTY:
+            store.empty()
+        if use is not StoreUse.RESCUE:
+            self.open_store(spec, store, progress)
+        return progress
+
+    def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
+        """Where the log of a machine parts from lineages, as :mod:`timers.kafka.log_lineage` finds it."""
+        return [self._compare(machine, lineage) for lineage in lineages]
+
+    def _compare(self, machine: TopicPartition, lineage: Lineage) -> Parted | None:
+        ends: dict[int, EpochEnd] = {}
+        while isinstance(found := next_question(lineage, ends), int):
+            ends[found] = self.log.epoch_end(*machine, found)
+        if found is not None or lineage.batch is None:
+            return found
+        batch = self.log.batch_at(*machine, lineage.batch.base_offset)
+        if batch is None or batch == lineage.batch:
+            return None
+        return parted_inside(lineage, {epoch: self.log.epoch_end(*machine, epoch) for epoch, _ in lineage.epochs})
+
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+        """Returns the progress after a cut, if the operator accepts the loss."""
+        if machine not in self.accepted:
+            raise LogMismatch(f"{machine} has lost its records from {cut} on")
+        return progress.shortened(cut)
+
+    def compare_logs(self) -> None:
+        """Compare the logs of the open machines, as a worker does every 10 s."""
+        for machine, runner in list(self.runners.items()):
+            if any(isinstance(each, Parted) for each in self.compare(machine, runner.machine.lineages)):
+                self.revoke(machine)
+                self.assign([machine])
+            elif (epoch := runner.loop.untrusted_epoch) is not None:
+                runner.machine.trust(epoch)
 
     def read_progress(self, machine: TopicPartition) -> Progress:
         """Returns the newest committed progress of a machine.
@@ -239,6 +298,7 @@ class SimWorker:
         """End the process; its memory is lost."""
         self.alive = False
         self.runners.clear()
+        self.stopped.clear()
         self.disk.crash()
         self._last_tick = None
 
@@ -338,7 +398,11 @@ class SimWorker:
             self.step(machine)
 
     def step(self, machine: TopicPartition) -> None:
-        """Do one round of one machine."""
+        """Do one round of one machine. A batch of a new leader waits until the log was compared."""
+        if self.runners[machine].loop.untrusted_epoch is not None:
+            self.compare_logs()
+            if machine not in self.runners:
+                return
         self._do(machine, self.runners[machine].step)
 
     def level_to_raise_to(self, allowed: int, supported: Iterable[int]) -> int:

@@ -61,12 +61,14 @@ class Batch(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., max_timestamp_ms: _Optional[int] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class Rescue(_message.Message):
-    __slots__ = ("from_offset", "through")
+    __slots__ = ("from_offset", "next_offset", "through")
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     from_offset: int
+    next_offset: int
     through: bytes
-    def __init__(self, from_offset: _Optional[int] = ..., through: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, from_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., through: _Optional[bytes] = ...) -> None: ...
 
 class Doubt(_message.Message):
     __slots__ = ("before_offset", "worker")

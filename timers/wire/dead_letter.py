@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.wire import headers as h
 
@@ -16,7 +17,7 @@ CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
     *("value-missing", "value-not-a-future", VALUE_TOO_LARGE),
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
-    *("message-too-large", "message-refused", "target-failing", "retry-headers-missing"),
+    *("message-too-large", "message-refused", "target-failing", LOST_FROM_LOG, "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     *("condition-invalid", "condition-without-id", "condition-without-append-time"),
     "promotion-invalid",
@@ -42,8 +43,10 @@ format ``future`` which sends the message again."""
 MAX_LENGTH_DIGITS = 10
 """Digits of the length of a record, which has less than 2 GiB."""
 
-CODES_WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"})
-"""Codes of checks that run when the timer is due. All other checks run on arrival."""
+ACCEPTED_CODES = frozenset(
+    {"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing", LOST_FROM_LOG}
+)
+"""Codes of requests that were accepted. All other checks run on arrival."""
 
 
 class DeadLetter(NamedTuple):

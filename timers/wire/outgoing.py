@@ -14,7 +14,8 @@ from timers.core.counters import Counters
 from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySettings, Routes, Rules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
-from timers.core.progress import Progress
+from timers.core.progress import Cuts, Progress
+from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import (
     Forwarded,
     Origin,
@@ -37,6 +38,9 @@ from timers.wire.partitioner import partitions_for, partitions_of
 ALWAYS_FITS_BYTES = 32 * 1024
 """A request of this size without headers fits in the retry topic with any limit."""
 
+
+LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
+"""Reason in the dead letters of what only a store held."""
 
 PUT_OFF_S = 30
 """Seconds until a request is looked for again whose partition had no leader."""
@@ -143,9 +147,10 @@ class Outgoing:
         self._topics = facts
         self._counters = counters
         self._now_ms = now_ms
-        self._source_prefix = topics.source(*machine, 0)[:-1]
+        self._machine = machine
+        self._cuts: Cuts = ()
         self._machine_name = progress_record.machine_name(settings.app_id, *machine)
-        self._id_prefix = self._source_prefix.encode()
+        self._id_prefix = f"{topics.partition_name(*machine)}/".encode()
         self._fired_ms = b""
         self._records: Records
         self.given_up: list[GivenUp] = []
@@ -153,8 +158,16 @@ class Outgoing:
     def delivery(self, variant: type[Delivery], rules: Rules) -> Delivery:
         """Return the policy that decides what is written here."""
         given = self._settings
-        settings = PolicySettings(self._source_prefix, given.request_topic, given.retry_topic, given.retry_attempts)
+        settings = PolicySettings(given.request_topic, given.retry_topic, given.retry_attempts)
         return variant(settings, self._topics, rules, self)
+
+    def bind(self, cuts: Cuts) -> None:
+        """Set the cuts of the log, which are part of each source [I28]."""
+        self._cuts = cuts
+
+    def source(self, offset: int) -> str:
+        """Return the source of a request of this machine."""
+        return topics.source(*self._machine, offset, self._cuts)
 
     def begin(self, tick: Tick, records: Records) -> None:
         """Begin a transaction that happens at ``tick`` and goes to ``records``."""
@@ -173,6 +186,8 @@ class Outgoing:
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire timers of a request topic, or schedules."""
+        if self._cuts:  # the source is then more than a prefix and the offset
+            rows = [(*row[:5], origin_of(row, due_s, self.source(row[0]))) for row in rows]
         self._records.fire(topic, partitions, rows, self._id_prefix, h.firing(due_s, self._fired_ms), self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
@@ -225,6 +240,11 @@ class Outgoing:
         found = requests.find([(each.row, each.origin) for each in given_up], keep_waiting)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
+            if code == LOST_FROM_LOG:
+                if request is not None:
+                    continue  # the log has it, and it fires
+                if origin.request in found:
+                    raise Lost(f"{origin.request} cannot be looked for in the log: its partition has no leader")
             if request is None and origin.request in found:
                 if self.retry(row, origin, self._now_ms() // 1000 + PUT_OFF_S) is not None:
                     raise Lost(f"{origin.request} cannot be read for a dead letter: its partition has no leader")
@@ -239,9 +259,17 @@ class Outgoing:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        """Note timers that the log has lost: :meth:`add_given_up` writes their dead letters, this method those of
+        cancels."""
+        for due_s, row in timers:
+            self.give_up(GivenUp(row, origin_of(row, due_s, self.source(row[0])), LOST_FROM_LOG, LOST))
+        for id, offset in cancels:
+            self._add_dead_letter(Rejected(offset, LOST_FROM_LOG, LOST, id, None, ()), self.source(offset))
+
     def reject(self, rejected: Rejected) -> None:
         """Write the dead letter of a request that was rejected on arrival."""
-        self._add_dead_letter(rejected, f"{self._source_prefix}{rejected.offset}")
+        self._add_dead_letter(rejected, self.source(rejected.offset))
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
@@ -281,7 +309,7 @@ class Outgoing:
         """Fire timers, each to the partition that follows from the offset of its request."""
         now_ms = self._now_ms()
         for row in rows:
-            origin = origin_of(row, due_s, f"{self._source_prefix}{row[0]}")
+            origin = origin_of(row, due_s, self.source(row[0]))
             headers = self._fired_headers(row, origin)
             self._records.add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms)
         self._counters.transaction.fire(due_s, len(rows))
@@ -300,11 +328,11 @@ class Outgoing:
         ids = [verdict.id for verdict in verdicts]
         now_ms, counts = self._now_ms(), self._counters.transaction.verdicts
         for verdict, partition in zip(verdicts, partitions_of(ids, self._topics.partitions(topic)), strict=True):
-            headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
+            headers = [(h.TIMER_SOURCE, self.source(verdict.offset).encode())]
             chosen = self._topics.available(topic, partition)
             if self._topics.was_moved(topic, partition):
                 headers.append((h.TIMER_MOVED, b"1"))
-            value = verdict_record.encode(verdict, self._source_prefix)
+            value = verdict_record.encode(verdict, self.source)
             self._records.add(topic, chosen, verdict.id, value, headers, now_ms)
             counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
 
@@ -314,7 +342,7 @@ class Outgoing:
         partition = self._topics.available(topic, self._partition % self._topics.partitions(topic))
         now_ms = self._now_ms()
         for record, due_s, secret in forwarded:
-            headers = cold.encode_cold(record, f"{self._source_prefix}{record.offset}", due_s, secret)
+            headers = cold.encode_cold(record, self.source(record.offset), due_s, secret)
             self._records.add(topic, partition, record.key, record.value, headers, now_ms)
         self._counters.transaction.forwarded += len(forwarded)
 
@@ -369,6 +397,10 @@ class BaseOutbox:
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
         self._add(partial(self._delivery.reject, rejected))
+
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        """Add dead letters of what the log has lost."""
+        self._add(partial(self._outgoing.rescue, timers, cancels))
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""

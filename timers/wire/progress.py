@@ -66,9 +66,14 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     if lineage.batch is not None:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
     if progress.rescue is not None:
-        message.rescue.from_offset, message.rescue.through = progress.rescue
+        message.rescue.CopyFrom(progress_pb2.Rescue(**progress.rescue._asdict()))
     if progress.doubt is not None:
         message.doubt.before_offset, message.doubt.worker = progress.doubt
+    return with_checksum(message)
+
+
+def with_checksum(message: progress_pb2.Progress) -> bytes:
+    """Return the bytes of a message without a checksum, followed by the checksum."""
     value = message.SerializeToString()
     return value + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value))
 
@@ -134,7 +139,9 @@ def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...
             if known.HasField("batch")
             else None,
         ),
-        Rescue(message.rescue.from_offset, message.rescue.through) if message.HasField("rescue") else None,
+        Rescue(message.rescue.from_offset, message.rescue.next_offset, message.rescue.through)
+        if message.HasField("rescue")
+        else None,
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
     )
 

@@ -2,6 +2,8 @@
 
 import re
 
+from timers.core.progress import Cuts, cut_suffix
+
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule (``org.apache.kafka.common.internals.Topic``). Kafka refuses two more names: ``.`` and ``..``."""
 
@@ -110,18 +112,25 @@ def partition_name(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
 
-def source(topic: str, partition: int, offset: int) -> str:
-    """Return the name of a record, ``<topic>/<partition>/<offset>``: the ``timer-id`` of a timer without an id."""
-    return f"{topic}/{partition}/{offset}"
+def source(topic: str, partition: int, offset: int, cuts: Cuts = ()) -> str:
+    """Return the name of a record, ``<topic>/<partition>/<offset>``: the ``timer-id`` of a timer without an id.
+
+    Args:
+        cuts: where the log lost its end and grew again: offsets above a cut are followed by ``~`` and its number.
+    """
+    return f"{topic}/{partition}/{offset}{cut_suffix(cuts, offset) if cuts else ''}"
 
 
 def parse_source(source: str) -> tuple[str, int, int] | None:
-    """Return topic, partition and offset of a name that :func:`source` made; None for any other text."""
+    """Return topic, partition and offset of a name that :func:`source` made; None for any other text.
+
+    The number of a cut is left out: the offset may hold another record now.
+    """
     parts = _SOURCE.fullmatch(source)
     return None if parts is None else (parts[1], int(parts[2]), int(parts[3]))
 
 
-SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})"
+SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})(?:~[0-9]{{1,9}})?"
 """Regular expression of a whole name that :func:`source` makes."""
 
 _SOURCE = re.compile(SOURCE_PATTERN, re.ASCII)

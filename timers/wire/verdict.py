@@ -11,6 +11,7 @@ there is no version. ::
     {"id": "order-17", "verdict": "exists", "due": 1893456000, "version": "timer-request-by-id/0/5"}
 """
 
+from collections.abc import Callable
 from json.encoder import encode_basestring as _quoted
 from typing import NamedTuple
 
@@ -30,15 +31,15 @@ class VerdictMessage(NamedTuple):
     """If the request had a condition: source of the latest record of the id that counts; None if there is none."""
 
 
-def encode(verdict: Verdict, place: str) -> bytes:
+def encode(verdict: Verdict, source: Callable[[int], str]) -> bytes:
     """Return the value of a verdict's record. Inverse: :func:`decode`.
 
     Args:
-        place: ``<topic>/<partition>/`` of the request.
+        source: returns the source of a request from its offset.
     """
     value = as_json(VerdictMessage(verdict.id.decode(), verdict.verdict, verdict.due_s))
     if verdict.version is not None:
-        version = "null" if verdict.version == NO_VERSION else f'"{place}{verdict.version}"'
+        version = "null" if verdict.version == NO_VERSION else f'"{source(verdict.version)}"'
         value = f'{value[:-1]}, "version": {version}}}'
     return value.encode()
 

@@ -26,6 +26,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
 from aiokafka.record.util import decode_varint_py
 
+from timers.core.lineage import Batch, PassedBatch
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
 from timers.kafka.decompression import NONE, DamagedBatch, Stream, unpacked
 from timers.wire.formats import RequestRecord
@@ -45,7 +46,7 @@ ROOM_BYTES = 64 * 1024
 """Key and headers of a record with an allowed value seldom take more; then it is parsed whole."""
 
 _MAX_VARINT_BYTES = 10
-_HEADER_BYTES = 61
+HEADER_BYTES = 61
 _LENGTH = Struct(">i")
 _LENGTH_AT = 8
 _MAGIC_AT = 16
@@ -53,6 +54,16 @@ _BEFORE_LENGTH_END = 12
 _ATTRIBUTES_AT = 22
 _CODEC_BITS = 0x07
 _COUNT_AT = 57
+_HEADER = Struct(">qiibIhiqq")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset - base offset, first and last timestamp."""
+
+
+def passed_batch(raw: memoryview | bytes) -> PassedBatch:
+    """Return the leader epoch and the identifying fields of a batch that begins with its header."""
+    base, _, epoch, magic, crc, _, last, _, max_timestamp_ms = _HEADER.unpack_from(raw)
+    if magic < 2:  # brokers since Kafka 3.0 write no such batch; it has no epoch, and its last offset comes first
+        return -1, Batch(base, base, 0, 0)
+    return epoch, Batch(base, base + last, max_timestamp_ms, crc)
 
 
 class Piece(NamedTuple):
@@ -85,7 +96,7 @@ def pieces(
         return
     count = _LENGTH.unpack_from(raw, _COUNT_AT)[0]
     codec = raw[_ATTRIBUTES_AT] & _CODEC_BITS
-    header, data = bytes(raw[:_HEADER_BYTES]), raw[_HEADER_BYTES:]
+    header, data = bytes(raw[:HEADER_BYTES]), raw[HEADER_BYTES:]
     try:
         if codec == NONE and len(data) <= PIECE_BYTES and count <= PIECE_RECORDS:
             yield Piece(_records(tp, batch, raw), len(raw))

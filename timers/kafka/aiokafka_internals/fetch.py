@@ -16,7 +16,8 @@ from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
-from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, pieces
+from timers.core.lineage import PassedBatch
+from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, passed_batch, pieces
 from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
 _THEIR_RECORDS = fetcher.PartitionRecords
@@ -92,10 +93,16 @@ class InPieces:
     Args:
         known_limit: returns the size in bytes above which only the first bytes of a value of a partition are read; None
             if it is not known.
+        on_batch: called with each record batch that is read, also those without committed records.
     """
 
-    def __init__(self, known_limit: Callable[[TopicPartition], int | None] = lambda tp: None) -> None:
+    def __init__(
+        self,
+        known_limit: Callable[[TopicPartition], int | None] = lambda tp: None,
+        on_batch: Callable[[TopicPartition, PassedBatch], None] | None = None,
+    ) -> None:
         self._known_limit = known_limit
+        self.on_batch = on_batch
         _install()
 
     def value_limit(self, tp: TopicPartition) -> int:
@@ -146,7 +153,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
         *others: Any,
     ) -> None:
         super().__init__(tp, records, aborted_transactions, fetch_offset, None, *others)
-        self._value_limit = in_pieces.value_limit
+        self._in_pieces = in_pieces
         # aiokafka's own iterator refers to this object: the fetched bytes would stay until the collector runs.
         self._records_iterator = None
         self.finished = False
@@ -192,8 +199,10 @@ class UncopiedRecords(fetcher.PartitionRecords):
             self._end_of_batch = batch.next_offset
             if self._check_crcs and not batch.validate_crc():
                 raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+            if self._in_pieces.on_batch is not None:
+                self._in_pieces.on_batch(self._tp, passed_batch(raw))
             if not self._is_left_out(batch):
-                return pieces(self._tp, batch, raw, self._value_limit)
+                return pieces(self._tp, batch, raw, self._in_pieces.value_limit)
             self.next_fetch_offset = self._end_of_batch
         return None
 

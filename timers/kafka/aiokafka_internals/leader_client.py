@@ -7,7 +7,9 @@ This module relies on:
 ``AIOKafkaClient.cluster.leader_for_partition``             id of the leader; None or -1 without a leader
 ``AIOKafkaClient.force_metadata_update``                    called for each update that does not come from the timer
 ``AIOKafkaClient._sync_task``                               None after the client was closed
-``OffsetRequest``                                           request of offsets, with an isolation level
+``AIOKafkaClient._conns``                                   (broker, group of connections) -> connection
+``OffsetRequest``, ``FetchRequest``                         requests of offsets and of records, with an isolation level
+``Request``, ``RequestStruct``, ``Response``                base classes, for ``OffsetForLeaderEpoch``, which it lacks
 ==========================================================  ==========================================================
 """
 
@@ -17,18 +19,91 @@ import asyncio
 import math
 from collections.abc import Collection, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, for_code
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
+from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
+
+from timers.core.lineage import EpochEnd
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
 
+FETCH_BYTES = 1024 * 1024
+"""Maximum bytes of a fetch of :meth:`LeaderClient.fetch`; a broker returns at least one whole batch."""
+
+UNKNOWN_EPOCH = -1
+
+_READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
 _ANY_REPLICA = -1
+
+
+class EpochResponse(Response):
+    API_KEY = 23
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                (
+                    "partitions",
+                    Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64)),
+                ),
+            ),
+        ),
+    )
+    topics: Any
+
+
+class EpochRequestStruct(RequestStruct):
+    API_KEY = 23
+    API_VERSION = 3
+    RESPONSE_TYPE = EpochResponse
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))),
+            ),
+        ),
+    )
+
+
+class EpochRequest(Request[EpochRequestStruct]):
+    """Kafka's ``OffsetForLeaderEpoch`` for (topic, partition) -> leader epoch."""
+
+    API_KEY = 23
+
+    def __init__(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        self._epochs = epochs
+
+    def build(self, request_struct_class: type[EpochRequestStruct]) -> EpochRequestStruct:
+        by_topic: dict[str, list[tuple[int, int, int]]] = {}
+        for (topic, partition), epoch in self._epochs.items():
+            by_topic.setdefault(topic, []).append((partition, UNKNOWN_EPOCH, epoch))
+        return request_struct_class(_ANY_REPLICA, list(by_topic.items()))
+
+
+class RawFetch(NamedTuple):
+    """Record batches of one partition, as they are in the log."""
+
+    log_start: int
+    """First offset of the log."""
+    end: int
+    """End of the log for readers (high watermark)."""
+    data: bytes
+    """Whole batches, and perhaps a part of one after them. The first one may begin before the offset that was asked
+    for."""
 
 
 class LeaderClient:
@@ -73,6 +148,10 @@ class LeaderClient:
             return None
         return leader
 
+    def connection_to(self, leader: int) -> object:
+        """The present connection to a broker; another object after each reconnection, so after each of its restarts."""
+        return self._client._conns.get((leader, ConnectionGroup.DEFAULT))
+
     async def last_stable_offsets(self, leader: int, tps: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Last stable offsets of partitions with one leader, without those for which it returns an error.
 
@@ -83,10 +162,7 @@ class LeaderClient:
         for topic, partition in tps:
             by_topic.setdefault(topic, []).append((partition, OffsetResetStrategy.LATEST))
         request = OffsetRequest(_ANY_REPLICA, _READ_COMMITTED, list(by_topic.items()))
-        try:
-            response = await self._client.send(leader, request)
-        except AttributeError:  # closed meanwhile
-            raise KafkaConnectionError("the client was closed") from None
+        response = await self._send(leader, request)
         found: dict[tuple[str, int], int] = {}
         for topic, partitions in response.topics:
             for partition, error_code, _timestamp, offset, *_ in partitions:
@@ -95,6 +171,52 @@ class LeaderClient:
                 else:
                     found[topic, partition] = offset
         return found
+
+    async def epoch_ends(
+        self, leader: int, epochs: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], EpochEnd | None]:
+        """Where leader epochs end, for partitions with one leader; without those for which it returns an error.
+
+        Returns:
+            Partition -> answer; None -> the broker does not know this request.
+
+        Raises:
+            KafkaError: the leader does not answer.
+        """
+        try:
+            response = await self._send(leader, EpochRequest(epochs))
+        except (IncompatibleBrokerVersion, NotImplementedError):
+            return dict.fromkeys(epochs)
+        found: dict[tuple[str, int], EpochEnd | None] = {}
+        for topic, partitions in response.topics:
+            for error_code, partition, epoch, end in partitions:
+                if error_code:
+                    self._client.force_metadata_update()
+                else:
+                    found[topic, partition] = EpochEnd(epoch, end)
+        return found
+
+    async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
+        """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not hold this offset.
+            KafkaError: the leader does not answer, or returns an error.
+        """
+        topic, partition = tp
+        request = FetchRequest(0, 1, max_bytes, _READ_UNCOMMITTED, [(topic, [(partition, offset, max_bytes)])])
+        response = await self._send(leader, request)
+        _, error_code, end, *others = response.topics[0][1][0]
+        if error_code:
+            self._client.force_metadata_update()
+            raise for_code(error_code)(f"{topic}/{partition}")
+        return RawFetch(others[1] if response.API_VERSION >= 5 else 0, end, others[-1] or b"")
+
+    async def _send(self, leader: int, request: Any) -> Any:
+        try:
+            return await self._client.send(leader, request)
+        except AttributeError:  # closed meanwhile
+            raise KafkaConnectionError("the client was closed") from None
 
 
 def limit_updates(client: Any) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from timers.core import operation
 from timers.kafka.topic_offsets import PRODUCERS_CLOCKS_MS
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
-from timers.wire.dead_letter import CODES, CODES_WHEN_DUE
+from timers.wire.dead_letter import ACCEPTED_CODES, CODES
 
 MUST, MAY, NEVER = "must", "may", "never"
 """Whether a version fires: it must fire once its second has begun; it may fire or not; it must not fire."""
@@ -39,7 +39,7 @@ NO_VERDICT = "verdict-not-visible"
 CLOCKS_MS = PRODUCERS_CLOCKS_MS
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
-_CODES_ON_ARRIVAL = sorted({*CODES} - CODES_WHEN_DUE)
+_CODES_ON_ARRIVAL = sorted({*CODES} - ACCEPTED_CODES)
 
 VERSION = (
     *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
@@ -30,6 +31,7 @@ class DueStore:
 
     def __init__(self, partition: int, applied: int, history: tuple[SettingChange, ...]) -> None:
         self.applied = applied
+        self.lineage = Lineage()
         self.history = history
         self.read_through_s: int | None = None
         self.accepted: list[Group] = []
@@ -57,9 +59,16 @@ class DueStore:
         """Remove the due timers: all of them have fired."""
         self._due.clear()
 
-    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+    def write(
+        self,
+        rows: RowsByDue,
+        applied: int,
+        entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
+        lineage: Lineage | None = None,
+    ) -> None:
         self.accepted += timer_batches.groups(self._partition, rows)
         self.applied = applied
+        self.lineage = lineage or self.lineage
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         for due_s in sorted(self._due):
@@ -119,6 +128,9 @@ class DueStore:
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         return {}
+
+    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
+        return []
 
     def entries_after(self, id: bytes, limit: int) -> IndexPage:
         return IndexPage((), None)

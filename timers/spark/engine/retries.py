@@ -24,6 +24,7 @@ from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, R
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, TimersError
 from timers.kafka.clients import librdkafka, reader
+from timers.kafka.log_lineage import LogLineages, comparing
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.records import headers_of
@@ -84,6 +85,8 @@ class Retries:
         self.producers = ProducerLoop()
         self.targets = Targets(settings, cluster.partitions)
         self.request_reader = RequestReader(settings, self.formats)
+        self._lineages = LogLineages(settings)
+        self.compare = comparing(self._lineages, self.producers.submit, ())
         self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self.condemnations = Condemnations()
         self.compute_lock = threading.Lock()
@@ -107,6 +110,7 @@ class Retries:
         for thread in self._threads:
             thread.join(CLOSE_S)
         self.request_reader.close()
+        self.producers.submit(self._lineages.close()).result()
         self.producers.close()
 
 
@@ -248,13 +252,13 @@ class _Server:
         try:
             outbox.open()
             progress, store = open_partition(
-                settings, cluster, retries.memory, retries.condemnations, retries.formats, tp
+                settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.compare
             )
         except BaseException:
             outbox.close()
             raise
         try:
-            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings))
+            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings), progress.cuts)
             spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
             return _Open(Loop(spec.machine(progress, store, outbox, metrics.counters)), outbox, store)
         except BaseException as error:  # the store may be damaged

@@ -26,6 +26,7 @@ from aiokafka import AIOKafkaConsumer, errors
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
+from timers.core.lineage import PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import fetch, group_coordinator
@@ -73,6 +74,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         self._suspended: set[TP] = set()
         # The topic may be deleted and created again before its first fetch, which then gives no error.
         self._never_fetched: set[TP] = set()
+        self._passed: dict[TP, list[PassedBatch]] = {}
+        """Record batches that were read and not delivered yet."""
 
     @Service.task
     async def _beat(self) -> None:
@@ -88,7 +91,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             **faust_internals.connection_options(conf, transport),
-            key_deserializer=fetch.InPieces(lambda tp: self.consumer.value_limit(tp)),
+            key_deserializer=fetch.InPieces(lambda tp: self.consumer.value_limit(tp), self._note_passed),
             partition_assignment_strategy=[group.assignor(self.sent)],
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
@@ -115,6 +118,15 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
         call_with_each_response(consumer, inspect)
         return consumer
+
+    def _note_passed(self, tp: Any, batch: PassedBatch) -> None:
+        self._passed.setdefault(tp, []).append(batch)
+
+    def _take_passed(self, tp: TP, position: int) -> tuple[PassedBatch, ...]:
+        """The batches of the range that ends at ``position``. One that ends after it belongs to the next range, too."""
+        passed = self._passed.get(tp, [])
+        self._passed[tp] = [each for each in passed[-1:] if each[1].last_offset >= position]
+        return tuple(passed)
 
     def _inspect_fetch(self, response: Any) -> None:
         """Suspend the partitions whose topic may have been deleted, by a response of any kind."""
@@ -180,6 +192,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         with contextlib.suppress(errors.IllegalStateError):  # revoked meanwhile
             if tp in self._delivered_to:
                 consumer.seek(tp, self._delivered_to[tp])
+                self._passed.pop(tp, None)
 
     def _with_ranges(
         self, consumer: AIOKafkaConsumer, partitions: set[TP], records: Mapping[TP, list[Any]]
@@ -200,11 +213,13 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
                     # Records were fetched while suspended, and dropped. Read them again: otherwise the next range would
                     # contain their offsets without the records.
                     consumer.seek(tp, delivered_to)
+                    self._passed.pop(tp, None)
                 continue
             repeat = tp in partitions and delivered_to > 0 and now > self._delivered_at.get(tp, 0.0) + REPEAT_RANGE_S
             if position != delivered_to or repeat:
                 found = records.get(tp, ())
-                fetched[tp] = Fetched(delivered_to, position, found, fetch.size_of(found))
+                passed = self._take_passed(tp, position)
+                fetched[tp] = Fetched(delivered_to, position, found, fetch.size_of(found), passed)
                 self._delivered_to[tp] = position
                 self._delivered_at[tp] = now
         return fetched
@@ -219,6 +234,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             if tp not in self._delivered_to:
                 self._never_fetched.add(tp)
             self._delivered_to[tp] = offset
+            self._passed.pop(tp, None)
 
     def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each assigned partition, as of its last fetch. Any thread."""
@@ -233,6 +249,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         """Stop tracking revoked partitions."""
         for tp in partitions:
             self._delivered_to.pop(tp, None)
+            self._passed.pop(tp, None)
         self._suspended.difference_update(partitions)
         self._never_fetched.difference_update(partitions)
 

@@ -13,6 +13,7 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
+from timers.kafka.log_lineage import CompareLogs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
@@ -40,6 +41,8 @@ class Parts:
     producers: ProducerLoop
     now_s: Callable[[], float | None]
     """Returns the brokers' time in epoch seconds; None while it is not known."""
+    compare_logs: CompareLogs
+    """Asks the leader of a partition whether its log is the one that was read. Blocks; not on the event loop."""
     compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """The compute lock: one machine at a time fills its transaction."""
 
@@ -71,7 +74,7 @@ class Parts:
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),
         )
         machine = spec.machine(progress, store, outbox, metrics.counters)
-        outbox.bind(self.cluster.topic_ids[topic], progress_partition(tp, self.cluster, self.settings))
+        outbox.bind(self.cluster.topic_ids[topic], progress_partition(tp, self.cluster, self.settings), progress.cuts)
         return machine
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from timers.config.settings import Settings
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
+from timers.kafka.log_lineage import LogLineages, comparing
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -22,6 +24,7 @@ from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.failures import Waiting
+from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LogEndTicks
 from timers.worker.machines.making import Parts
 from timers.worker.machines.openings import Openings
@@ -83,6 +86,7 @@ class Pool:
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
         self._log_end_ticks: LogEndTicks | None = None
+        self._lineage_watch: LineageWatch | None = None
 
     def bind(
         self,
@@ -104,7 +108,12 @@ class Pool:
         request_formats = {topic: self.formats[topic] for topic in self.formats.keys() - {settings.retry_topic}}
         targets = Targets(settings, cluster.partitions)
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
-        self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s)
+        compacted = {topic for topic, each in self.formats.items() if each.topic_is_compacted}
+        lineages = LogLineages(settings)
+        self._lineage_watch = LineageWatch(lineages, lambda: self._runners, compacted, self.fail)
+        submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
+        compare = comparing(lineages, submit, compacted)
+        self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, compare)
         self._consumer = consumer
         self._on_fatal = on_fatal
         self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)
@@ -249,6 +258,8 @@ class Pool:
         await self.revoke()
         if self._log_end_ticks is not None:
             await self._log_end_ticks.close()
+        if self._lineage_watch is not None:
+            await self._lineage_watch.close()
         if self._parts is not None:
             await self._openings.in_thread(self._parts.request_reader.close)
         self.producers.close()
@@ -301,6 +312,10 @@ class Pool:
         logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
         self._loop.call_soon_threadsafe(self._read_again, runner, position)
 
+    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
+        """Compare the log of a machine: a fetch of a new leader waits for it."""
+        self._loop.call_soon_threadsafe(self._compare, runner, epoch)
+
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered and, once all machines fire, that the worker is ready."""
         self._loop.call_soon_threadsafe(self._report_recovered, runner, seconds)
@@ -319,6 +334,11 @@ class Pool:
         tp = self._partition_of(runner)
         if tp is not None:
             self._consumer.read_again(tp, position)
+
+    def _compare(self, runner: Runner, epoch: int) -> None:
+        tp = self._partition_of(runner)
+        if tp is not None and self._lineage_watch is not None:
+            self._lineage_watch.ask(tp, runner, epoch)
 
     def _report_recovered(self, runner: Runner, seconds: float) -> None:
         if self._partition_of(runner) is not None:

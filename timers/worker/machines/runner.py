@@ -44,6 +44,9 @@ class Listener(Protocol):
     def on_read_again(self, runner: Runner, position: int) -> None:
         """Report that a fetch was lost: the log must be read again from ``position`` [I7]."""
 
+    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
+        """Report that a fetch waits until the log was compared, because of a new leader; see :meth:`Runner.trust`."""
+
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         """Report that, after ``seconds``, the store holds all accepted timers again, and firing begins."""
 
@@ -71,7 +74,7 @@ class Ended(Exception):
 
 
 _Stop = None
-_Item: TypeAlias = Fetched | QueuedTick | Question | None
+_Item: TypeAlias = Fetched | QueuedTick | Question | int | None
 _T = TypeVar("_T")
 
 
@@ -112,6 +115,7 @@ class Runner:
         self._last_commit = monotonic()
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
+        self._reported_epoch: int | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
     @property
@@ -140,6 +144,10 @@ class Runner:
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Put a tick into the queue, with the end of the log after it. Any thread."""
         self._inbox.put(QueuedTick(tick, end))
+
+    def trust(self, epoch: int) -> None:
+        """Accept batches of leader epochs up to ``epoch``: the log of the new leader is the same. Any thread."""
+        self._inbox.put(epoch)
 
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
         """Call ``question`` on the machine's thread between two steps. Timers wait meanwhile. Any thread.
@@ -183,6 +191,7 @@ class Runner:
 
     def _take(self) -> bool:
         """Empty the queue; if there is nothing else to do, wait for an item. Returns False when the thread must end."""
+        self._report_new_epoch()
         wait = self._loop.idle and not self._questions
         if wait:
             self._metrics.heartbeat.rest()
@@ -198,6 +207,8 @@ class Runner:
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
                 self._questions.append(item)
+            elif isinstance(item, int):
+                self.machine.trust(item)
             elif item is not None:
                 self._loop.add_fetch(item)
         self._metrics.heartbeat.beat()
@@ -234,6 +245,12 @@ class Runner:
         elif self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
             self._rewound_at = monotonic()
             self._listener.on_read_again(self, position)
+
+    def _report_new_epoch(self) -> None:
+        epoch = self._loop.untrusted_epoch
+        if epoch is not None and epoch != self._reported_epoch:
+            self._listener.on_new_epoch(self, epoch)
+        self._reported_epoch = epoch
 
     def _report_recovery(self) -> None:
         if self._recovering_since is not None and not self.machine.recovering:

@@ -92,6 +92,7 @@ class Takeover:
                 progress, store = await self.in_thread(
                     open_partition,
                     *(parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp),
+                    parts.compare_logs,
                 )
         except BaseException:
             await self.in_thread(outbox.close)

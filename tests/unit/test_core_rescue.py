@@ -1,0 +1,155 @@
+"""A log that lost its end: when it is noticed, and what becomes of what only a store holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from timers.core.limits import Limits
+from timers.core.lineage import Batch, Lineage, Parted, Unknown
+from timers.core.loop import Loop
+from timers.core.operation import CANCELLED_DUE_S, Entry
+from timers.core.ports import Lost
+from timers.core.progress import Progress, SettingChange, cut_suffix
+from timers.core.rescue import Held, can_be_rescued, cut_of, held
+from timers.core.timer import Fetched, Origin, Row, Tick
+from timers.partition import PartitionSpec
+from timers.request_formats import NATIVE, REQUEST_FORMATS
+from timers.store.memory import MemoryStore
+from timers.testing.list_outbox import ListOutbox
+
+BY_ID = REQUEST_FORMATS[1].request_format
+TICK = Tick(900_000)
+LIMITS = Limits(chunk_timers=2, chunk_bytes=1_000_000, max_request_bytes=2000)
+LINEAGE = Lineage(((4, 0),), Batch(18, 19, 1000, 7))
+
+
+def row(offset: int, id: str | None = None, due_s: int = 0) -> Row:
+    return offset, "target", "key", b"value", None, None if id is None else Origin(id, due_s, 0)
+
+
+def stored(*rows: tuple[int, Row], applied: int = 20, entries: dict[bytes, Entry | None] | None = None) -> MemoryStore:
+    """A store with rows by due second, up to offset ``applied``."""
+    store = MemoryStore()
+    for due_s, each in rows:
+        store.write({due_s: [each]}, applied, lineage=LINEAGE)
+    store.write({}, applied, entries or {}, LINEAGE)
+    return store
+
+
+def rescuing(progress: Progress, store: MemoryStore, spec: PartitionSpec) -> tuple[Loop, ListOutbox]:
+    outbox = ListOutbox()
+    return Loop(spec.machine(progress, store, outbox)), outbox
+
+
+@pytest.mark.parametrize(
+    ("next_offset", "applied", "answers", "end", "cut"),
+    [
+        pytest.param(20, 20, (None, None), 20, None, id="the same log"),
+        pytest.param(20, 20, (None, None), 15, 15, id="shorter than the progress"),
+        pytest.param(10, 20, (None, None), 15, 15, id="shorter than the store"),
+        pytest.param(20, 20, (Parted(12), Parted(12)), 30, 12, id="grown again"),
+        pytest.param(20, 20, (Parted(None), None), 30, 3, id="not known where: the start of the log"),
+        pytest.param(10, 20, (None, Parted(15)), 30, 15, id="only what the store accepted without a commit"),
+        pytest.param(20, 10, (None, Parted(5)), 30, None, id="an old store is no reason to stop"),
+        pytest.param(20, 20, (Unknown(), Unknown()), 30, None, id="compaction removed the batch"),
+    ],
+)
+def test_from_where_on_a_log_is_another_one(
+    next_offset: int, applied: int, answers: Any, end: int, cut: int | None
+) -> None:
+    assert cut_of(Progress(next_offset), stored(applied=applied), answers, 3, end) == cut
+
+
+def test_a_store_of_another_history_does_not_stop_its_partition() -> None:
+    store = stored(applied=20)
+    store.note_history((SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 5),))
+    progress = Progress(10, settings=(SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 7),))
+    assert cut_of(progress, store, (None, Parted(5)), 0, 30) is None
+
+
+def test_what_a_store_holds_of_the_lost_range_is_counted() -> None:
+    entries: dict[bytes, Entry | None] = {
+        b"new": (950, 16, 1),
+        b"old": (960, 17, 1),
+        b"ended": (CANCELLED_DUE_S, 18, 1),
+        b"before": (CANCELLED_DUE_S, 3, 1),
+    }
+    rows = [(950, row(5)), (950, row(16, "new", 950)), (955, row(15, "old", 955)), (960, row(17, "old", 960))]
+    store = stored(*rows, (800, row(14)), (800, row(19)), entries=entries)
+    progress = Progress(next_offset=19, fired_through=(900, 10**9))
+    # Row 14 has fired; row 19 has not, because its offset is not below next_offset; row 15 was replaced.
+    assert held(progress, store, 10) == Held(timers=3, cancels=1)
+
+
+def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> None:
+    entries: dict[bytes, Entry | None] = {b"a": (950, 15, 1), b"x": (CANCELLED_DUE_S, 18, 1)}
+    rows = [(950, row(5)), (950, row(15, "a", 950)), (960, row(16)), (970, row(17))]
+    store = stored(*rows, entries=entries)
+    before = Progress(20, (900, 10**9), lineage=LINEAGE)
+    progress = before.shortened(10)
+    spec = PartitionSpec(("ids", 0), BY_ID, LIMITS)
+    assert can_be_rescued(progress, store)
+    seen = []
+    for _ in range(10):  # each round is a crash after one transaction
+        loop, outbox = rescuing(progress, store, spec)
+        loop.add_fetch(Fetched(10, 12, ()))
+        loop.add_tick(TICK)
+        assert not loop.idle
+        try:
+            loop.step()
+        except Lost:
+            assert store.condemned
+            break
+        finally:
+            seen += outbox.rescued
+            progress = outbox.progress
+        assert not loop.machine.may_accept and store.pending == 4
+    assert seen == [(950, 15), (960, 16), (970, 17), (b"x", 18)]
+    assert progress.rescue is None and progress.next_offset == 10
+    assert progress.cuts == ((10, 1),)
+    assert not progress.has_same_history(store.history, 20), "the store could be used again"
+
+
+def test_a_store_that_another_worker_wrote_before_an_older_cut_is_not_rescued() -> None:
+    twice = replace(Progress(20).shortened(10), rescue=None).shortened(5)
+    assert not can_be_rescued(twice, stored())
+    once = stored()
+    once.note_history((SettingChange("log-cut", 10, 1),))
+    assert can_be_rescued(twice, once)
+
+
+def test_sources_above_a_cut_have_its_number() -> None:
+    progress = replace(Progress(300).shortened(250), rescue=None)
+    assert [cut_suffix(progress.cuts, offset) for offset in (249, 250, 999)] == ["", "~1", "~1"]
+    again = replace(replace(progress, next_offset=400).shortened(240), rescue=None)
+    assert [cut_suffix(again.cuts, offset) for offset in (239, 240, 250)] == ["", "~2", "~2"]
+    later = replace(replace(progress, next_offset=400).shortened(300), rescue=None)
+    assert [cut_suffix(later.cuts, offset) for offset in (249, 250, 300)] == ["", "~1", "~2"]
+    # What is rescued belongs to the log before the cut.
+    assert Progress(300).shortened(250).cuts == ()
+
+
+def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> None:
+    loop, _ = rescuing(Progress(20, lineage=LINEAGE), stored(), PartitionSpec(("requests", 0), NATIVE, LIMITS))
+    loop.add_tick(TICK)
+    loop.add_fetch(Fetched(20, 21, (), passed=[(4, Batch(20, 20, 1, 1))]))
+    loop.add_fetch(Fetched(21, 22, (), passed=[(6, Batch(21, 21, 1, 1))]))
+    loop.step()
+    loop.step()
+    assert loop.machine.position == 21 and loop.untrusted_epoch == 6 and loop.idle
+    loop.machine.trust(6)
+    loop.step()
+    assert loop.machine.position == 22 and loop.untrusted_epoch is None
+    assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1))
+    assert loop.machine.progress.lineage == loop.machine.lineages[0]
+
+
+def test_a_new_machine_reads_whatever_epochs_its_log_has() -> None:
+    loop, _ = rescuing(Progress(), MemoryStore(), PartitionSpec(("requests", 0), NATIVE, LIMITS))
+    loop.add_tick(TICK)
+    loop.add_fetch(Fetched(0, 9, (), passed=[(3, Batch(0, 4, 1, 1)), (8, Batch(5, 8, 1, 1))]))
+    loop.step()
+    assert loop.machine.position == 9

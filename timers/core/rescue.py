@@ -1,0 +1,179 @@
+"""What happens when a log has lost its end, and perhaps has grown again [I28].
+
+The partition stops until an operator accepts the loss. Then the history of its machine notes a *cut*, and the log is
+read again: all that is in it fires. Timers and cancels that only the store holds were acknowledged, so they are not
+thrown away: each becomes one dead letter, from which it can be sent again. They cannot be appended to the log: a worker
+has no right to write there, and a newer version of an id may be in it. The store is emptied after that, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from timers.core.keys import NEVER, OrderKey, decode, encode
+from timers.core.lineage import Parted, Unknown
+from timers.core.machine_state import MachineState
+from timers.core.ports import Lost, Store, TooMuch
+from timers.core.progress import LOG_CUT, Progress, Rescue, reached
+from timers.core.timer import Row, id_bytes
+
+LOST_FROM_LOG = "lost-from-log"
+"""Code of the dead letters."""
+
+_CANCELS = b"\xfe"
+"""First byte of a cursor behind all rows; an id follows."""
+
+
+def cut_of(
+    progress: Progress, store: Store, answers: Sequence[Parted | Unknown | None], log_start: int, log_end: int
+) -> int | None:
+    """Returns from which offset on the log is not the one that was accepted; None if it is that one.
+
+    Args:
+        answers: of the leader, for the lineages of progress and store.
+        log_start, log_end: first offset and end of the log.
+    """
+    cuts = []
+    if log_end < progress.next_offset:
+        cuts.append(log_end)
+    holds_more = store.applied > progress.next_offset and progress.has_same_history(store.history, store.applied)
+    if holds_more and log_end < store.applied:
+        cuts.append(log_end)
+    for answer, counts in zip(answers, (True, holds_more), strict=True):
+        if counts and isinstance(answer, Parted):
+            cuts.append(log_start if answer.offset is None else answer.offset)
+    return min(cuts, default=None)
+
+
+class StoreUse(Enum):
+    """What an opening does with the store that it found."""
+
+    APPLY = "apply"
+    """Apply the progress to it."""
+    EMPTY = "empty"
+    """Empty it, and read the log again."""
+    RESCUE = "rescue"
+    """Leave it as it is: the machine writes the dead letters of what only this store holds."""
+
+
+def compared(
+    progress: Progress,
+    store: Store,
+    answers: Sequence[Parted | Unknown | None],
+    log_start: int,
+    log_end: int,
+    accept: Callable[[Progress, int], Progress],
+) -> tuple[Progress, StoreUse]:
+    """Decide with which progress a machine opens, and what happens to its store, after the log was compared.
+
+    Args:
+        answers, log_start, log_end: as those of :func:`cut_of`.
+        accept: returns the progress after a cut at an offset. Raises :class:`timers.errors.LogMismatch` if the loss was
+            not accepted; then the store stays as it is.
+    """
+    cut = cut_of(progress, store, answers, log_start, log_end)
+    if cut is not None and progress.rescue is None:
+        progress = accept(progress, cut)
+        if store.applied <= cut:
+            progress = replace(progress, rescue=None)  # the store holds nothing of what is lost
+    if can_be_rescued(progress, store):
+        return progress, StoreUse.RESCUE
+    is_of_this_log = answers[1] is None and store.applied <= log_end
+    return progress, StoreUse.APPLY if is_of_this_log else StoreUse.EMPTY
+
+
+def can_be_rescued(progress: Progress, store: Store) -> bool:
+    """Whether a store was written after all cuts of the log but the newest one."""
+    known = max((change.value for change in store.history if change.name == LOG_CUT), default=0)
+    return progress.rescue is not None and known == progress.largest(LOG_CUT) - 1
+
+
+class Held(NamedTuple):
+    """What a store holds of the range that the log has lost."""
+
+    timers: int
+    cancels: int
+
+
+def held(progress: Progress, store: Store, cut: int) -> Held:
+    """Count what a store holds from offset ``cut`` on. It reads all of the store."""
+    lost = replace(progress, rescue=Rescue(cut, progress.next_offset))
+    timers = sum(len(rows) for _, rows in _lost_rows(lost, store, NEVER))
+    return Held(timers, len(store.cancels_from(cut)))
+
+
+def _lost_rows(progress: Progress, store: Store, after: OrderKey) -> Iterator[tuple[OrderKey, list[Row]]]:
+    """Yields (key, rows) of one due second each: rows that have not fired, of requests that the log has lost."""
+    rescue = progress.rescue
+    assert rescue is not None
+    for through, rows in store.waiting(after):
+        lost = [
+            row
+            for row in rows
+            if row[0] >= rescue.from_offset
+            and (
+                row[0] >= rescue.next_offset
+                or (through[0], row[0]) > reached(progress.fired_through, progress.holes, row[0])
+            )
+        ]
+        ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
+        latest = store.entries(ids) if ids else {}
+        if latest:  # an older version of an id would undo a newer one
+            lost = [row for row in lost if row[5] is None or _is_latest(row, latest.get(id_bytes(row[5][0])))]
+        yield through, lost
+
+
+def _is_latest(row: Row, entry: Sequence[object] | None) -> bool:
+    return entry is None or entry[1] == row[0]
+
+
+class Rescuing(MachineState):
+    """Writes the dead letters of what the log has lost."""
+
+    def rescue_chunk(self) -> None:
+        """Write the next dead letters. Call until it raises.
+
+        Raises:
+            Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
+        """
+        rescue = self.progress.rescue
+        if rescue is None or self._tick is None:
+            return
+        limit = self._outbox.chunk.limit(self._limits.chunk_timers)
+        timers: list[tuple[int, Row]] = []
+        cancels: list[tuple[bytes, int]] = []
+        through = b""
+        for cursor, timer, cancel in self._lost(rescue):
+            if len(timers) + len(cancels) == limit:
+                break
+            timers += [timer] if timer else []
+            cancels += [cancel] if cancel else []
+            through = cursor
+        else:
+            through = b""
+        self._outbox.begin(self._tick)
+        self._outbox.rescue(timers, cancels)
+        try:
+            after = rescue._replace(through=through) if through else None
+            self._commit(replace(self.progress, rescue=after), len(timers) + len(cancels))
+        except TooMuch as error:
+            if not error.rolled_back:
+                raise
+            return
+        if after is None:
+            self._store.condemn()
+            raise Lost("all that only its store held is in dead letters; the log is read again from its start")
+
+    def _lost(self, rescue: Rescue) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
+        """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
+        if not rescue.through.startswith(_CANCELS):
+            after = decode(rescue.through) if rescue.through else NEVER
+            for (due_s, _), rows in _lost_rows(self.progress, self._store, after):
+                yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
+        for cancel in self._store.cancels_from(rescue.from_offset):
+            cursor = _CANCELS + cancel[0]
+            if cursor > rescue.through:
+                yield cursor, None, cancel

@@ -1,0 +1,227 @@
+"""Asks the leaders of partitions whether a log is still the one that was read [I28].
+
+Two questions are asked: where the leader epochs of the lineage end (``OffsetForLeaderEpoch``), and whether the last
+batch still stands (its header is read again). aiokafka knows neither the first request nor the epochs of the metadata,
+and its fetches do not name the epoch that they expect, so no broker would tell a consumer that its log was replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from timers.config.settings import Settings
+from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, next_question, parted_inside
+from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
+from timers.kafka import connection
+from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, passed_batch
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+
+logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = Parted | Unknown | None
+"""Where a log parts from a lineage; None: it is the same log."""
+
+CompareLogs: TypeAlias = Callable[[TopicPartition, Sequence[Lineage]], Sequence[Answer]]
+"""Compares lineages with the log of one partition. Blocks; not on an event loop. Raises Lost without an answer."""
+
+TIMEOUT_S = 5.0
+"""Time for an answer of a leader."""
+
+WAIT_S = 6.0
+"""Time for the answer to an opening; a little longer than one request may take."""
+
+METADATA_MAX_AGE_S = 30.0
+
+
+class LogLineages:
+    """Compares lineages with logs. On its own connections: on a shared one the requests would wait for a fetch.
+
+    Connects at the first request. Call it from one event loop only."""
+
+    def __init__(self, settings: Settings, client_name: str = "log-lineages") -> None:
+        self._client = LeaderClient(
+            {
+                **connection.aiokafka(settings),
+                "client_id": f"{settings.worker_id}-{client_name}",
+                "request_timeout_ms": int(TIMEOUT_S * 1000),
+                "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),
+            }
+        )
+        self._warned = False
+        self._compared: dict[TopicPartition, tuple[object, Lineage]] = {}
+        """Partition -> connection and lineage of the last comparison of a batch. Over one connection, a leader's log
+        loses no records without a new leader epoch."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def parted(
+        self,
+        lineages: Mapping[TopicPartition, Sequence[Lineage]],
+        compacted: Collection[str] = (),
+        *,
+        again: bool = False,
+    ) -> dict[TopicPartition, list[Answer]]:
+        """Compare lineages with the logs of their partitions; each leader is asked for all its partitions at once.
+
+        Args:
+            lineages: partition -> lineages that belong to it.
+            compacted: the topics that are compacted: there a batch may be rewritten, with the same offsets.
+            again: whether to compare no batch over a connection over which this was done in the same leader epoch.
+
+        Returns:
+            Partition -> the answer for each of its lineages, in order. Without partitions whose leader did not answer.
+        """
+        try:
+            await self._client.connect({topic for topic, _ in lineages})
+        except KafkaError as error:
+            logger.debug("no broker answers: %r", error)
+            return {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in lineages:
+            leader = self._client.leader_of(*tp)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(tp)
+        asked = (
+            self._ask(leader, {tp: lineages[tp] for tp in tps}, compacted, again) for leader, tps in by_leader.items()
+        )
+        found: dict[TopicPartition, list[Answer]] = {}
+        for answers in await asyncio.gather(*asked):
+            found |= answers
+        return found
+
+    async def _ask(
+        self,
+        leader: int,
+        lineages: Mapping[TopicPartition, Sequence[Lineage]],
+        compacted: Collection[str],
+        again: bool,
+    ) -> dict[TopicPartition, list[Answer]]:
+        try:
+            ends = await self._epoch_ends(leader, lineages)
+            found: dict[TopicPartition, list[Answer]] = {}
+            for tp, known in ends.items():
+                answers = [next_question(each, known) for each in lineages[tp]]
+                found[tp] = [each if isinstance(each, Parted) else None for each in answers]
+            await asyncio.gather(
+                *(
+                    self._compare_batches(leader, tp, lineages[tp], ends[tp], answers, tp[0] in compacted)
+                    for tp, answers in found.items()
+                    if not (again and self._was_compared(leader, tp, lineages[tp]))
+                )
+            )
+        except KafkaError as error:
+            logger.debug("broker %d does not tell its leader epochs: %r", leader, error)
+            return {}
+        return found
+
+    async def _epoch_ends(
+        self, leader: int, lineages: Mapping[TopicPartition, Iterable[Lineage]]
+    ) -> dict[TopicPartition, dict[int, EpochEnd]]:
+        """Ask until every lineage has its answer. Without the partitions for which the leader returns an error."""
+        ends: dict[TopicPartition, dict[int, EpochEnd]] = {tp: {} for tp in lineages}
+        while True:
+            questions = {}
+            for tp, known in ends.items():
+                wanted = (next_question(each, known) for each in lineages[tp])
+                epoch = next((each for each in wanted if isinstance(each, int)), None)
+                if epoch is not None:
+                    questions[tp] = epoch
+            if not questions:
+                return ends
+            answers = await self._client.epoch_ends(leader, questions)
+            for tp, epoch in questions.items():
+                if tp not in answers:
+                    del ends[tp]
+                    continue
+                answer = answers[tp]
+                if answer is None:
+                    self._warn()
+                    answer = EpochEnd(epoch, 2**63 - 1)  # as if the log agreed
+                ends[tp][epoch] = answer
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "the brokers do not know the request OffsetForLeaderEpoch: a log that lost its end, and has grown "
+                "again, is noticed only if its last batch differs"
+            )
+
+    async def _compare_batches(
+        self,
+        leader: int,
+        tp: TopicPartition,
+        lineages: Sequence[Lineage],
+        ends: Mapping[int, EpochEnd],
+        answers: list[Answer],
+        is_compacted: bool,
+    ) -> None:
+        """Compare the last batch of each lineage whose epochs agree, and correct its answer."""
+        connection = self._client.connection_to(leader)
+        for lineage in {each for each, answer in zip(lineages, answers, strict=True) if answer is None}:
+            answer = await self._compare_batch(leader, tp, lineage, ends, is_compacted=is_compacted)
+            answers[:] = [answer if each == lineage else found for each, found in zip(lineages, answers, strict=True)]
+        self._compared[tp] = connection, lineages[0]
+
+    def _was_compared(self, leader: int, tp: TopicPartition, lineages: Sequence[Lineage]) -> bool:
+        connection, lineage = self._compared.get(tp, (None, Lineage()))
+        epochs = lineage.epochs[-1:]
+        return (
+            connection is not None
+            and connection is self._client.connection_to(leader)
+            and all(each.epochs[-1:] == epochs for each in lineages)
+        )
+
+    async def _compare_batch(
+        self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd], *, is_compacted: bool
+    ) -> Answer:
+        batch = lineage.batch
+        if batch is None:
+            return None
+        try:
+            fetched = await self._client.fetch(leader, tp, batch.base_offset, max_bytes=HEADER_BYTES)
+        except OffsetOutOfRangeError:
+            return None  # deleted by retention; a log that ends below the batch is noticed by its end
+        if len(fetched.data) < HEADER_BYTES:
+            return None
+        _, found = passed_batch(fetched.data)
+        if found == batch or (is_compacted and found[:2] == batch[:2]):
+            return None
+        if is_compacted:
+            return Unknown()
+        known = dict(ends)
+        for epoch in {epoch for epoch, _ in lineage.epochs} - known.keys():
+            answer = (await self._client.epoch_ends(leader, {tp: epoch})).get(tp)
+            if answer is not None:
+                known[epoch] = answer
+        return parted_inside(lineage, known)
+
+
+def comparing(
+    lineages: LogLineages,
+    submit: Callable[[Coroutine[Any, Any, Any]], Future[dict[TopicPartition, list[Answer]]]],
+    compacted: Collection[str],
+) -> CompareLogs:
+    """Return a function for threads that asks ``lineages``; ``submit`` runs a coroutine on its event loop."""
+
+    def compare(tp: TopicPartition, sought: Sequence[Lineage]) -> Sequence[Answer]:
+        asked = submit(lineages.parted({tp: sought}, compacted))
+        try:
+            answers = asked.result(WAIT_S).get(tp)
+        except TimeoutError:
+            asked.cancel()
+            answers = None
+        if answers is None:
+            raise Lost("its leader does not tell its leader epochs")
+        return answers
+
+    return compare

@@ -1,0 +1,95 @@
+"""Compares the logs of open machines with what was read of them, again and again [I28]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from timers.core.lineage import Parted
+from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
+from timers.kafka.log_lineage import LogLineages
+from timers.worker.machines.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+CHECK_S = 10.0
+"""Seconds between two comparisons. A log that has grown again to exactly the position of its machine sends no batch, so
+no fetch shows that it is another log."""
+
+RETRY_S = 1.0
+"""Seconds after which a leader that did not answer is asked again, if a fetch waits for its answer."""
+
+
+class LogParted(Lost):
+    """The log of a machine is not the one that was read. When the machine is opened again, it says what was lost."""
+
+
+class LineageWatch:
+    """Asks the leaders of all open machines. On one event loop.
+
+    Args:
+        lineages: asks the leaders.
+        runners: returns the open machines.
+        compacted: the topics that may be compacted.
+        on_parted: called with a partition whose log is another one.
+    """
+
+    def __init__(
+        self,
+        lineages: LogLineages,
+        runners: Callable[[], Mapping[TopicPartition, Runner]],
+        compacted: Collection[str],
+        on_parted: Callable[[TopicPartition, LogParted], None],
+    ) -> None:
+        self._lineages = lineages
+        self._runners = runners
+        self._compacted = compacted
+        self._on_parted = on_parted
+        self._waiting: dict[TopicPartition, tuple[Runner, int]] = {}
+        self._asked = asyncio.Event()
+        self._task = asyncio.create_task(self._watch())
+
+    def ask(self, tp: TopicPartition, runner: Runner, epoch: int) -> None:
+        """Compare a log soon: a fetch has a batch of a new leader, and waits for :meth:`Runner.trust`."""
+        self._waiting[tp] = runner, epoch
+        self._asked.set()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RETRY_S if self._waiting else CHECK_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            self._asked.clear()
+            try:
+                await self._check()
+            except Exception:
+                logger.exception("comparing logs failed")
+
+    async def _check(self) -> None:
+        runners, waiting, self._waiting = self._runners(), self._waiting, {}
+        checked = {tp: runner.machine.lineages for tp, runner in runners.items()}
+        answers = await self._lineages.parted(checked, self._compacted, again=not waiting)
+        for tp, found in answers.items():
+            parted = next((each for each in found if isinstance(each, Parted)), None)
+            if self._runners().get(tp) is not runners[tp]:
+                continue  # closed meanwhile
+            if parted is not None:
+                where = "an offset that is not known" if parted.offset is None else f"offset {parted.offset}"
+                name = "/".join(map(str, tp))
+                self._on_parted(tp, LogParted(f"{name}: from {where} on, the log is not the one that was read"))
+        for tp, (runner, epoch) in waiting.items():
+            if self._runners().get(tp) is not runner:
+                continue
+            if tp in answers:
+                runner.trust(epoch)
+            else:
+                self._waiting[tp] = runner, epoch
+
+    async def close(self) -> None:
+        """End the comparisons."""
+        self._task.cancel()
+        await self._lineages.close()

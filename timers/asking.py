@@ -19,6 +19,10 @@ TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
 
 
+class ForeignWorkerError(QueryError):
+    """The worker that answers is one of another app or cluster."""
+
+
 class Body(Protocol):
     """The content of an answer of aiohttp."""
 
@@ -40,8 +44,21 @@ async def read_answer(body: Body) -> bytes:
     return bytes(content)
 
 
-def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """The worker's answer, which may have no timers."""
+def ask(
+    settings: Settings,
+    path: str,
+    parameters: Mapping[str, str],
+    cluster_id: str | None,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """The worker's answer, which may have no timers.
+
+    Args:
+        cluster_id: of the brokers of ``settings``; None: a worker of any app and cluster may answer.
+
+    Raises:
+        QueryError: no worker answers, it refuses, or it is one of another app or cluster.
+    """
     target = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
     clock = Clock(settings.clock_offset_s)
     signature = query_signature.headers(
@@ -53,9 +70,9 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s:
     try:
         try:
             with opener.open(request, timeout=timeout_s) as response:
-                return decode_answer(settings, response.read())
+                return decode_answer(settings, response.read(), cluster_id)
         except urllib.error.HTTPError as error:
-            answer = decode_answer(settings, error.read())
+            answer = decode_answer(settings, error.read(), cluster_id)
             if error.code == 404 and "timers" in answer:
                 return answer
             raise QueryError(f"the worker at {settings.query_url} says: {_sentence(answer)}") from None
@@ -81,10 +98,14 @@ def missing(answer: Mapping[str, Any]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
 
 
-def decode_answer(settings: Settings, body: bytes) -> dict[str, Any]:
+def decode_answer(settings: Settings, body: bytes, cluster_id: str | None) -> dict[str, Any]:
     """An answer of a worker: an error, or a list of timers with the partitions that are missing.
 
+    Args:
+        cluster_id: as of :func:`ask`.
+
     Raises:
+        ForeignWorkerError: it comes from a worker of another app or cluster.
         QueryError: it is something else.
     """
     try:
@@ -94,7 +115,31 @@ def decode_answer(settings: Settings, body: bytes) -> dict[str, Any]:
     if isinstance(answer, dict) and (
         "error" in answer or (isinstance(answer.get("timers"), list) and isinstance(answer.get("missing"), list))
     ):
+        if cluster_id is not None and "error" not in answer:
+            check_origin(settings, answer, cluster_id)
         return answer
     raise QueryError(
         f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
+    )
+
+
+def check_origin(settings: Settings, answer: Mapping[str, Any], cluster_id: str) -> None:
+    """Check that an answer comes from a worker of the app and the cluster of ``settings``: nothing else tells it, since
+    each cluster may have a worker on the same port.
+
+    Raises:
+        ForeignWorkerError: it does not.
+    """
+    app, cluster = answer.get("app"), answer.get("cluster")
+    if (app, cluster) == (settings.app_id, cluster_id):
+        return
+    if app is None or cluster is None:
+        raise ForeignWorkerError(
+            f"the worker at {settings.query_url} does not say which app and cluster it is of: it is an older one. "
+            "Replace it with one of this version"
+        )
+    raise ForeignWorkerError(
+        f"the worker at {settings.query_url} is of app {app!r} and cluster {cluster}, and not of app "
+        f"{settings.app_id!r} and cluster {cluster_id}, which is at {settings.brokers}: set TIMERS_WORKER_URL to a "
+        "worker of this app and cluster, or TIMERS_BROKERS and TIMERS_APP_ID to those of the worker"
     )

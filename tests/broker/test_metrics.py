@@ -217,7 +217,9 @@ def test_without_a_broker_the_worker_is_live_and_not_ready(own_broker: EmbeddedB
     try:
         worker = system.worker().start().ready()
         wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready")
-        assert health(worker.port, "live") == (200, {"live": True, "reasons": []})
+        status, live = health(worker.port, "live")
+        assert (status, live["live"], live["reasons"]) == (200, True, [])
+        assert live["app"] == system.environment["TIMERS_APP_ID"] and live["cluster"]
         lines_before = len(worker.log.splitlines())
         own_broker.kill()
         wait_until(lambda: health(worker.port, "ready")[0] == 503, "not ready")

@@ -90,6 +90,8 @@ def test_run_reports_the_death_of_its_worker(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stdout.readline().startswith("fired ")
         worker = next(int(found[1]) for line in process.stderr if (found := re.match(r"worker: process (\d+)", line)))
+        said = process.stderr.readline()
+        assert re.match(r"for commands in another terminal: export TIMERS_BROKERS=127\.0\.0\.1:[0-9]+", said), said
         os.kill(worker, signal.SIGKILL)
         assert process.wait(60) == 1
         assert "timers: the worker was ended by SIGKILL" in process.stderr.read()

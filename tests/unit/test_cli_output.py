@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from timers.cli.main import cli, main
 from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.kafka import topic_admin
 from timers.wire.printable import printable
 from timers.wire.topics import REQUEST
 
@@ -190,6 +192,9 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         ["dead-letters", "list"],
         ["dead-letters", "show", "0/1"],
         ["dead-letters", "retry", "--all"],
+        ["list"],
+        ["get", "order-17"],
+        ["queue", "stat", "jobs"],
     ],
     ids=lambda command: " ".join(command[:2]),
 )
@@ -229,6 +234,120 @@ def test_one_of_several_brokers_is_enough(no_broker: str, monkeypatch: pytest.Mo
 def test_a_wrong_address_is_said(no_broker: str, address: str) -> None:
     with pytest.raises(TimersError, match=r"^no broker answers at .*is TIMERS_BROKERS right\?"):
         reach.check_brokers(Settings.load({"TIMERS_BROKERS": address}))
+
+
+# --- which brokers and which worker -----------------------------------------------------------------------------------
+
+
+def worker(app: str, cluster: str) -> ThreadingHTTPServer:
+    """A worker that lists one timer, with text that is not safe. Close it at the end."""
+    timer = {
+        "id": UNSAFE,
+        "due": 1,
+        "due_at": "2030",
+        "topic": UNSAFE,
+        "key": UNSAFE,
+        "value_bytes": 1,
+        "source": "r/0/1",
+    }
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = {
+                "app": app,
+                "cluster": cluster,
+                "timers": [{**timer, "state": "pending"}],
+                "missing": [],
+                "next": None,
+            }
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture
+def own_cluster(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of the cluster at TIMERS_BROKERS."""
+    monkeypatch.setattr(reach, "check_brokers", lambda _: None)
+    monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "own-cluster")
+    return "own-cluster"
+
+
+@pytest.mark.parametrize("command", [["list"], ["get", "order-17"], ["list", "-o", "json"]])
+@pytest.mark.parametrize(("app", "is_own"), [("timers", False), ("other", True)])
+def test_nothing_of_a_worker_of_another_cluster_or_app_is_shown(
+    own_cluster: str,
+    command: list[str],
+    app: str,
+    is_own: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with worker(app, own_cluster if is_own else "other-cluster") as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("TIMERS_WORKER_URL", url)
+        assert main(command) == 1
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"{url} is of app '{app}'" in err and "own-cluster, which is at" in err
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", [["list"], ["get", "order-17"]])
+def test_a_worker_of_the_own_cluster_is_asked(
+    own_cluster: str, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with worker("timers", own_cluster) as server:
+        monkeypatch.setenv("TIMERS_WORKER_URL", f"http://127.0.0.1:{server.server_address[1]}")
+        assert main(command) == 0
+        shown = capsys.readouterr()
+        assert r"a\x1b]0;t\x07\u202eb\nc\x9b\xff" in shown.out
+        assert_safe(shown.out)
+        assert_safe(shown.err)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", [["list"], ["get", "order-17"]])
+def test_a_worker_that_is_named_is_asked_without_brokers_and_says_its_cluster(
+    no_broker: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with worker("other", "other-cluster") as server:
+        assert main([*command, "--worker", f"http://127.0.0.1:{server.server_address[1]}"]) == 0
+        out, err = capsys.readouterr()
+        assert "order" in out or "2030" in out
+        assert "is of app 'other' and cluster other-cluster" in err
+        server.shutdown()
+    assert main([*command, "--worker", "nonsense"]) == 2
+    assert "--worker='nonsense' is not http://host:port" in capsys.readouterr().err
+
+
+def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIMERS_BROKERS", raising=False)
+    monkeypatch.setattr(reach, "WAIT_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    begin = "brokers: 127.0.0.1:9092, because TIMERS_BROKERS is not set, and"
+    main(["list"])
+    assert f"{begin} there is no project in this folder or above it\n" in capsys.readouterr().err
+    (tmp_path / ".timers" / "broker").mkdir(parents=True)
+    main(["list"])
+    assert f"{begin} no broker of the project in {tmp_path} runs" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        (tmp_path / ".timers" / "broker" / "address").write_text(address)
+        reach.check_brokers(Settings.load({}))
+        assert f"brokers: {address}, because TIMERS_BROKERS is not set, and the broker of" in capsys.readouterr().err
+    monkeypatch.setenv("TIMERS_BROKERS", address)
+    main(["list"])
+    assert "because TIMERS_BROKERS" not in capsys.readouterr().err
 
 
 # --- completion -------------------------------------------------------------------------------------------------------

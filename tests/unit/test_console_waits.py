@@ -20,16 +20,18 @@ from timers.config.settings import Settings
 from timers.console import kafka_cluster
 from timers.console.cluster import WorkerAnswer
 from timers.console.kafka_cluster import KafkaCluster
+from timers.console.problems import Problem
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
-from timers.kafka import connection, topic_offsets
+from timers.kafka import connection, topic_admin, topic_offsets
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.wire import query as wire
 
 NOT_LEADER = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))
 DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-FOUND = {"timers": [{"id": "a"}], "missing": []}
+OWN = {"app": "timers", "cluster": "c-1"}
+FOUND = {**OWN, "timers": [{"id": "a"}], "missing": []}
 STARTING = {"error": "this worker is starting"}
 
 
@@ -39,6 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_cluster, "AGAIN_S", 0.01)
     monkeypatch.setattr(kafka_cluster, "MIN_ATTEMPT_S", 0.05)
     monkeypatch.setattr(topic_offsets, "_POLL_S", 0.01)
+    monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "c-1")
 
 
 def cluster_at(port: int) -> KafkaCluster:
@@ -53,7 +56,7 @@ def worker_with(find: Callable[[web.Request], Awaitable[web.Response]]) -> web.A
 
 
 async def test_a_question_waits_for_a_worker_that_starts() -> None:
-    answers = iter([(503, STARTING), (503, {"timers": [], "missing": [{}]}), (200, FOUND)])
+    answers = iter([(503, STARTING), (503, {**OWN, "timers": [], "missing": [{}]}), (200, FOUND)])
 
     async def find(_: web.Request) -> web.Response:
         status, body = next(answers)
@@ -82,6 +85,52 @@ async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytes
     with pytest.raises(QueryError, match="no worker answers"):
         await cluster.ask(wire.FIND_PATH, {"id": "a"})
     await cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("origin", "why"),
+    [
+        (
+            {"app": "timers", "cluster": "c-2"},
+            "is of app 'timers' and cluster c-2, and not of app 'timers' and cluster c-1",
+        ),
+        ({"app": "other", "cluster": "c-1"}, "is of app 'other' and cluster c-1"),
+        ({}, "does not say which app and cluster it is of"),
+    ],
+)
+async def test_nothing_of_a_worker_of_another_cluster_or_app_is_shown(origin: dict[str, str], why: str) -> None:
+    async def find(_: web.Request) -> web.Response:
+        return web.json_response({**FOUND, "app": None, "cluster": None, **origin})
+
+    async with TestServer(worker_with(find)) as server:
+        cluster = cluster_at(server.port or 0)
+        with pytest.raises(QueryError, match=why):
+            await cluster.ask(wire.FIND_PATH, {"id": "a"})
+        await cluster.close()
+
+
+async def test_nothing_is_shown_before_a_broker_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(_: web.Request) -> web.Response:
+        return web.json_response(FOUND)
+
+    brokers: list[str | TimersError] = [TimersError("no broker answers"), "c-2", "c-1", TimersError("away")]
+
+    def cluster_id(_: Settings) -> str:
+        found = brokers.pop(0)
+        if isinstance(found, TimersError):
+            raise found
+        return found
+
+    monkeypatch.setattr(topic_admin, "cluster_id", cluster_id)
+    async with TestServer(worker_with(find)) as server:
+        cluster = cluster_at(server.port or 0)
+        with pytest.raises(Problem, match="no broker has answered"):
+            await cluster.ask(wire.FIND_PATH, {"id": "a"})
+        assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (200, FOUND), "the brokers were asked again"
+        monkeypatch.setattr(kafka_cluster, "CLUSTER_ID_S", -1.0)
+        assert await cluster._cluster_id() == "c-1", "a cluster that is away keeps its id"
+        await cluster.close()
+    assert brokers == []
 
 
 async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:

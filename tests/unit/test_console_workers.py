@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -118,7 +119,16 @@ async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch:
 
 async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_admin, "exists", lambda *_: True)
-    pages = iter(({"live": True, "reasons": []}, {"live": False, "reasons": ["stuck"]}, {}))
+    monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "c-1")
+    own = {"app": "timers", "cluster": "c-1"}
+    answers: list[dict[str, Any]] = [
+        {"live": True, "reasons": [], **own},
+        {"live": False, "reasons": ["stuck"], **own},
+        {"live": True, "reasons": [], **own, "cluster": ""},
+        {"live": True, "reasons": [], **own, "cluster": "c-2"},
+        {},
+    ]
+    pages = iter(answers)
 
     async def live(_: web.Request) -> web.Response:
         return web.json_response(next(pages))
@@ -129,7 +139,9 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
         cluster = KafkaCluster(
             Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": str(server.make_url("")).rstrip("/")})
         )
-        assert await cluster.problems() == await cluster.problems() == []
+        for _ in range(3):
+            assert await cluster.problems() == [], "a worker that starts does not know its cluster yet"
+        assert "is of app 'timers' and cluster c-2" in (await cluster.problems())[0]
         assert "is no worker of timers" in (await cluster.problems())[0]
     assert "no worker answers" in (await cluster.problems())[0]
     await cluster.close()

@@ -12,6 +12,7 @@ import click
 
 from timers.cli.extras import require
 from timers.cli.output import Output, say
+from timers.cli.reach import say_brokers
 from timers.config.settings import Settings
 from timers.errors import SettingsError
 
@@ -39,6 +40,7 @@ def console(hash_password: bool, new_token: bool) -> None:
         _print_hash(new_token)
         return
     settings = Settings.load()
+    say_brokers(settings)
 
     from timers.console.access import check_settings
     from timers.console.server import address

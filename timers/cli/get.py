@@ -6,10 +6,9 @@ import time
 
 import click
 
-from timers.asking import ask
 from timers.cli.output import Output, output_option, say
+from timers.cli.reach import WorkerToAsk, worker_option
 from timers.client.times import from_now
-from timers.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.printable import one_line
 from timers.wire.query import Timer, key_as_bytes
@@ -21,12 +20,13 @@ UNKNOWN = 4
 @click.command()
 @click.argument("id")
 @click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
+@worker_option
 @output_option()
-def get(id: str, with_value: bool, output: Output) -> int:
+def get(id: str, with_value: bool, worker: str | None, output: Output) -> int:
     """Show the timer that has this ID: whether it waits or has fired, when it is due, and where it goes.
 
     ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
-    Asks the worker at TIMERS_WORKER_URL, which asks the others.
+    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS.
 
     Exit codes: 0 found, 4 there is no timer of this id, 1 a worker does not answer.
 
@@ -38,7 +38,7 @@ def get(id: str, with_value: bool, output: Output) -> int:
         raise click.UsageError("--value goes with -o json")
     if not id:
         raise click.UsageError("ID is empty")
-    answer = ask(Settings.load(), wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
+    answer = WorkerToAsk(worker).ask(wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
     for timer in answer["timers"]:
         output.show(timer, _sentence(timer))
     if not answer["timers"]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from timers.asking import ask, missing
+from timers.asking import missing
 from timers.cli.output import Output, output_option, say
+from timers.cli.reach import WorkerToAsk, worker_option
 from timers.client.times import parse_ahead
-from timers.config.settings import Settings
 from timers.counted import counted
 from timers.errors import QueryError
 from timers.wire import query as wire
@@ -30,14 +30,21 @@ _WIDTHS = (20, 24, 24, 28, 0)
 @click.option("--to", "to_text", metavar="WHEN", help="Due before this time.")
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
 @click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
+@worker_option
 @output_option()
 def list(  # the command's name
-    topic: str | None, from_text: str | None, to_text: str | None, limit: int, with_values: bool, output: Output
+    topic: str | None,
+    from_text: str | None,
+    to_text: str | None,
+    limit: int,
+    with_values: bool,
+    worker: str | None,
+    output: Output,
 ) -> None:
     """List the pending timers of all workers, the next to fire first.
 
-    Asks the worker at TIMERS_WORKER_URL, which asks the others. If one of them does not answer, the rest is listed, a
-    sentence says which partitions are missing, and the exit code is 1.
+    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS. If one
+    of them does not answer, the rest is listed, a sentence says which partitions are missing, and the exit code is 1.
 
     \b
       timers list --topic order-timeouts --to 1h
@@ -52,7 +59,7 @@ def list(  # the command's name
         to_s=None if to_text is None else parse_ahead(to_text, now_s),
         with_values=with_values,
     )
-    pages = _Pages(Settings.load(), query, limit)
+    pages = _Pages(WorkerToAsk(worker), query, limit)
     output.table(_COLUMNS, _WIDTHS, ((timer, _cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
     say(f"{counted(pages.count, 'timer')}{more}")
@@ -63,8 +70,8 @@ def list(  # the command's name
 class _Pages:
     """Asks for the timers page by page, and yields them."""
 
-    def __init__(self, settings: Settings, query: Query, limit: int) -> None:
-        self._settings = settings
+    def __init__(self, worker: WorkerToAsk, query: Query, limit: int) -> None:
+        self._worker = worker
         self._query = query
         self._limit = limit
         self.count = 0
@@ -81,7 +88,7 @@ class _Pages:
         while True:
             left = self._limit - self.count if self._limit else wire.MAX_LIMIT
             query = query._replace(limit=min(left, wire.MAX_LIMIT))
-            answer = ask(self._settings, wire.LIST_PATH, wire.parameters_of(query))
+            answer = self._worker.ask(wire.LIST_PATH, wire.parameters_of(query))
             self._missing.update({each["partition"]: each["reason"] for each in answer["missing"]})
             for timer in answer["timers"]:
                 self.count += 1

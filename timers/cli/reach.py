@@ -1,13 +1,25 @@
-"""Says within seconds that no broker can be reached, which librdkafka's calls say only at their timeouts."""
+"""Which brokers and which worker a command asks.
+
+It says within seconds that no broker can be reached, which librdkafka's calls say only at their timeouts.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from queue import Empty, Queue
+from typing import Any
 
-from timers.config.settings import Settings
+import click
+
+from timers.asking import ask
+from timers.cli.output import say
+from timers.config import variables
+from timers.config.project import project_broker, project_dir
+from timers.config.settings import Settings, describe
 from timers.errors import TimersError
 
 WAIT_S = 1.5
@@ -31,12 +43,77 @@ def load_settings() -> Settings:
     return settings
 
 
+def names_brokers(settings: Settings) -> bool:
+    """Whether the environment names the brokers."""
+    return any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
+
+
+def say_brokers(settings: Settings) -> None:
+    """Say which brokers a command uses, and why, if the environment does not name them."""
+    if names_brokers(settings):
+        return
+    project = project_dir()
+    if settings.brokers == project_broker():
+        why = f"the broker of the project in {project.parent} runs there"
+    elif project.is_dir():
+        why = f"no broker of the project in {project.parent} runs (`timers broker start` starts it)"
+    else:
+        why = "there is no project in this folder or above it"
+    say(f"brokers: {settings.brokers}, because TIMERS_BROKERS is not set, and {why}")
+
+
+worker_option = click.option(
+    "--worker",
+    metavar="URL",
+    help="Ask this worker, also without brokers; the command says of which cluster it is.",
+)
+"""Adds the option to a command."""
+
+
+class WorkerToAsk:
+    """The worker that a command asks about timers. It is one of the brokers' cluster, unless the user has named it.
+
+    Args:
+        named: value of ``--worker``.
+
+    Raises:
+        TimersError: no broker answers.
+    """
+
+    def __init__(self, named: str | None) -> None:
+        self._cluster_id: str | None = None
+        self._says_cluster = bool(named)
+        self._settings = Settings.load() if named else load_settings()
+        if named:
+            self._settings = replace(self._settings, worker_url=variables.url("--worker", named))
+            return
+
+        from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
+
+        self._cluster_id = topic_admin.cluster_id(self._settings)
+
+    def ask(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """The worker's answer. The first one of a worker that the user has named says of which cluster it is.
+
+        Raises:
+            QueryError: no worker answers, or it is one of another app or cluster.
+        """
+        answer = ask(self._settings, path, parameters, self._cluster_id)
+        if self._says_cluster:
+            self._says_cluster = False
+            app, cluster = answer.get("app"), answer.get("cluster")
+            which = "says neither" if cluster is None else f"is of app {app!r} and cluster {cluster}"
+            say(f"app and cluster were not compared: the worker at {self._settings.query_url} {which}")
+        return answer
+
+
 def check_brokers(settings: Settings) -> None:
     """Check that one of the brokers takes a connection within :data:`WAIT_S`.
 
     Raises:
         TimersError: none does.
     """
+    say_brokers(settings)
     deadline = time.monotonic() + WAIT_S
     results: Queue[OSError | None] = Queue()
     for address in settings.brokers.split(","):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,10 +18,10 @@ import click
 from timers.cli.demo import TOPIC, run_demo
 from timers.cli.extras import require
 from timers.cli.output import Output, output_option, say
-from timers.cli.reach import check_brokers
+from timers.cli.reach import check_brokers, names_brokers
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
-from timers.config.settings import Settings, describe
+from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
 from timers.signals import END_SIGNALS, on_signals
 from timers.worker.port import check_port
@@ -47,6 +48,7 @@ def run(topic: str, output: Output) -> None:
         _worker(settings) as worker,
         _console(settings) as start_console,
     ):
+        _say_exports(settings)
         # The console starts when the worker fires: it does not take the processor from the start of the worker.
         run_demo(settings, topic, output, worker.check, start_console, "the worker is still starting")
 
@@ -58,22 +60,31 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _names_brokers(settings: Settings) -> bool:
-    return any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
-
-
 def _environment(settings: Settings) -> dict[str, str]:
     """The variables of worker and console. With this project's broker, the console writes and shows values."""
-    trial = {} if _names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_QUERIES": "values"}
+    trial = {} if names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_QUERIES": "values"}
     return {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
+
+
+def _say_exports(settings: Settings) -> None:
+    """Say which variables a command in another terminal or folder needs to reach what this one has started."""
+    defaults = Settings.load({"TIMERS_BROKERS": settings.brokers})
+    needed = {"TIMERS_BROKERS": settings.brokers}
+    if settings.app_id != defaults.app_id:
+        needed["TIMERS_APP_ID"] = settings.app_id
+    if settings.query_url != defaults.query_url:
+        needed["TIMERS_WORKER_URL"] = settings.query_url
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in needed.items())
+    say(f"for commands in another terminal: export {exports}")
 
 
 @contextmanager
 def _broker() -> Iterator[Settings]:
     """Settings that name a running broker. It is started, and stopped at the end, if there is none."""
     settings = Settings.load()
-    if _names_brokers(settings) or project_broker() is not None:
-        say(f"using the broker at {settings.brokers}")
+    if names_brokers(settings) or project_broker() is not None:
+        if names_brokers(settings):
+            say(f"using the broker at {settings.brokers}")
         check_brokers(settings)
         yield settings
         return

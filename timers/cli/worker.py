@@ -8,6 +8,7 @@ import sys
 import click
 
 from timers.cli.extras import require
+from timers.cli.reach import say_brokers
 from timers.config.settings import Settings
 from timers.worker.port import check_port
 
@@ -37,6 +38,7 @@ def worker(options: tuple[str, ...]) -> None:
     """
     require("worker")
     settings = Settings.load()  # also here: an error is one sentence, without Faust's traceback
+    say_brokers(settings)
     if not _has_option(options, "--web-port", "-p"):
         check_port(settings)
     command = faust_command(options, settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from yarl import URL
 
-from timers.asking import decode_answer, read_answer
+from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
@@ -33,8 +33,8 @@ from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
+from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
-from timers.wire import query_signature
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
@@ -71,6 +71,9 @@ MAX_OPENINGS = 2
 MAX_READING_S = 10.0
 """How long requests are read from their log. A broker may start again meanwhile."""
 
+CLUSTER_ID_S = 60.0
+"""How long the id of the brokers' cluster is used before it is read again."""
+
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
 _UNAVAILABLE = 503
 
@@ -91,6 +94,9 @@ class KafkaCluster:
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
         self._letters = LetterBox(settings)
         self._session: aiohttp.ClientSession | None = None
+        self._identifying = asyncio.Lock()
+        self._own_cluster: tuple[str, float] | None = None
+        """Id of the brokers' cluster, and the monotonic time at which it was read."""
 
     async def close(self) -> None:
         """Wait for answers under way, and disconnect."""
@@ -180,7 +186,33 @@ class KafkaCluster:
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
         headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
         status, body = await self._get(url, headers, timeout_s)
-        return WorkerAnswer(status, decode_answer(self._settings, body))
+        try:
+            return WorkerAnswer(status, decode_answer(self._settings, body, await self._cluster_id()))
+        except ForeignWorkerError:
+            # The brokers may be those of another cluster than before.
+            return WorkerAnswer(status, decode_answer(self._settings, body, await self._cluster_id(newer_than_s=0.0)))
+
+    async def _cluster_id(self, newer_than_s: float | None = None) -> str:
+        """The id of the brokers' cluster. While no broker answers, it is the one that they had.
+
+        Args:
+            newer_than_s: an id that was read longer ago is read again; None: :data:`CLUSTER_ID_S`.
+
+        Raises:
+            Problem: no broker has answered yet.
+        """
+        newer_than_s = CLUSTER_ID_S if newer_than_s is None else newer_than_s
+        async with self._identifying:
+            if self._own_cluster is None or monotonic() - self._own_cluster[1] > newer_than_s:
+                try:
+                    found = await self._finding.run(topic_admin.cluster_id, self._settings)
+                except TimersError as error:
+                    if self._own_cluster is None:
+                        why = f"so it is unknown whether the worker is one of their cluster: {error}"
+                        raise Problem("brokers-unreachable", f"no broker has answered, {why}") from None
+                    found = self._own_cluster[0]
+                self._own_cluster = found, monotonic()
+            return self._own_cluster[0]
 
     async def _get(self, url: URL, headers: Mapping[str, str], timeout_s: float = ANSWER_S) -> tuple[int, bytes]:
         if self._session is None:
@@ -277,8 +309,15 @@ class KafkaCluster:
         async def worker() -> None:
             url = self._settings.query_url
             _, body = await self.worker_page(url, "/health/live")
-            if b'"live"' not in body:
+            try:
+                live = foreign_json.decode(body)
+            except ValueError:
+                live = None
+            if not isinstance(live, dict) or "live" not in live:
                 raise QueryError(f"what answers at {url} is no worker of timers: set TIMERS_WORKER_URL")
+            with suppress(Problem):  # no broker answers, which the other check says
+                if live.get("cluster") != "":  # it is not starting
+                    check_origin(self._settings, live, await self._cluster_id())
 
         found = await asyncio.gather(check(broker()), check(worker()))
         return [why for why in found if why]

@@ -22,6 +22,22 @@ from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
 _GRACE_S = 5.0
 
 
+def cluster_id(settings: Settings) -> str:
+    """The id of the cluster of these brokers.
+
+    Raises:
+        TimersError: no broker answers.
+    """
+    reports = connection.ErrorReports(settings)
+    try:
+        found = connection.metadata(
+            admin_client(settings, reports), reports, connection.TIMEOUT_S, settings.request_topic
+        )
+    except KafkaException as error:
+        raise reports.user_error(error, "the id of the cluster cannot be read") from error
+    return str(found.cluster_id)
+
+
 def exists(settings: Settings, topic: str) -> bool:
     """Whether a topic exists. The request does not create it."""
     return not missing(settings, [topic])

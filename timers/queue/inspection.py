@@ -22,7 +22,7 @@ from timers.asking import ask
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError, QueueError
-from timers.kafka import connection
+from timers.kafka import connection, topic_admin
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
 from timers.kafka.error_codes import NO_GROUP, code_of
 from timers.kafka.topic_offsets import TopicOffsets
@@ -170,7 +170,9 @@ class Inspection:
             replace(each, depth=0, may_run=0) if (each.topic, each.partition) in empty else each for each in partitions
         )
         oldest_ms = min((written_ms for written_ms in times.values() if written_ms is not None), default=None)
-        delayed, at_least = count_delayed(self._settings, both) if with_delayed else (None, False)
+        delayed, at_least = (None, False)
+        if with_delayed:
+            delayed, at_least = count_delayed(self._settings, both, topic_admin.cluster_id(self._settings))
         return QueueStats(
             name=name,
             topic=topic,
@@ -318,13 +320,14 @@ class Inspection:
             raise self._reports.user_error(error, failed, QueueError) from error
 
 
-def count_delayed(settings: Settings, callback_topics: Iterable[str]) -> tuple[int | None, bool]:
-    """Return how many timers a worker knows for these topics, None if none answers; and whether there may be more."""
+def count_delayed(settings: Settings, callback_topics: Iterable[str], cluster_id: str) -> tuple[int | None, bool]:
+    """Return how many timers a worker of this app and cluster knows for these topics, None if none answers; and whether
+    there may be more."""
     count, at_least = 0, False
     for topic in callback_topics:
         asked = query.parameters_of(query.Query(topic, limit=MAX_DELAYED))
         try:
-            answer = ask(settings, query.LIST_PATH, asked, _WORKER_TIMEOUT_S)
+            answer = ask(settings, query.LIST_PATH, asked, cluster_id, _WORKER_TIMEOUT_S)
         except QueryError:
             return None, False
         count += len(answer["timers"])

@@ -10,6 +10,7 @@ from typing import Self
 
 from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.kafka import topic_admin
 from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
 from timers.queue.counters import Counters
@@ -151,9 +152,11 @@ class Monitor:
     def _count_delayed(self) -> None:
         settings = Settings.load()
         both = [self._queue.topic, topics.queue_returns(topics.queue_group(self._queue.name))]
+        cluster_id = ""
         while True:
             try:
-                self._delayed = count_delayed(settings, both)[0]
+                cluster_id = cluster_id or topic_admin.cluster_id(settings)
+                self._delayed = count_delayed(settings, both, cluster_id)[0]
             except Exception:
                 self._delayed = None
                 logger.exception("the delayed messages of queue %s cannot be counted", self._queue.name)

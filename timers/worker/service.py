@@ -190,6 +190,7 @@ class TimersApp(faust_internals.App):
         consumer: BatchConsumer = self.consumer
         pool.bind(settings, cluster, consumer, self.end, now_s)
         self._query_pages.queries = Queries(settings, pool, consumer.members, lambda: self.http_client, Turns(now_s))
+        self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         service = {"loop": self.loop, "beacon": self.beacon}
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)

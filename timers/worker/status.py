@@ -30,6 +30,7 @@ class WorkerStatus:
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
         unowned: partitions without an owner.
+        cluster_id: of the brokers; empty before they have answered.
         was_ready: whether the worker has been ready since its start.
         consumer: fetches the requests. The app sets this and the next four at its start; before, they are None.
         tick_reader: reads the ticks.
@@ -47,6 +48,7 @@ class WorkerStatus:
         self.shown_callers: set[str] = set()
         self.unowned = UnownedPartitions()
         self.was_ready = False
+        self.cluster_id = ""
         self._tick_scheduler = tick_scheduler
         self._clock = clock
         self.consumer: BatchConsumer | None = None

@@ -23,7 +23,8 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     @page("/health/live")
     async def live(web: Any, request: Any) -> Any:
         reasons = health.stuck(status)
-        return web.json({"live": not reasons, "reasons": reasons}, status=UNAVAILABLE if reasons else 200)
+        origin = {"app": status.settings.app_id, "cluster": status.cluster_id}
+        return web.json({"live": not reasons, "reasons": reasons, **origin}, status=UNAVAILABLE if reasons else 200)
 
     @page("/health/ready")
     async def ready(web: Any, request: Any) -> Any:

@@ -50,7 +50,7 @@ def stat(name: str, topic: str | None, by_partition: bool, output: Output) -> No
 
 def _lines(stats: QueueStats, worker_url: str) -> list[str]:
     if stats.delayed is None:
-        delayed = f"unknown: no worker answers at {worker_url} (TIMERS_WORKER_URL)"
+        delayed = f"unknown: no worker of this app and cluster answers at {worker_url} (TIMERS_WORKER_URL)"
     else:
         delayed = f"{stats.delayed:,}{' or more' if stats.delayed_at_least else ''} timers, of retries and of delays"
     returned = sum(each.depth for each in stats.partitions if each.topic != stats.topic)

@@ -77,6 +77,7 @@ class QueryPages:
     Attributes:
         counts: of the queries answered.
         queries: answers them; None while the worker starts.
+        cluster_id: of the brokers; the worker sets it with ``queries``.
     """
 
     def __init__(self, settings: Callable[[], Settings], now_s: Callable[[], float]) -> None:
@@ -87,6 +88,7 @@ class QueryPages:
         """(whether another worker asks, how long it takes) -> slots."""
         self.counts = QueryCounts()
         self.queries: Queries | None = None
+        self.cluster_id = ""
 
     async def close(self) -> None:
         if self.queries is not None:
@@ -143,6 +145,8 @@ class QueryPages:
         else:
             missing = {topics.partition_name(*tp): why for tp, why in sorted(answer.missing.items())}
             body = {
+                "app": self._settings().app_id,
+                "cluster": self.cluster_id,
                 **first_fields,
                 "timers": answer.timers,
                 "missing": [{"partition": name, "reason": why} for name, why in missing.items()],

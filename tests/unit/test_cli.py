@@ -178,6 +178,20 @@ def test_schedule_without_a_key_asks_for_a_callback_without_a_key(capsys: pytest
     assert message is not None and message.headers() == [("timer-key", None)]
 
 
+def test_schedule_sends_the_bytes_of_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the locale says, and also if they are not UTF-8."""
+    sent = [os.fsdecode(each) for each in ("ü".encode(), b"k\xff", b"a=\xfe\xfd")]
+    code, out, err = run(capsys, "schedule", "-t", "orders", "--in", "1d", "-v", sent[0], "-k", sent[1], "-H", sent[2])
+    assert (code, err) == (0, "")
+    topic, partition, offset = out.split()[-1].split("/")
+    consumer = Consumer({"bootstrap.servers": os.environ["TIMERS_BROKERS"], "group.id": "test"})
+    consumer.assign([TopicPartition(topic, int(partition), int(offset))])
+    message = consumer.poll(10)
+    consumer.close()
+    assert message is not None and message.headers() == [("a", b"\xfe\xfd"), ("timer-key", b"k\xff")]
+    assert "ü".encode() in (message.value() or b"")
+
+
 def test_schedule_refuses_a_number_that_is_a_duration(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *SCHEDULE, "--at", "900", "--value", "")
     assert code == 2

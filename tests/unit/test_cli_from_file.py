@@ -195,6 +195,9 @@ def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
     [
         (b"", "this is no JSON object"),
         (b"\xff", "this is no JSON object"),
+        ('{"topic": "t", "value": "Grüße"}'.encode("latin-1"), "this is no JSON object (byte 27 is not UTF-8)"),
+        ('{"topic": "t", "value": "v", "delay": 5}'.encode("utf-16-le"), "this is no JSON object"),
+        (b'{"topic": "t", "value": "\xed\xa0\x80", "delay": 5}', "this is no JSON object (byte 25 is not UTF-8)"),
         (b"[" * 100_000, "this is no JSON object"),
         (b"[]", "this is no JSON object, but a list"),
         (b"5", "this is no JSON object, but a number"),

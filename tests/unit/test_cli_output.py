@@ -134,6 +134,18 @@ def test_text_of_others_is_safe_in_each_way_to_print(capsys: pytest.CaptureFixtu
     assert r"a\x1b]0;t\x07\u202eb\nc\x9b\xff" in captured.out and r"timers: a\x1b]0;t" in captured.err
 
 
+def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
+    code = "import sys; from timers.cli.output import Output; from timers.cli.main import main; main(['--version'])"
+    out = subprocess.run(
+        [sys.executable, "-c", f"{code}; Output().show({{}}, 'Gr\\u00fc\\u00dfe \\u2713')"],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert out.stdout.splitlines()[-1] == b"Gr\xfc\xdfe \\u2713"
+
+
 STARTING = {"worker", "console", "broker start", "broker stop", "broker reset", "broker logs", "spark jars"}
 """Commands that replace this process, serve until a signal, or change the broker of the project."""
 

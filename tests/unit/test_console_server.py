@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import unused_port
 
-from tests.harness.sim_console import SimCluster
+from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
 from timers.console.server import Server
 from timers.logs import make_safe
@@ -64,7 +64,11 @@ OWN = b"Host: localhost"
         ([b"GET /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Accept: \xff"], 200),
         ([b"GET /v1/timers HTTP/1.1", b"Host: \xff\xfe", b"Authorization: Bearer t"], 421),
         ([b"GET /v1/timers HTTP/1.1", OWN, b"Sec-Fetch-Site: \xff", b"Authorization: Bearer t"], 403),
-        ([b"GET /v1/timers?prefix=%FF HTTP/1.1", OWN, b"Authorization: Bearer t"], 200),
+        ([b"GET /v1/timers?prefix=%FF HTTP/1.1", OWN, b"Authorization: Bearer t"], 400),
+        ([b"GET /v1/timer?id=%FF HTTP/1.1", OWN, b"Authorization: Bearer t"], 400),
+        ([b"DELETE /v1/timer?id=a%FF HTTP/1.1", OWN, b"Authorization: Bearer t"], 400),
+        ([b"GET /v1/timers?%FF=1 HTTP/1.1", OWN, b"Authorization: Bearer t"], 400),
+        ([b"GET /timer?id=%FF HTTP/1.1", OWN, b"Authorization: Bearer t", b"Accept: text/html"], 400),
         ([b"GET /v1/events?topic=t HTTP/1.1", OWN, b"Authorization: Bearer t", b"Last-Event-ID: \xff"], 400),
         ([b"POST /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Origin: \xff"], 403),
         ([b"POST /v1/timers HTTP/1.1", OWN, b"Authorization: Bearer t", b"Content-Type: \xff"], 415),
@@ -116,3 +120,23 @@ async def test_a_request_that_is_not_http_writes_one_line_without_its_content(
     assert SECRET.decode() not in written
     assert len(written.splitlines()) <= 1
     assert written.removesuffix("\n").isprintable()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "a b", "[::1"])
+async def test_another_host_is_refused(host: str) -> None:
+    async with console(SimCluster()) as client:
+        status, answer = await answer_of(client, "GET", "/v1/timers", headers={"Host": host})
+        assert (status, answer["code"]) == (421, "misdirected")
+        for own in ("localhost:8080", "127.0.0.1", "[::1]:80", "10.0.0.7"):
+            assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": own}))[0] == 200
+        for path in ("/v1/health/live", "/v1/health/ready", "/metrics"):
+            async with client.get(path, headers={"Host": host}) as response:
+                assert response.status == 200, "a probe may ask by any name"
+
+
+async def test_a_console_answers_to_its_url_and_to_further_names() -> None:
+    names = {"TIMERS_CONSOLE_URL": "https://timers.example.com", "TIMERS_WEB_HOSTS": "build-7,timers.local"}
+    async with console(SimCluster(), **names) as client:
+        for own in ("timers.example.com", "build-7:6067", "Timers.Local"):
+            assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": own}))[0] == 200
+        assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": "build-8"}))[0] == 421

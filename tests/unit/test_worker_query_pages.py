@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 from aiohttp import ClientSession, web
@@ -23,11 +24,12 @@ from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire import query_signature
+from timers.wire.headers import id_shown
 from timers.wire.query import CountQuery, Query
 from timers.worker.consumer.group import Member
 from timers.worker.queries.answers import Answer
 from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
-from timers.worker.queries.partition_sources import LocalSource
+from timers.worker.queries.partition_sources import LocalSource, Lookup
 from timers.worker.queries.remote_partitions import RemoteSource
 from timers.worker.queries.turns import START as WINDOW_START
 from timers.worker.queries.turns import Turns
@@ -56,6 +58,7 @@ class SimQueries:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.running: Counter[str] = Counter()
+        self.ids: list[str] = []
 
     async def _answer(self, kind: str) -> Answer:
         self.running[kind] += 1
@@ -69,6 +72,7 @@ class SimQueries:
         return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
+        self.ids.append(id)
         return await self._answer("look-up")
 
 
@@ -87,7 +91,8 @@ class Pages:
     ) -> asyncio.Task[Reply]:
         forwarding = {wire.FORWARDED: forwarded} if forwarded else {}
         sent = CIMultiDict({"Host": "127.0.0.1:6066", **forwarding, **(headers or {})})
-        request = SimpleNamespace(headers=sent, query=query, raw_path=path)
+        raw_path = f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
+        request = SimpleNamespace(headers=sent, raw_path=raw_path)
         return asyncio.create_task(self._handlers[path](Web(), request))
 
 
@@ -171,12 +176,14 @@ class Owner:
         self.pages = Pages()
         self.pages.queries.go.set()
         app = web.Application()
-        for path in (wire.LIST_PATH, wire.COUNT_PATH):
+        for path in (wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH):
             app.router.add_get(path, self._answer)
         self.server = TestServer(app)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        reply = await self.pages.ask(request.path, forwarded=request.headers[wire.FORWARDED], **request.query)
+        reply = await self.pages.ask(
+            request.path, forwarded=request.headers[wire.FORWARDED], **dict(wire.given_in(request.raw_path))
+        )
         return web.json_response(reply.body, status=reply.status)
 
 
@@ -194,6 +201,20 @@ async def test_a_first_page_stays_quick_on_the_worker_that_it_is_forwarded_to(li
             assert owner.pages.queries.running == {"forwarded quick": 2}
         await remote.count(CountQuery(60, after=(1, "requests", 0, 0)), ("requests", 0), (5, 7))
         assert owner.pages.queries.running["forwarded long"] == (1 if kind == "quick" else 2)
+
+
+async def test_the_bytes_of_an_id_stay_as_they_are_on_their_way_to_the_worker_that_has_it() -> None:
+    """A library would put U+FFFD in the place of bytes that are not UTF-8, which is another id."""
+    id = "a\udcff+/ä%ff&b"
+    owner = Owner()
+    async with owner.server, ClientSession() as session:
+        member = Member("w2", str(owner.server.make_url("")).rstrip("/"))
+        remote = RemoteSource(session, lambda _: {}, member, {("requests", 0)})
+        assert await remote.find(Lookup(id, None, with_value=False)) == []
+    assert owner.pages.queries.ids == [id]
+    found = await owner.pages.ask(wire.FIND_PATH, id=id)
+    assert found.body["id"] == id_shown(id.encode(errors="surrogateescape"))
+    assert (await owner.pages.ask(wire.LIST_PATH, prefix="\udcff")).status == 400
 
 
 class SimRunner:

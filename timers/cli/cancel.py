@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from timers.cli.output import Output, output_option
+from timers.cli.output import Output, argument_id, output_option
 from timers.cli.reach import load_settings
 from timers.core.operation import CHANGED, EXISTS, REFUSED
 from timers.wire.query import format_due
@@ -44,7 +44,7 @@ def cancel(id: str, timeout_s: float, if_source: str | None, output: Output) -> 
     from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
     with TimersClient(settings.brokers, timeout_s=_PUBLISH_TIMEOUT_S) as client:
-        result = client.cancel(id, if_source=if_source, timeout_s=timeout_s)
+        result = client.cancel(argument_id(id), if_source=if_source, timeout_s=timeout_s)
     output.show(fields(result), sentence(result))
     return EXIT_CODES[result.verdict]
 

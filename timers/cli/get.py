@@ -6,7 +6,7 @@ import time
 
 import click
 
-from timers.cli.output import Output, output_option, say
+from timers.cli.output import Output, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, worker_option
 from timers.client.times import from_now
 from timers.wire import query as wire
@@ -38,7 +38,7 @@ def get(id: str, with_value: bool, worker: str | None, output: Output) -> int:
         raise click.UsageError("--value goes with -o json")
     if not id:
         raise click.UsageError("ID is empty")
-    answer = WorkerToAsk(worker).ask(wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
+    answer = WorkerToAsk(worker).ask(wire.FIND_PATH, {"id": argument_id(id), "value": str(int(with_value))})
     for timer in answer["timers"]:
         output.show(timer, _sentence(timer))
     if not answer["timers"]:

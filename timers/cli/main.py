@@ -6,6 +6,7 @@ sentence on stderr. ``python -X dev -m timers.cli.main ...`` shows the traceback
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -73,6 +74,8 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     make_safe([logging.lastResort])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the locale may lack a character of a key
     try:
         with extra_of_missing_module():
             code = cli.main(args=args, prog_name="timers", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Standard output of the commands: data only, as text or with ``-o json`` as JSON. Messages go to stderr.
+"""Output of the commands: data only on stdout, as text or with ``-o json`` as JSON; messages on stderr.
 
 No other module of the commands prints: what others have sent is made safe here, see :mod:`timers.wire.printable`.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -75,6 +76,16 @@ def say_usage(error: click.ClickException) -> None:
     error.show(text)
     for line in text.getvalue().removesuffix("\n").split("\n"):
         say(line)
+
+
+def argument_bytes(text: str) -> bytes:
+    """The bytes of an argument, as the shell gave them, whatever the locale says: a value need not be UTF-8."""
+    return os.fsencode(text)
+
+
+def argument_id(text: str) -> str:
+    """An id that is an argument, as UTF-8. Wrong bytes are as ``surrogateescape`` decodes them."""
+    return argument_bytes(text).decode(errors="surrogateescape")
 
 
 def output_option(*names: str) -> Callable[[_Command], _Command]:

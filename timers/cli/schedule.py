@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never
 import click
 
 from timers.cli.cancel import REFUSED_CODE, fields, if_source_option, sentence
-from timers.cli.output import Output, output_option, say
+from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
@@ -96,13 +96,15 @@ def schedule(
     if (if_absent or if_source) and (id is None or (if_absent and if_source)):
         raise click.UsageError("--if-absent and --if-source need --id, and exclude each other")
     pairs = [header(text) for text in headers]
+    id = None if id is None else argument_id(id)
     due_s = _due_second(duration, at)  # computed once: the line printed shows the due second that is sent
-    body = value if value is not None else path.read_bytes() if path is not None else sys.stdin.buffer.read()
+    body = _body(value, path)
+    record_key = None if key is None else argument_bytes(key)
 
     settings = load_settings()
     if create_topic:
         _create_topics(settings, [topic])
-    fields_of_timer = {"key": key, "value": body, "at": datetime.fromtimestamp(due_s, UTC), "headers": pairs}
+    fields_of_timer = {"key": record_key, "value": body, "at": datetime.fromtimestamp(due_s, UTC), "headers": pairs}
     told = _send(settings, topic, id, fields_of_timer, if_absent=if_absent, if_source=if_source)
     if isinstance(told, VerdictMessage) and told.verdict in REFUSED:
         output.show(fields(told), sentence(told))
@@ -125,6 +127,12 @@ def _due_second(duration: str | None, at: str | None) -> int:
     return parse_due(at or "")
 
 
+def _body(value: str | None, path: Path | None) -> bytes:
+    if value is not None:
+        return argument_bytes(value)
+    return sys.stdin.buffer.read() if path is None else path.read_bytes()
+
+
 def _send(
     settings: Settings, topic: str, id: str | None, timer: dict[str, Any], *, if_absent: bool, if_source: str | None
 ) -> str | VerdictMessage:
@@ -139,12 +147,12 @@ def _send(
         return client.schedule(topic, **timer, id=id)
 
 
-def header(text: str) -> tuple[str, str]:
+def header(text: str) -> tuple[str, bytes]:
     """Name and value of ``NAME=VALUE``."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise click.UsageError(f"--header {text!r} is not NAME=VALUE")
-    return name, value
+    return name, argument_bytes(value)
 
 
 def _create_topics(settings: Settings, topics: Iterable[str]) -> None:

@@ -59,7 +59,9 @@ def parse_object(text: bytes) -> dict[str, Any]:
         InvalidTimerError: the text is something else, or has a field twice.
     """
     try:
-        fields = json.loads(text, object_pairs_hook=_unique)
+        fields = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise InvalidTimerError(f"this is no JSON object (byte {error.start} is not UTF-8): write {_EXAMPLE}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidTimerError(f"this is no JSON object ({error}): write {_EXAMPLE}") from None
     if not isinstance(fields, dict):

@@ -189,7 +189,7 @@ class Access:
             return None
         if len(same) > 1 or same[0][0] != self._header:
             raise Problem("parameter-invalid", f"the header {self._header} is given twice, or in another spelling")
-        return same[0][1].decode("utf-8", "replace")
+        return same[0][1].decode("utf-8", "surrogateescape")  # no user has a name with wrong bytes
 
     def _is_proxy(self, request: web.Request) -> bool:
         peer = request.transport.get_extra_info("peername") if request.transport else None

@@ -82,7 +82,8 @@ def answers_of(route: Route) -> dict[int, list[Answer]]:
 
 def problem_codes(route: Route) -> Iterable[str]:
     """The codes of all problems that a route may answer with."""
-    yield from ("misdirected", "cross-site", "failed", "parameter-invalid", "address-too-long", *route.problems)
+    yield from ("misdirected", "cross-site", "failed", "parameter-invalid", "address-too-long")
+    yield from dict.fromkeys(route.problems)
     if route.role:
         yield from ("login-missing", "rate-limited")
     if route.writes:

@@ -116,7 +116,7 @@ _INVALID = (
     *("id-missing", "id-too-long", "id-not-text"),
 )
 _CONDITION = ("exists", "changed", "worker-unreachable")
-_ASK = ("worker-unreachable", "queries-off", "busy")
+_ASK = ("worker-unreachable", "brokers-unreachable", "queries-off", "busy")
 _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (verdict undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
@@ -173,7 +173,7 @@ ROUTES: tuple[Route, ...] = (
         "if the topics still have them. Each topic is read for at most three seconds.",
         (Answer(200, "the events in the order of time, and which topics were not read", "History"),),
         (_ID,),
-        problems=(*_ASK, "not-found", "brokers-unreachable"),
+        problems=(*_ASK, "not-found"),
     ),
     Route(
         "PUT",

@@ -42,6 +42,7 @@ from timers.console.signing import Signer
 from timers.console.users import Principal
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError
+from timers.wire.query import given_in
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class Server:
                 raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
             self._rates.take(user.name, now_s)
         self._check_role(route, request, user)
-        parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
+        parameters = {} if route.is_foreign else checking.parameters(route, given_in(request.raw_path))
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl
 
 from timers.core.listing import START, Position
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
@@ -173,12 +174,24 @@ def parse_cursor(text: str) -> Position:
     return int(due_s), *place
 
 
+def given_in(raw_path: str) -> list[tuple[str, str]]:
+    """Return the parameters of a path as a request has it, percent-encoded.
+
+    Bytes that are not UTF-8 are as ``surrogateescape`` decodes them. A server's library would put U+FFFD in their
+    place, which makes another id of an id.
+    """
+    return parse_qsl(raw_path.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
+
+
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing."""
     _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
         raise InvalidQueryError(f"topic={topic!r} is not {topics.LEGAL_FORM}")
+    prefix = parameters.get("prefix", "")
+    if re.search("[\ud800-\udfff]", prefix):
+        raise InvalidQueryError(f"prefix={prefix!r} is not UTF-8, percent-encoded")
     limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
@@ -189,7 +202,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
         limit,
         parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
         _parse_flag(parameters, "value"),
-        parameters.get("prefix", ""),
+        prefix,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from timers.cli.output import Output, output_option, say
+from timers.cli.output import Output, argument_bytes, output_option, say
 from timers.cli.queue.options import legal_topic
 from timers.cli.reach import load_settings
 from timers.cli.schedule import header
@@ -71,6 +71,7 @@ def send(
     if lines is not None and is_later:
         raise click.UsageError("--lines sends at once: for many delayed messages see `timers schedule --from-file`")
     pairs = [header(text) for text in headers]
+    record_key = None if key is None else argument_bytes(key)
     due_s = 0
     if is_later:
         due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
@@ -85,22 +86,23 @@ def send(
         raise click.UsageError(f"topic {topic!r} does not exist at {settings.brokers} (--create-topic creates it)")
     with Queue(topic, brokers=settings.brokers) as queue:
         if lines is not None:
-            _send_lines(queue, lines, key, pairs, output)
+            _send_lines(queue, lines, record_key, pairs, output)
             return
-        body = value if path is None else path.read_bytes()
-        assert body is not None
+        body = path.read_bytes() if path is not None else argument_bytes(value or "")
         if not is_later:
-            source = queue.send(body, key=key, headers=pairs)
+            source = queue.send(body, key=record_key, headers=pairs)
             output.show({"source": source}, source)
             return
-        timer_id = queue.send(body, key=key, headers=pairs, at=datetime.fromtimestamp(due_s, UTC))
+        timer_id = queue.send(body, key=record_key, headers=pairs, at=datetime.fromtimestamp(due_s, UTC))
         due_at = format_due(due_s)
         left_s = due_s - time.time()
         when = from_now(left_s) if left_s > 0 else "in the past: it is sent at once"
         output.show({"id": timer_id, "due": due_s, "due_at": due_at}, f"due {due_at} ({due_s}, {when})", timer_id)
 
 
-def _send_lines(queue: Queue, lines: BinaryIO, key: str | None, headers: list[tuple[str, str]], output: Output) -> None:
+def _send_lines(
+    queue: Queue, lines: BinaryIO, key: bytes | None, headers: list[tuple[str, bytes]], output: Output
+) -> None:
     from tqdm import tqdm
 
     sent = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from timers.console.call import Call, Reply
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR
+from timers.wire.query import given_in
 
 if TYPE_CHECKING:
     from timers.console.web.board import Board
@@ -62,7 +63,7 @@ class Page:
         self.board = board
         self.now_s = call.console.now_s()
         self.settings = call.console.settings
-        self.given = {name: text.strip() for name, text in call.request.query.items() if text.strip()}
+        self.given = {name: text.strip() for name, text in given_in(call.request.raw_path) if text.strip()}
 
     @property
     def is_fragment(self) -> bool:

@@ -14,7 +14,7 @@ from timers.console.web.moments import moment
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import link
 from timers.core.operation import CANCELLED
-from timers.wire.query import FIRED, REPLACED
+from timers.wire.query import FIRED, REPLACED, given_in
 
 PAGE_TIMERS = 100
 SEARCH_S = 3.0
@@ -164,7 +164,7 @@ async def move(page: Page) -> Reply:
 
 def _id(page: Page) -> str:
     """The id as it was given: spaces count."""
-    id = page.call.request.query.get("id", "")
+    id = dict(given_in(page.call.request.raw_path)).get("id", "")
     if not id:
         raise Problem("parameter-invalid", "the parameter 'id' is missing: the id of a timer, or its source")
     return id

@@ -11,10 +11,12 @@ from typing import Any, TypeAlias
 from timers.config.security import only_this_machine
 from timers.config.settings import Settings
 from timers.core.counters import Histogram
+from timers.core.timer import id_bytes
 from timers.hosts import Hosts, why_cross_site
 from timers.slots import Slot, Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
+from timers.wire.headers import id_shown
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
@@ -101,7 +103,7 @@ class QueryPages:
         async def timers(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 arrived = monotonic()
-                query = wire.parse_query(dict(request.query))._replace(is_part_of_quick=_is_part_of_quick(request))
+                query = wire.parse_query(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
                 self._check_values_allowed(query.with_values)
                 async with self._slot(forwarded, QUICK if query.is_quick else LONG):
                     return _following(await queries.page(query, arrived, forwarded=forwarded))
@@ -112,7 +114,7 @@ class QueryPages:
         async def counts(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 arrived = monotonic()
-                query = wire.parse_count(dict(request.query))._replace(is_part_of_quick=_is_part_of_quick(request))
+                query = wire.parse_count(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
                 async with self._slot(forwarded, QUICK if query.is_quick else LONG):
                     return _following(await queries.count(query, arrived, forwarded=forwarded))
 
@@ -121,10 +123,10 @@ class QueryPages:
         @page(wire.FIND_PATH)
         async def timer(web: Any, request: Any) -> Any:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
-                id, with_value = wire.parse_find(dict(request.query))
+                id, with_value = wire.parse_find(_given(request))
                 self._check_values_allowed(with_value)
                 async with self._slot(forwarded, LOOK_UP):
-                    return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
+                    return {"id": id_shown(id_bytes(id))}, await queries.find(id, with_value, forwarded=forwarded)
 
             return await self._answer(web, request, GET, run)
 
@@ -192,6 +194,10 @@ class QueryPages:
                 _FORBIDDEN,
                 "this worker shows no values of callbacks: set TIMERS_QUERIES=values, or ask without value=1",
             )
+
+
+def _given(request: Any) -> dict[str, str]:
+    return dict(wire.given_in(request.raw_path))
 
 
 def _is_part_of_quick(request: Any) -> bool:

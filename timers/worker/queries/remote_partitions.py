@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
@@ -89,7 +90,8 @@ class RemoteSource:
 
     async def _get(self, path: str, parameters: Mapping[str, str], *, quick: bool = False) -> Any:
         try:
-            url = URL(self._member.url).with_path(path).with_query(parameters)
+            asked = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
+            url = URL(self._member.url).join(URL(asked, encoded=True))
             forwarded = wire.FORWARDED_QUICK if quick else "1"
             headers = {wire.FORWARDED: forwarded, **self._sign(url.raw_path_qs)}
             async with (

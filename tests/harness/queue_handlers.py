@@ -6,12 +6,44 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from timers.errors import LeaseLostError
+
+
+class Unprintable(Exception):
+    """An exception whose own code fails."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+    __str__ = __repr__
+
+
+class Unreadable:
+    """An object that another process cannot read from a pipe."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "exit": lambda: SystemExit("bad"),
+    "base": lambda: BaseException("bad"),
+    "interrupt": lambda: KeyboardInterrupt(),
+    "cancelled": lambda: asyncio.CancelledError(),
+    "generator": lambda: GeneratorExit(),
+    "stop": lambda: StopIteration(),
+    "group": lambda: BaseExceptionGroup("two", [SystemExit(1), KeyboardInterrupt()]),
+    "unprintable": Unprintable,
+    "surrogate": lambda: ValueError("\ud800"),
+}
+"""What handlers may raise. Each of them makes a retry."""
 
 
 def handle(message: Any) -> None:
@@ -24,6 +56,16 @@ def handle(message: Any) -> None:
             os._exit(int(argument))
         case "fail":
             raise ValueError(argument)
+        case "raise":
+            raise RAISED[argument]()
+        case "fork":
+            if not os.fork():
+                sys.exit(7)  # it ends the child only
+            os.wait()
+        case "unsendable":
+            message.calls.append(lambda: None)
+        case "unreadable":
+            message.calls.append(Unreadable())
         case "reject":
             message.reject(argument)
         case "retry":
@@ -58,9 +100,19 @@ def _beat(message: Any) -> None:
 
 
 async def handle_in_task(message: Any) -> None:
-    """As :func:`handle`, for an event loop."""
+    """As :func:`handle`, for an event loop; `raise-in-task` does it in a task of its own."""
     await asyncio.sleep(0)
-    handle(message)
+    word, _, argument = (message.value or b"").decode().partition(" ")
+    if word == "raise-in-task":
+        await asyncio.gather(_raise(argument))
+    elif word == "raise" and argument == "stop":
+        raise StopAsyncIteration  # a coroutine cannot raise the other one
+    else:
+        handle(message)
+
+
+async def _raise(name: str) -> None:
+    raise RAISED[name]()
 
 
 not_a_function = 5

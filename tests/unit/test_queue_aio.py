@@ -13,6 +13,7 @@ from tests.harness.queue_state import JOBS, SimClock, SimGuards, guarded, opened
 from timers.errors import LeaseLostError
 from timers.queue import AsyncMessage, AsyncQueue, aio
 from timers.queue.aio import MAX_THREADS, _handle
+from timers.queue.tasks import TaskRun
 
 
 class SlowGuards(SimGuards):
@@ -198,7 +199,7 @@ async def test_a_handler_that_returns_does_not_stop_the_event_loop(is_stopped: b
     async def handler(message: Any) -> None:
         pass
 
-    handling = asyncio.create_task(_handle(cast(AsyncMessage, message), handler))
+    handling = asyncio.create_task(_handle(cast(AsyncMessage, message), handler, TaskRun(None)))
     for _ in range(3):
         await asyncio.sleep(0)
     assert not handling.done()

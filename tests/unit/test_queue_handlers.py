@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.harness import queue_handlers
+from tests.harness.queue_handlers import RAISED
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import AsyncQueue, Queue, aio
-from timers.queue.message import handle
-from timers.queue.running import Handlers
+from timers.queue.running import Handlers, handle
 
 
 class SimMessage:
@@ -23,7 +26,8 @@ class SimMessage:
     attempt = 1
     may_wait = False
 
-    def __init__(self, refused: Exception | None = None, lost: Exception | None = None) -> None:
+    def __init__(self, value: str = "", *, refused: Exception | None = None, lost: Exception | None = None) -> None:
+        self.value = value.encode()
         self.calls: list[str] = []
         self.is_settled = False
         self.refused = refused
@@ -113,9 +117,129 @@ def test_a_message_that_cannot_be_retried_is_rejected() -> None:
 
 def test_a_lost_lease_does_not_retry_the_message() -> None:
     message: Any = SimMessage(lost=LeaseLostError("lost"))
-    with pytest.raises(LeaseLostError):
-        handle(message, acks)
+    handle(message, acks)
     assert message.calls == []
+
+
+def mixed(word: str) -> list[Any]:
+    """100 messages. Each tenth one raises one of :data:`RAISED`."""
+    names = list(RAISED)
+    return [SimMessage("" if number % 10 else f"{word} {names[number // 10 % len(names)]}") for number in range(100)]
+
+
+def check_mixed(messages: list[Any]) -> None:
+    """Each message was settled once: the bad ones were retried, the others acknowledged."""
+    assert [[call.split()[0] for call in each.calls] for each in messages] == [
+        ["retry"] if each.value else ["ack"] for each in messages
+    ]
+
+
+def test_no_exception_of_a_handler_ends_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = mixed("raise")
+    queue: Any = Queue("jobs", brokers="localhost:1")
+    source = SimQueue("jobs", list(messages))
+    source.close = queue.stop  # type: ignore[method-assign]
+    monkeypatch.setattr(queue, "receive", source.receive)
+    queue.run(queue_handlers.handle, concurrency=3)
+    check_mixed(messages)
+
+
+@pytest.mark.parametrize("word", ["raise", "raise-in-task"])
+async def test_no_exception_of_a_handler_ends_the_event_loop(word: str, queue: AsyncQueue) -> None:
+    source: Any = queue.queue
+    source.messages = messages = mixed(word)
+    await queue.run(queue_handlers.handle_in_task, concurrency=3)
+    check_mixed(messages)
+
+
+async def test_a_task_that_a_handler_cancels_before_it_begins_is_no_trouble(queue: AsyncQueue) -> None:
+    async def handler(message: Any) -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        assert not [each for each in await asyncio.gather(task, return_exceptions=True) if each is None]
+
+    source: Any = queue.queue
+    messages = list(source.messages)
+    await queue.run(handler, concurrency=2)
+    assert [each.calls for each in messages] == [["ack"]] * 7
+
+
+def interrupted_run(queue: AsyncQueue, handler: Any, number: int, on_signal: Any) -> None:
+    """Run in an event loop that leaves the signal to ``on_signal``."""
+    before = signal.signal(number, on_signal)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(queue.run(handler, concurrency=2))
+    finally:
+        loop.run_until_complete(asyncio.sleep(0))
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+        assert signal.getsignal(number) is on_signal, "the program's handler is back"
+        signal.signal(number, before)
+
+
+def exits(_number: int, _frame: Any) -> None:
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("number", "on_signal", "raised"),
+    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGTERM, exits, SystemExit)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_is_no_exception_of_the_handler_in_which_python_raises_it(
+    number: int, on_signal: Any, raised: type[BaseException], queue: AsyncQueue
+) -> None:
+    source: Any = queue.queue
+    first = source.messages[0]
+
+    async def handler(message: Any) -> None:
+        if message is first:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(raised):
+        interrupted_run(queue, handler, number, on_signal)
+    assert first.calls == ["put back"]
+
+
+async def test_messages_of_handlers_whose_run_is_cancelled_are_put_back(queue: AsyncQueue) -> None:
+    source: Any = queue.queue
+    first, second, *others = source.messages
+    began = asyncio.Event()
+
+    async def handler(message: Any) -> None:
+        try:
+            if message is second:
+                began.set()
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            if message is second:
+                raise SystemExit(1) from None
+            raise
+
+    running = asyncio.create_task(queue.run(handler, concurrency=2))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (first.calls, second.calls) == (["put back"], ["put back"])
+    assert all(each.calls in ([], ["put back"]) for each in others)
+
+
+def test_a_process_that_a_handler_forks_ends_with_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = []
+
+    def handler(message: Any) -> None:
+        child = os.fork()
+        if not child:
+            raise SystemExit(7)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    message: Any = SimMessage()
+    handle(message, handler)
+    assert (codes, message.calls) == ([7], ["ack"])
 
 
 def test_threads_handle_all_messages_until_the_queue_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +306,9 @@ def test_an_interrupt_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "receive", lambda *_: [SimMessage()])
 
     def handler(message: Any) -> None:
-        raise KeyboardInterrupt
+        if not queue.stopping:
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_until(lambda: queue.stopping, "the stop")
 
     with pytest.raises(KeyboardInterrupt):
         queue.run(handler, concurrency=3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.queue_handlers import handle
+from tests.harness.queue_handlers import RAISED, handle
 from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.processes import Child
@@ -72,6 +72,9 @@ def handled(child: Child, value: str, **more: Any) -> list[Any]:
     [
         ("nothing", ["ack"]),
         ("fail bad", [("retry", None, "ValueError('bad')")]),
+        ("raise exit", [("retry", None, "SystemExit('bad')")]),
+        ("fork", ["ack"]),
+        ("unreadable", [("retry", None, "ValueError(\"invalid literal for int() with base 10: 'no number'\")")]),
         ("reject why", [("reject", "why")]),
         ("retry 7", [("retry", 7.0, "as asked")]),
         ("settle-and-fail", ["ack"]),
@@ -90,6 +93,14 @@ def handled(child: Child, value: str, **more: Any) -> list[Any]:
 )
 def test_what_a_handler_calls_happens_in_the_parent(child: Child, value: str, calls: list[Any]) -> None:
     assert handled(child, value) == calls
+
+
+@pytest.mark.parametrize("value", [*(f"raise {name}" for name in RAISED), "unsendable", "unreadable"])
+def test_no_exception_of_a_handler_counts_as_a_crash(child: Child, value: str) -> None:
+    ((name, after, error),) = handled(child, value)
+    assert (name, after) == ("retry", None)
+    assert error
+    assert handled(child, "nothing") == ["ack"]
 
 
 def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:

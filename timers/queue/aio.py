@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from timers.errors import LeaseLostError
 from timers.queue.inspection import QueueStats
-from timers.queue.message import Message, finish
+from timers.queue.message import Message
 from timers.queue.queue import Queue
+from timers.queue.running import end_fork_of, finish
 from timers.queue.sending import Sendable
+from timers.queue.tasks import TaskRun
 from timers.queue.threads import BoundedThreads, call_in_thread
 
 _log = logging.getLogger("timers.queue")
@@ -104,7 +105,6 @@ class AsyncQueue:
     def __init__(self, topic: str | Queue, **arguments: Any) -> None:
         self.queue = topic if isinstance(topic, Queue) else Queue(topic, **arguments)
         self.queue.deliveries.kind = AsyncMessage
-        self._running: set[asyncio.Task[None]] = set()
         self._receives = BoundedThreads("queue-receive", MAX_THREADS)
         self._others = BoundedThreads("queue-other", MAX_THREADS)
 
@@ -142,20 +142,27 @@ class AsyncQueue:
                 yield message
 
     async def run(self, handler: Callable[[AsyncMessage], Awaitable[None]], *, concurrency: int = 1) -> None:
-        """As :meth:`Queue.run`, with ``concurrency`` tasks."""
-        running = self._running
-        with self.queue.handlers.running():
-            async with asyncio.TaskGroup() as group:
+        """As :meth:`Queue.run`, with ``concurrency`` tasks.
+
+        If the awaiting task is cancelled, as by Ctrl-C in ``asyncio.run``, so are the handlers, and their messages are
+        put back.
+        """
+        tasks = TaskRun(self)
+        with self.queue.handlers.running(), tasks.kept_apart():
+            try:
                 while not self.queue.stopping:
-                    if len(running) == concurrency:
-                        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for message in await self.receive(concurrency - len(running)) if len(running) < concurrency else ():
+                    if len(tasks.running) >= concurrency:
+                        await asyncio.wait(tasks.running, return_when=asyncio.FIRST_COMPLETED)
+                        continue
+                    for message in await self.receive(concurrency - len(tasks.running)):
                         if self.queue.stopping:
                             message.put_back()
-                            continue
-                        task = group.create_task(_handle(message, handler))
-                        running.add(task)
-                        task.add_done_callback(running.discard)
+                        else:
+                            tasks.start(_handle(message, handler, tasks))
+                await tasks.wait()
+            except (Exception, asyncio.CancelledError):
+                await tasks.cancel()
+                raise
 
     def stop(self) -> None:
         """As :meth:`Queue.stop`."""
@@ -172,7 +179,7 @@ class AsyncQueue:
     async def close(self) -> None:
         """As :meth:`Queue.close`. In a handler it is :meth:`stop`, because a handler cannot wait for itself."""
         self.queue.stop()
-        if asyncio.current_task() not in self._running:
+        if not TaskRun.is_of(self):
             await asyncio.shield(asyncio.wrap_future(call_in_thread("queue-close", self.queue.close)))
 
     async def _call(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -186,14 +193,21 @@ def _put_back(call: Future[list[Message]]) -> None:
             message.put_back()
 
 
-async def _handle(message: AsyncMessage, handler: Callable[[AsyncMessage], Awaitable[None]]) -> None:
-    failure: Exception | None = None
+async def _handle(message: AsyncMessage, handler: Callable[[AsyncMessage], Awaitable[None]], tasks: TaskRun) -> None:
+    """Call a handler for a message, and settle the message as :func:`finish` says."""
+    process = os.getpid()
+    failure: BaseException | None = None
     try:
         await handler(message)
-    except Exception as error:
+    except BaseException as error:
+        if tasks.cuts_off(error):
+            message.put_back()
+            if tasks.is_interrupt(error) or issubclass(type(error), asyncio.CancelledError | GeneratorExit):
+                raise
+            return
         failure = error
-    with contextlib.suppress(LeaseLostError):
-        if message.may_wait:
-            await _in_thread(finish, message, failure)
-        else:
-            finish(message, failure)
+    end_fork_of(process, failure)
+    if message.may_wait:
+        await _in_thread(finish, message, failure)
+    else:
+        finish(message, failure)

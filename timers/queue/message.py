@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -19,8 +17,6 @@ from timers.queue.settling import Job, Partition
 from timers.queue.starts import MAX_CRASHES
 from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED
-
-_log = logging.getLogger("timers.queue")
 
 
 class Message:
@@ -319,42 +315,3 @@ class Message:
             f"message {self.source} is no longer this receiver's: its lease of {self._terms.lease_s:g} s is over, its "
             "partition has another owner, or it was settled before. It is delivered again unless it was settled"
         )
-
-
-@contextlib.contextmanager
-def settled_after(message: Message) -> Iterator[None]:
-    """Settle the message after the block, as :func:`finish` says."""
-    try:
-        yield
-    except Exception as error:
-        finish(message, error)
-    else:
-        finish(message)
-
-
-def handle(message: Message, handler: Callable[[Message], None]) -> None:
-    """Call a handler for a message, as :func:`settled_after` says."""
-    with settled_after(message):
-        handler(message)
-
-
-def finish(message: Message, error: Exception | None = None) -> None:
-    """Settle a message whose handler ended: acknowledge it, unless the handler settled it. If the handler raised an
-    exception, retry the message; reject it if it is too large for a retry.
-
-    Raises:
-        LeaseLostError: the lease was over before.
-    """
-    if isinstance(error, LeaseLostError):
-        raise error
-    if error is not None:
-        _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
-    if message.is_settled:
-        return
-    if error is None:
-        message.ack()
-        return
-    try:
-        message.retry(error=repr(error))
-    except InvalidTimerError as too_large:
-        message.reject(f"{error!r}, and it cannot be retried: {too_large}")

@@ -7,21 +7,25 @@ does not say which task its lost process had, gives up all others with it, and c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import records
-from timers.queue.message import Message, settled_after
+from timers.queue.message import Message
+from timers.queue.running import end_fork_of, finish, handle, plain, text_of
 
 _POLL_S = 0.5
 _JOIN_S = 5.0
@@ -63,11 +67,13 @@ class RemoteMessage:
 
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """As :meth:`Message.retry`."""
-        self._settle("retry", after, error)
+        if after is not None:
+            after = records.seconds("after", after.total_seconds() if isinstance(after, timedelta) else after)
+        self._settle("retry", after, plain(error))
 
     def reject(self, reason: str) -> None:
         """As :meth:`Message.reject`."""
-        self._settle("reject", reason)
+        self._settle("reject", plain(reason))
 
     def output(
         self,
@@ -120,13 +126,28 @@ def _end(message: RemoteMessage, *reply: Any) -> None:
     assert _to_parent is not None
     with _asking:
         message.is_over = True
-        _to_parent.send(reply)
+        try:
+            _to_parent.send(reply)
+        except OSError:
+            raise
+        except BaseException as error:  # the handler put something into the message that cannot be sent
+            _to_parent.send(_failure(error))
+
+
+def _failure(error: BaseException) -> tuple[Any, ...]:
+    """What the parent is told of an exception."""
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException:  # code of the exception
+        trace = ""
+    return _FAILED, text_of(error), trace, [], False
 
 
 def _serve(pipe: Connection, handler: Handler) -> None:
     """Handle messages until the parent closes the pipe or is gone."""
     global _to_parent
     _to_parent = pipe
+    process = os.getpid()
     # Ctrl-C and a supervisor's signal may reach the whole group: the parent lets the handlers end first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -136,9 +157,11 @@ def _serve(pipe: Connection, handler: Handler) -> None:
             message: RemoteMessage = pipe.recv()
             try:
                 handler(message)
-            except Exception as error:
-                _end(message, _FAILED, repr(error), traceback.format_exc(), message.calls, message.is_settled)
+            except BaseException as error:
+                end_fork_of(process, error)
+                _end(message, *_failure(error)[:3], message.calls, message.is_settled)
             else:
+                end_fork_of(process)
                 _end(message, _DONE, message.calls)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
@@ -193,7 +216,6 @@ class Child:
         """Run the handler for a message, and settle the message as the handler said.
 
         Raises:
-            LeaseLostError: the lease was over before the handler ended.
             QueueError: the process cannot be started.
         """
         self.start()
@@ -201,14 +223,18 @@ class Child:
             self._pipe.send(RemoteMessage.of(message))
             reply = self._reply(message)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._crashed(message, self.end(kill=False))
+            with contextlib.suppress(LeaseLostError):
+                self._crashed(message, self.end(kill=False))
+            return
+        except Exception as error:  # the handler put something into the message that this process cannot read
+            self.end(kill=True)
+            finish(message, error)
             return
         if reply is None:
             self.end(kill=True)
             _log.warning("message %s: its lease is over, so its process was ended", message.source)
             return
-        with settled_after(message):
-            self._settle(message, reply)
+        handle(message, partial(self._settle, reply))
 
     def _reply(self, message: Message) -> Any:
         """What the handler did; None if the delivery is over and the handler still runs."""
@@ -225,7 +251,8 @@ class Child:
             except LeaseLostError:
                 self._pipe.send(False)
 
-    def _settle(self, message: Message, reply: Any) -> None:
+    def _settle(self, reply: Any, message: Message) -> None:
+        """Settle the message as the handler said. Errors of these calls are errors of the handler."""
         if reply[0] == _FAILED:
             _, text, trace, calls, was_settled = reply
             _log.warning("message %s: its handler failed\n%s", message.source, trace)

@@ -19,10 +19,10 @@ from timers.queue.counters import Counters
 from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.inspection import Inspection, QueueStats
-from timers.queue.message import Message, handle
+from timers.queue.message import Message
 from timers.queue.processes import Child
 from timers.queue.receiver import Receiver
-from timers.queue.running import Handlers, work
+from timers.queue.running import Handlers, handle, work
 from timers.queue.sending import Sendable, Sender
 from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
@@ -187,7 +187,7 @@ class Queue:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
-        exception is retried, with the exception as the error.
+        exception is retried, with the exception as the error: any exception, also ``SystemExit`` of ``sys.exit()``.
 
         Args:
             handler: with ``processes``, a function that a new process can import. It gets a copy of the message, whose

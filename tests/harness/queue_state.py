@@ -65,11 +65,11 @@ class SimGuards(Guards):
         self.is_published = is_published
         self.calls: list[str] = []
 
-    def cancel(self, id: str) -> bool:
+    def cancel(self, id: str, timeout_s: float) -> bool:
         self.calls.append("cancel")
         return self.is_cancelled
 
-    def publish(self, letter: Letter, due_s: int) -> bool:
+    def publish(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
         self.calls.append("publish")
         return self.is_published
 

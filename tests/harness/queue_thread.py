@@ -270,7 +270,7 @@ class Opened:
     def close(self) -> None:
         """Close the queue, and wait for the end of its thread."""
         self.state.close()
-        self.receiver.join()
+        self.receiver.join(60)
 
     def call(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         """Let the thread of the queue call a function, and wait for it."""

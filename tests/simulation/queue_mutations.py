@@ -185,7 +185,7 @@ class AcknowledgesWithoutAVerdict(Guard):
     def cancel(self, timeout_s: float) -> bool:
         if not self.leave(timeout_s):
             return False
-        self._client.cancel(self.id)
+        self._client.cancel(self.id, timeout_s)
         return True
 
 

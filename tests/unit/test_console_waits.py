@@ -221,7 +221,7 @@ def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.Monk
     found = SimpleNamespace(topics={Settings.load({}).verdict_topic: topic})
     monkeypatch.setattr(connection, "metadata", lambda *_: found)
     ids = by_id.ById(Connection.resolve("b:1", None, None, 10, None))
-    monkeypatch.setattr(ids, "open", lambda: None)
+    monkeypatch.setattr(ids, "open", lambda *_: None)
     ids.listen()
     assert [tp.offset for tp in consumer.assigned] == [7]
     ids.close()

@@ -23,9 +23,9 @@ class SlowGuards(SimGuards):
         super().__init__(is_cancelled=is_cancelled, timeout_s=60.0)
         self.may_answer = threading.Event()
 
-    def cancel(self, id: str) -> bool:
+    def cancel(self, id: str, timeout_s: float) -> bool:
         assert self.may_answer.wait(60)
-        return super().cancel(id)
+        return super().cancel(id, timeout_s)
 
 
 def a_guarded_message(guards: SlowGuards) -> AsyncMessage:
@@ -99,6 +99,9 @@ async def test_a_thousand_calls_that_wait_share_some_threads() -> None:
 
 class BlockedQueue:
     """A queue without messages: calls wait until it is closed, but a settle does not wait for receives."""
+
+    name = "jobs"
+    timeout_s = 60.0
 
     def __init__(self, topic: str) -> None:
         self.closing = self.stopping = False

@@ -199,7 +199,7 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
         raise QueueError("retention deleted messages")
 
     queue.transport.calls.append(fail)
-    queue.receiver.join()
+    queue.receiver.join(60)
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
     assert (saved.offset, saved.start, saved.suspects_end) == (1, NOTHING, 0)

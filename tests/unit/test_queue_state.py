@@ -193,7 +193,7 @@ def test_brokers_that_do_not_take_a_dead_letter_are_no_error_of_the_handler(capl
         raise PublishError("no broker")
 
     guards = Guards(cast(Any, None), cast(Any, SimpleNamespace(publish=publish)), "ids", "letters", 0.0)
-    assert not guards.publish(Letter(True, b"", [], "jobs/0/1"), 1)
+    assert not guards.publish(Letter(True, b"", [], "jobs/0/1"), 1, 0.0)
     assert "the dead letter of jobs/0/1 was not written: no broker" in caplog.text
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from timers.client.by_id import ById
-from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
-from timers.client.publish import OnResult, set_result
+from timers.client.publish import OnResult, left_s, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.core.operation import ABSENT
-from timers.errors import TimersError
+from timers.errors import PublishError, TimersError
+from timers.threads import BoundedThreads, call_in_thread, result_of
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
@@ -25,21 +28,56 @@ _T = TypeVar("_T")
 _POLL_EVERY_S = 0.001
 """Interval of polls while requests are unanswered. A poll without an answer takes 2 µs."""
 
+_LAST_ANSWER_S = 0.3
+"""A thread that connects until a deadline may take this much longer."""
+
+_MAX_BULKS = 64
+"""Calls of ``schedule_many`` that run at the same time."""
+
+
+class _Answers:
+    """The requests of one event loop that have no answer yet. Only its own loop uses it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.polling: asyncio.TimerHandle | None = None
+        self._waiting: deque[tuple[float, asyncio.Future[str]]] = deque()
+
+    def add(self, future: asyncio.Future[str], deadline: float) -> None:
+        self.count += 1
+        self._waiting.append((deadline, future))
+
+    def set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
+        self.count -= 1
+        if not future.done():  # its task was not cancelled, and its time is not over
+            set_result(future, result)
+
+    def give_up(self, error: Callable[[], TimersError]) -> None:
+        """End the calls whose time is over. They are in the order of their deadlines."""
+        now_s = time.monotonic()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] < now_s):
+            _, future = self._waiting.popleft()
+            if not future.done():
+                set_result(future, error())
+
 
 class AsyncTimersClient(ClientParts):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
-    Any number of coroutines of one event loop may schedule at once; their requests share batches. Arguments are those
-    of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
+    Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
+    several threads or one after the other: a request that a loop left unanswered is no trouble for the next loop.
+    Arguments are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
     """
 
-    _opened = False
-    _unanswered = 0
-    _polling: asyncio.TimerHandle | None = None
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Answers] = WeakKeyDictionary()
+        self._openings: dict[str, concurrent.futures.Future[None]] = {}
+        self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
 
-    @cached_property
-    def _opening(self) -> asyncio.Lock:
-        return asyncio.Lock()
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._loops, self._openings = WeakKeyDictionary(), {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +112,7 @@ class AsyncTimersClient(ClientParts):
         token: str | None = None,
         id: str,
         if_absent: Literal[True],
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> VerdictMessage: ...
     async def schedule(
         self,
@@ -88,7 +126,7 @@ class AsyncTimersClient(ClientParts):
         token: str | None = None,
         id: str | None = None,
         if_absent: bool = False,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> str | VerdictMessage:
         """Schedule a timer; see :meth:`TimersClient.schedule`.
 
@@ -98,9 +136,14 @@ class AsyncTimersClient(ClientParts):
         if if_absent:
             return await self.update_if(request, ABSENT, timeout_s=timeout_s)
         if id is not None:
-            ids = self._by_id()
-            await asyncio.to_thread(ids.open)
-            return await asyncio.wrap_future(await self._retry_while_full(partial(ids.schedule, request)))
+            deadline, ids = self._deadline(), self._by_id()
+            if not ids.is_open:
+                await self._connect("ids", partial(ids.open, deadline), deadline)
+            future = await self._retry_while_full(partial(ids.schedule, request), deadline)
+            try:
+                return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+            except TimeoutError:
+                raise self._kafka.unreachable_error() from None
         return await self._publish(partial(self._publisher.submit, request))
 
     async def send_later(
@@ -143,7 +186,7 @@ class AsyncTimersClient(ClientParts):
         headers: HeadersLike = (),
         token: str | None = None,
         if_source: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> VerdictMessage:
         """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
@@ -155,7 +198,7 @@ class AsyncTimersClient(ClientParts):
         condition: str | None,
         *,
         request_hash: bytes | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> VerdictMessage:
         """Publish a request with an id, and await the verdict.
 
@@ -163,62 +206,72 @@ class AsyncTimersClient(ClientParts):
             condition: ``absent``, or the source of the version that the request was made for; None: none.
             request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
         """
-        ids = await self._open_for_verdicts()
-        submit = partial(ids.update, request, condition, request_hash)
-        return await self._await_verdict(await self._retry_while_full(submit), ids, timeout_s)
+        return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
 
-    async def cancel(
-        self, id: str, *, if_source: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> VerdictMessage:
+    async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""
-        ids = await self._open_for_verdicts()
-        submit = partial(ids.cancel, id, if_source)
-        return await self._await_verdict(await self._retry_while_full(submit), ids, timeout_s)
-
-    async def _open_for_verdicts(self) -> ById:
-        ids = self._by_id()
-        if not ids.listening:
-            await asyncio.to_thread(ids.listen)
-        return ids
+        return await self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
     async def _await_verdict(
-        self, future: concurrent.futures.Future[VerdictMessage], ids: ById, timeout_s: float
+        self, submit: Callable[[ById], concurrent.futures.Future[VerdictMessage]], timeout_s: float | None
     ) -> VerdictMessage:
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
+        deadline, connecting, ids = self._deadline(timeout_s), self._connecting_deadline(timeout_s), self._by_id()
+        if not ids.listening:
+            await self._connect("verdicts", partial(ids.listen, connecting), connecting)
+        future = await self._retry_while_full(partial(submit, ids), deadline)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
         except TimeoutError:
             raise ids.no_verdict_error(future, timeout_s) from None
 
-    async def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
-        submission = Submission(submit, self._publisher.timeout_s)
+    async def _connect(self, name: str, connect: Callable[[], None], deadline: float) -> None:
+        """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt."""
+        with self._lock:
+            opening = self._openings.get(name)
+            if opening is None or opening.done():
+                opening = self._openings[name] = call_in_thread("timers-client-connect", connect)
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opening)), left_s(deadline) + _LAST_ANSWER_S)
+        except TimeoutError:
+            raise self._kafka.unreachable_error() from None
+
+    async def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
+        submission = Submission(submit, left_s(deadline))
         while not submission.is_done():
             await asyncio.sleep(FULL_QUEUE_WAIT_S)
         return submission.result
 
     async def _publish(self, submit: Callable[[OnResult], None]) -> str:
-        publisher = self._publisher
-        if not self._opened:
-            async with self._opening:  # many coroutines may start at once; one thread is enough to connect
-                if not self._opened:
-                    await asyncio.to_thread(publisher.open)
-                    self._opened = True
+        deadline = self._deadline()
+        if not self._publisher.is_open:
+            await self._connect("single", partial(self._publisher.open, deadline), deadline)
         loop = asyncio.get_running_loop()
+        answers = self._loops.get(loop)
+        if answers is None:
+            with self._lock:
+                answers = self._loops.setdefault(loop, _Answers())
         future: asyncio.Future[str] = loop.create_future()
-        await self._retry_while_full(partial(submit, partial(self._set_result, future)))
-        self._unanswered += 1
-        if self._polling is None:
-            self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop)
+        await self._retry_while_full(partial(submit, partial(self._set_result, answers, future)), deadline)
+        answers.add(future, deadline)
+        if answers.polling is None:
+            answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers)
         return await future
 
-    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _poll(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
         """Set the results that have arrived, and poll again while requests are unanswered."""
         self._publisher.poll(0)
-        self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop) if self._unanswered else None
+        answers.give_up(self._kafka.unreachable_error)
+        answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers) if answers.count else None
 
-    def _set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
-        self._unanswered -= 1
-        if not future.done():  # its task was not cancelled
-            set_result(future, result)
+    def _set_result(self, answers: _Answers, future: asyncio.Future[str], result: str | TimersError) -> None:
+        """Set the result of a call, in its event loop: another loop or a thread may have polled."""
+        loop = future.get_loop()
+        if _running_loop() is loop:
+            answers.set_result(future, result)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(answers.set_result, future, result)
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -228,14 +281,29 @@ class AsyncTimersClient(ClientParts):
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool) -> list[str] | int: ...
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
         """Schedule any number of timers; see :meth:`TimersClient.schedule_many`. ``requests`` is read in a thread."""
-        return await asyncio.to_thread(self._publisher.publish_many, requests, ids=ids)
+        call = self._bulks.call(self._publisher.publish_many, requests, ids=ids)
+        try:
+            return await result_of(call, self._publisher.timeout_s)
+        except TimeoutError:
+            raise PublishError(f"{_MAX_BULKS} other calls of schedule_many run: nothing was sent") from None
 
     async def close(self) -> None:
-        """Wait for the answers to requests under way, and disconnect. May be called twice."""
+        """Wait for the answers to requests under way, for up to ``timeout_s``, and disconnect. May be called twice."""
+        deadline = self._deadline()
         self._publisher.refuse()
-        if self._ids is not None:
-            await asyncio.to_thread(self._ids.close)
-        deadline = time.monotonic() + self._publisher.timeout_s
-        while self._unanswered and time.monotonic() < deadline:
+        answers = self._loops.get(asyncio.get_running_loop())
+        while answers is not None and answers.count and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_EVERY_S)  # the loop polls; a flush would set its futures from another thread
-        await asyncio.to_thread(self._publisher.close)
+        await asyncio.shield(asyncio.wrap_future(call_in_thread("timers-client-close", self._disconnect, deadline)))
+
+    def _disconnect(self, deadline: float) -> None:
+        if self._ids is not None:
+            self._ids.close(deadline)
+        self._publisher.close(deadline)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

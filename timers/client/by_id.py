@@ -23,18 +23,27 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from time import monotonic
 from weakref import WeakSet
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.publish import POLL_S, OnResult, Publisher, set_result
+from timers.client.publish import POLL_S, OnResult, Publisher, left_s, set_result
 from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
 from timers.core.levels import CONDITIONS
 from timers.core.operation import CHANGED, UNKNOWN
-from timers.errors import ConditionsOffError, NoVerdictError, PublishError, TimersError, UnacknowledgedError
+from timers.errors import (
+    ConditionsOffError,
+    NoVerdictError,
+    PublishError,
+    TimersError,
+    UnacknowledgedError,
+    UnreachableError,
+)
 from timers.kafka import connection
 from timers.kafka.records import headers_of
+from timers.threads import tell_of_forks
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.formats.future_by_id import encode_condition
@@ -45,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 PROBE = "probe-"
 """Begin of the ids of probes."""
+
+_MIN_WAIT_S = 0.1
+"""A request to the brokers may take this long, also if the time of its call is over."""
 
 READER = "timers-client-verdicts"
 """Name of the thread that reads verdicts."""
@@ -102,29 +114,49 @@ class ById:
         """Partitions in which conditions count."""
         self._unsent: WeakSet[Future[VerdictMessage]] = WeakSet()
         """Calls whose requests were not sent, because it is not known whether conditions count."""
+        tell_of_forks(self)
 
-    def open(self) -> None:
-        """Connect. The first call blocks for up to ``timeout_s``."""
-        self._publisher.open()
+    def after_fork(self) -> None:
+        """Leave no lock held. The publisher refuses all calls if it was used before the fork."""
+        self._lock, self._opening = threading.Lock(), threading.Lock()
+
+    def open(self, deadline: float | None = None) -> None:
+        """Connect. The first call blocks until the deadline of the monotonic clock, by default for ``timeout_s``."""
+        self._publisher.open(deadline)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether :meth:`open` would do nothing."""
+        return self._publisher.is_open
 
     @property
     def listening(self) -> bool:
         """Whether verdicts are being read, so that :meth:`listen` would do nothing."""
         return self._consumer is not None and not self._publisher.closed
 
-    def listen(self) -> None:
-        """Connect, and read every verdict from now on. The first call blocks."""
-        self.open()
-        with self._opening:
-            if self._consumer is not None:
-                return
+    def listen(self, deadline: float | None = None) -> None:
+        """Connect, and read every verdict from now on. The first call blocks, as :meth:`open`."""
+        if self.listening:
+            return
+        deadline = monotonic() + self._kafka.timeout_s if deadline is None else deadline
+        self.open(deadline)
+        if not self._opening.acquire(timeout=left_s(deadline)):
+            raise self._kafka.unreachable_error(UnreachableError)
+        try:
+            self._begin_reading(deadline)
+        finally:
+            self._opening.release()
+
+    def _begin_reading(self, deadline: float) -> None:
+        if self._consumer is None:
             consumer = self._kafka.consumer()
             try:
-                self._partitions = self._kafka.partitions_of(consumer, self._topic)
-                self._verdict_partitions = count = self._kafka.partitions_of(consumer, self._verdict_topic)
+                self._partitions = self._kafka.partitions_of(consumer, self._topic, left_s(deadline))
+                count = self._kafka.partitions_of(consumer, self._verdict_topic, left_s(deadline))
+                self._verdict_partitions = count
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 for tp in tps:
-                    tp.offset = connection.while_moving(partial(self._end, consumer, tp), self._kafka.timeout_s)
+                    tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
                 consumer.assign(tps)
             except KafkaException as error:
                 consumer.close()
@@ -136,21 +168,28 @@ class ById:
             self._reader = threading.Thread(target=self._read_verdicts, args=[consumer], name=READER, daemon=True)
             self._reader.start()
 
-    def _end(self, consumer: Consumer, tp: TopicPartition) -> int:
+    def _end(self, consumer: Consumer, tp: TopicPartition, deadline: float) -> int:
         """The end of a partition of verdicts. Without a leader it gets none: its end when it has a leader is enough."""
-        timeout_s = self._kafka.timeout_s
+        timeout_s = max(_MIN_WAIT_S, left_s(deadline))
         found = connection.metadata(consumer, self._kafka.reports, timeout_s, tp.topic)
         if found.topics[tp.topic].partitions[tp.partition].leader == -1:
             return OFFSET_END
         _, end = consumer.get_watermark_offsets(tp, timeout=timeout_s, cached=False)
         return int(end)
 
-    def close(self) -> None:
-        """Wait for the brokers' answers. Calls that wait for a verdict get an error."""
-        with self._opening:
-            self._publisher.close()
+    def close(self, deadline: float | None = None) -> None:
+        """Wait for the brokers' answers, by default for up to ``timeout_s``. Calls that wait for a verdict get an
+        error."""
+        deadline = monotonic() + self._kafka.timeout_s if deadline is None else deadline
+        self._publisher.refuse()  # so that a call that opens ends soon
+        is_held = self._opening.acquire(timeout=left_s(deadline))
+        try:
+            self._publisher.close(deadline)
+        finally:
+            if is_held:
+                self._opening.release()
         if self._reader is not None:
-            self._reader.join()
+            self._reader.join(max(_MIN_WAIT_S, left_s(deadline)))
         with self._lock:
             waiting = [call for calls in self._calls.values() for call in calls]
         for call in waiting:
@@ -262,10 +301,14 @@ class ById:
             raise
         return call.future
 
-    def wait(self, future: Future[VerdictMessage], timeout_s: float) -> VerdictMessage:
-        """Wait for the verdict and return it."""
+    def wait(self, future: Future[VerdictMessage], deadline: float, timeout_s: float) -> VerdictMessage:
+        """Wait for the verdict and return it.
+
+        Args:
+            timeout_s: how long the call lasts that ends at the deadline.
+        """
         try:
-            return future.result(timeout_s)
+            return future.result(left_s(deadline))
         except TimeoutError:
             raise self.no_verdict_error(future, timeout_s) from None
 

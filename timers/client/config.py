@@ -149,14 +149,24 @@ class Connection:
             return {"bootstrap.servers": self.brokers}
         return connection.librdkafka(self.settings)
 
-    def partitions_of(self, client: Producer | Consumer, topic: str) -> int:
-        """Number of partitions of a topic. Blocks for up to ``timeout_s``.
+    def partitions_of(
+        self,
+        client: Producer | Consumer,
+        topic: str,
+        timeout_s: float | None = None,
+        is_over: Callable[[float], bool] = lambda _: False,
+    ) -> int:
+        """Number of partitions of a topic. Blocks for up to ``timeout_s``, by default that of this connection.
+
+        Args:
+            is_over: as in :func:`timers.kafka.connection.metadata`.
 
         Raises:
             TimersError: no broker answers or accepts the login, or the topic does not exist.
         """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            count = connection.partitions_of(client, self.reports, topic, self.timeout_s)
+            count = connection.partitions_of(client, self.reports, topic, limit_s, is_over)
         except KafkaException as error:
             raise self.with_topic(topic).user_error(error.args[0]) from error
         if not count:

@@ -11,12 +11,15 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import CLOSED, OnResult, Publisher
+from timers.client.publish import OnResult, Publisher
 from timers.client.request import TimerRequest
 from timers.client.retry import Backoff, plan
 from timers.errors import PublishError
+from timers.threads import tell_of_forks
 
 _T = TypeVar("_T")
+
+_CONNECTING_S = 0.5
 
 FULL_QUEUE_WAIT_S = 0.01
 """Time between two tries to submit to a full queue."""
@@ -53,7 +56,7 @@ class Submission(Generic[_T]):
             self.result = self._submit()
         except BufferError:
             if time.monotonic() > self._deadline:
-                raise PublishError(f"the producer's queue stayed full for {self._timeout_s:g} s") from None
+                raise PublishError(f"the producer's queue stayed full for {self._timeout_s:.3g} s") from None
             return False
         return True
 
@@ -79,11 +82,23 @@ class ClientParts:
         self._publisher = Publisher(self._kafka, thread=self.polling_thread)
         self._ids: ById | None = None
         self._lock = threading.Lock()
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Leave no lock held."""
+        self._lock = threading.Lock()
+
+    def _deadline(self, timeout_s: float | None = None) -> float:
+        """When a call that begins now must have ended, by the monotonic clock."""
+        return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
+
+    def _connecting_deadline(self, timeout_s: float) -> float:
+        """Until when a call that may take ``timeout_s`` may connect. A short one may take a little longer for this."""
+        return self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S)
 
     def _by_id(self) -> ById:
         with self._lock:
-            if self._publisher.closed:
-                raise PublishError(CLOSED)
+            self._publisher.refuse_if_closed()
             if self._ids is None:
                 self._ids = ById(self._kafka)
             return self._ids

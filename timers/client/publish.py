@@ -18,25 +18,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
+from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import Encoder, SentHeaders, TimerRequest
-from timers.errors import InvalidTimerError, PublishError, TimersError
+from timers.errors import InvalidTimerError, PublishError, TimersError, UnreachableError
+from timers.threads import tell_of_forks
 
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
 POLL_S = 0.1
-CLOSED = "this client is closed: open a new one"
-_GRACE_S = 5.0
-"""Added to librdkafka's own timeout after which the client stops waiting for an answer."""
+_CLOSED = "this client is closed: open a new one"
+_GRACE_S = 0.3
+"""Added to the time of a call for the last answers."""
 
 
 class PartlyPublishedError(PublishError):
@@ -58,6 +61,19 @@ _Failure: TypeAlias = tuple[KafkaError, str | None]
 """Why a record was not taken, and its topic."""
 
 _T = TypeVar("_T")
+
+
+def left_s(deadline: float) -> float:
+    """Seconds until a time of the monotonic clock; 0 if it is over."""
+    return max(0.0, deadline - monotonic())
+
+
+def forked(what: str) -> str:
+    """Why an object that was used before ``os.fork()`` does not work in the child."""
+    return (
+        f"this {what} was opened before os.fork(): its connections and threads are those of process {os.getppid()}, "
+        f"and this process, {os.getpid()}, has none of them. Make a new one in each process, after the fork"
+    )
 
 
 def set_result(future: Future[_T] | asyncio.Future[_T], result: _T | TimersError) -> None:
@@ -86,27 +102,70 @@ class Publisher:
         self._lock = threading.Lock()
         self._bulk_lock = threading.Lock()
         self._closed = threading.Event()
+        self._why_closed = _CLOSED
         self._single: Producer | None = None
         self._bulk: dict[tuple[bool, bool], Producer] = {}
         self._bulk_failures: list[_Failure] = []
+        tell_of_forks(self)
 
-    def open(self) -> None:
-        """Connect, and check once that the request topic exists. Blocks for up to ``timeout_s``.
+    def after_fork(self) -> None:
+        """Refuse all calls if this publisher was used before the fork."""
+        is_used = self._single or self._bulk or self._lock.locked() or self._bulk_lock.locked()
+        is_closed = self._closed.is_set()
+        self._submit_lock, self._lock, self._bulk_lock = threading.Lock(), threading.Lock(), threading.Lock()
+        self._closed = threading.Event()
+        if is_used or is_closed:
+            self._closed.set()
+        if is_used:
+            self._why_closed = forked("client")
+
+    @property
+    def _is_forked(self) -> bool:
+        return self._why_closed is not _CLOSED
+
+    def open(self, deadline: float | None = None) -> None:
+        """Connect, and check once that the request topic exists. Blocks until the deadline of the monotonic clock, by
+        default for up to ``timeout_s``.
 
         Raises:
-            PublishError: no broker answers, or the topic does not exist.
+            PublishError: no broker answers, the topic does not exist, or this process is a fork.
             AccessError: the brokers refuse the login.
         """
-        with self._lock:
-            self._refuse_if_closed()
+        if self.is_open:
+            return
+        deadline = monotonic() + self.timeout_s if deadline is None else deadline
+        with self._held(self._lock, deadline):
+            self.refuse_if_closed()
             if self._single is None:
-                self._single = _connected(self._kafka, linger_ms=_SINGLE_LINGER_MS, **self._properties)
+                self._single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
                 if self._thread is not None:
                     self._thread.start()
 
-    def _refuse_if_closed(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether :meth:`open` would do nothing."""
+        return self._single is not None and not self._closed.is_set()
+
+    def refuse_if_closed(self) -> None:
+        """Raise an error if this publisher is closed, or was opened before a fork."""
         if self.closed:
-            raise PublishError(CLOSED)
+            raise PublishError(self._why_closed)
+
+    @contextlib.contextmanager
+    def _held(self, lock: threading.Lock, deadline: float) -> Iterator[None]:
+        """Hold a lock that another thread may hold while it waits for the brokers."""
+        if not lock.acquire(timeout=left_s(deadline)):
+            raise self._kafka.unreachable_error(UnreachableError)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _connected(self, kafka: Connection, deadline: float, linger_ms: int, **properties: Any) -> Producer:
+        """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
+        producer = kafka.producer(linger_ms=linger_ms, **properties)
+        kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
+        return producer
 
     @property
     def closed(self) -> bool:
@@ -138,7 +197,7 @@ class Publisher:
         with self._submit_lock:  # close() waits for the records that were submitted before it
             producer = self._single
             if producer is None or self._closed.is_set():
-                raise PublishError(CLOSED)
+                raise PublishError(self._why_closed)
             try:
                 producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)
             except KafkaException as error:
@@ -165,24 +224,50 @@ class Publisher:
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
     def publish_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
-        with self._bulk_lock:
-            self._refuse_if_closed()
+        deadline = monotonic() + self.timeout_s
+        self.refuse_if_closed()
+        if not self._bulk_lock.acquire(timeout=self.timeout_s):
+            raise PublishError(
+                f"another call of schedule_many has used this client for more than {self.timeout_s:g} s: nothing was "
+                "sent. Use a client for each of them"
+            )
+        try:
+            self.refuse_if_closed()
             sources: list[str | None] = []
             failures = self._bulk_failures = []
-            self._bulk_producer(reports=ids, by_id=False)
+            self._bulk_producer(deadline, reports=ids, by_id=False)
+            stall = _Stall(self._bulk, failures, self.timeout_s)
             try:
-                count = self._produce_all(requests, sources if ids else None, failures)
+                count = self._produce_all(requests, sources if ids else None, failures, stall)
             finally:  # also if the caller's iterable raised: some requests may have been sent
-                unanswered = sum(producer.flush(self.timeout_s + _GRACE_S) for producer in self._bulk.values())
-            if failures or unanswered:
-                first = self._bulk_error(*failures[0]) if failures else self._kafka.unreachable_error()
-                missing = len(failures) + unanswered
-                sentence = f"{missing} of {count} timers were not taken by the broker: {first}"
-                raise PartlyPublishedError(sentence, sources)
+                unanswered = self._flush_bulk(stall)
+        finally:
+            self._bulk_lock.release()
+        if failures or unanswered:
+            is_slow = stall.is_over or not failures
+            first = self._kafka.unreachable_error() if is_slow else self._bulk_error(*failures[0])
+            missing = len(failures) + unanswered
+            sentence = f"{missing} of {count} timers were not taken by the broker: {first}"
+            raise PartlyPublishedError(sentence, sources)
         return [timer_id for timer_id in sources if timer_id is not None] if ids else count
 
+    def _flush_bulk(self, stall: _Stall) -> int:
+        """Wait for the answers, as long as some come; return how many requests have none."""
+        while not stall.note_progress():
+            if not sum(producer.flush(_GRACE_S) for producer in self._bulk.values()):
+                return 0
+        for producer in self._bulk.values():
+            producer.purge()
+        unanswered = sum(producer.flush(_GRACE_S) for producer in self._bulk.values())
+        self._bulk.clear()
+        return unanswered
+
     def _produce_all(
-        self, requests: Iterable[TimerRequest], sources: list[str | None] | None, failures: list[_Failure]
+        self,
+        requests: Iterable[TimerRequest],
+        sources: list[str | None] | None,
+        failures: list[_Failure],
+        stall: _Stall,
     ) -> int:
         """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2."""
 
@@ -194,7 +279,8 @@ class Publisher:
 
         encode = Encoder(self._kafka.max_request_bytes)
         by_id = False
-        topic, producer = self._bulk_producer(reports=sources is not None, by_id=by_id)
+        deadline = monotonic() + self.timeout_s
+        topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
         index = -1
         report: Callable[[KafkaError | None, Message], None] | None = None
         for index, request in enumerate(requests):
@@ -205,7 +291,8 @@ class Publisher:
                 raise InvalidTimerError(f"request {index}: {error} ({before})") from error
             if (request.id is not None) != by_id:
                 by_id = not by_id
-                topic, producer = self._bulk_producer(reports=sources is not None, by_id=by_id)
+                deadline = monotonic() + self.timeout_s
+                topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
             if sources is not None:
                 sources.append(None)
                 report = partial(note, index, request.id)
@@ -214,15 +301,20 @@ class Publisher:
                     producer.produce(topic, value, key, -1, report, None, 0, headers)
                 except BufferError:
                     producer.poll(_FULL_QUEUE_WAIT_S)
+                    stall.produced = index
+                    if stall.note_progress():
+                        failures.append((KafkaError(KafkaError._MSG_TIMED_OUT), topic))
+                        return index + 1
                 except KafkaException as error:
                     raise self._bulk_error(error.args[0], topic) from error
                 else:
                     break
             if not index & 1023:
                 producer.poll(0)
+        stall.produced = index + 1
         return index + 1
 
-    def _bulk_producer(self, *, reports: bool, by_id: bool) -> tuple[str, Producer]:
+    def _bulk_producer(self, deadline: float, *, reports: bool, by_id: bool) -> tuple[str, Producer]:
         """The topic of requests with or without an id, and a producer for it."""
         kafka = self._kafka.for_ids() if by_id else self._kafka
         kind = reports, by_id
@@ -230,7 +322,7 @@ class Publisher:
             properties: dict[str, Any] = {"partitioner": ID_PARTITIONER} if by_id else {}
             if not reports:
                 properties |= {"delivery.report.only.error": True, "on_delivery": self._note_failure}
-            self._bulk[kind] = _connected(kafka, linger_ms=_BULK_LINGER_MS, **properties)
+            self._bulk[kind] = self._connected(kafka, deadline, _BULK_LINGER_MS, **properties)
         return kafka.request_topic, self._bulk[kind]
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
@@ -247,23 +339,47 @@ class Publisher:
         with self._submit_lock:
             self._closed.set()
 
-    def close(self) -> None:
-        """Wait for the answers to submitted requests, for up to ``timeout_s``, and disconnect. May be called twice."""
+    def close(self, deadline: float | None = None) -> None:
+        """Wait for the answers to submitted requests, by default for up to ``timeout_s``, and disconnect. May be called
+        twice. In a fork it does nothing: the other process has the connections."""
         self.refuse()
-        with self._lock:
+        if self._is_forked:
+            return
+        deadline = monotonic() + self.timeout_s if deadline is None else deadline
+        with contextlib.suppress(UnreachableError), self._held(self._lock, deadline):
             if self._single is not None:
-                self._single.flush(self.timeout_s + _GRACE_S)
+                self._single.flush(left_s(deadline) + _GRACE_S)
             self._single = None
             self._bulk.clear()
         if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(left_s(deadline) + _GRACE_S)
 
 
-def _connected(kafka: Connection, **properties: Any) -> Producer:
-    """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
-    producer = kafka.producer(**properties)
-    kafka.partitions_of(producer, kafka.request_topic)
-    return producer
+class _Stall:
+    """Knows whether the brokers have taken no request of a bulk for too long.
+
+    Attributes:
+        produced: how many requests were given to the producers.
+        is_over: they have taken none for too long, and the call gives up.
+    """
+
+    def __init__(self, producers: dict[Any, Producer], failures: list[_Failure], timeout_s: float) -> None:
+        self.produced = 0
+        self.is_over = False
+        self._producers = producers
+        self._failures = failures
+        self._timeout_s = timeout_s
+        self._taken = 0
+        self._since: float | None = None
+
+    def note_progress(self) -> bool:
+        """Look whether requests were taken since the last call; return :attr:`is_over`."""
+        waiting = sum(len(producer) for producer in self._producers.values())
+        taken = self.produced - waiting - len(self._failures)
+        if self._since is None or taken > self._taken:
+            self._taken, self._since = taken, monotonic()
+        self.is_over = self.is_over or monotonic() - self._since > self._timeout_s
+        return self.is_over
 
 
 def _timer_id(message: Message) -> str:

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timers.client.config import DEFAULT_TIMEOUT_S
+from timers.client.by_id import ById
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
-from timers.client.publish import OnResult, set_result
+from timers.client.publish import OnResult, left_s, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.core.operation import ABSENT
@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 class TimersClient(ClientParts):
     """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
 
-    Thread-safe; keep one for the life of the process. It connects at its first use.
+    Thread-safe; keep one for the life of the process. It connects at its first use. After ``os.fork()`` the child needs
+    a client of its own: calls of one that was used before raise PublishError.
 
     Args:
         brokers: bootstrap servers, ``host:port,...`` or a list of them; None takes ``TIMERS_BROKERS``, else this
@@ -76,7 +77,7 @@ class TimersClient(ClientParts):
         token: str | None = None,
         id: str,
         if_absent: Literal[True],
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> VerdictMessage: ...
     def schedule(
         self,
@@ -90,7 +91,7 @@ class TimersClient(ClientParts):
         token: str | None = None,
         id: str | None = None,
         if_absent: bool = False,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> str | VerdictMessage:
         """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
 
@@ -106,7 +107,7 @@ class TimersClient(ClientParts):
                 id is replaced; :meth:`update` also waits for the verdict.
             if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
                 repeated, and never makes two timers.
-            timeout_s: how long to wait for the verdict.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
 
         Returns:
             The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
@@ -122,9 +123,9 @@ class TimersClient(ClientParts):
             return self._await_update(request, ABSENT, timeout_s)
         if id is None:
             return self._publish(partial(self._publisher.submit, request))
-        ids = self._by_id()
-        ids.open()
-        return self._retry_while_full(partial(ids.schedule, request)).result()
+        deadline, ids = self._deadline(), self._by_id()
+        ids.open(deadline)
+        return self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline)
 
     def send_later(
         self,
@@ -202,14 +203,14 @@ class TimersClient(ClientParts):
         headers: HeadersLike = (),
         token: str | None = None,
         if_source: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> VerdictMessage:
         """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
 
         Args:
             if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
                 verdict on the change before, or ``source`` as ``timers get`` shows it.
-            timeout_s: how long to wait for the verdict.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
 
         Returns:
             ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,
@@ -223,18 +224,24 @@ class TimersClient(ClientParts):
         """
         return self._await_update(TimerRequest(topic, key, value, at, delay, headers, token, id), if_source, timeout_s)
 
-    def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float) -> VerdictMessage:
-        ids = self._by_id()
-        ids.listen()
-        return ids.wait(self._retry_while_full(partial(ids.update, request, condition)), timeout_s)
+    def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float | None) -> VerdictMessage:
+        return self._await_verdict(lambda ids: ids.update(request, condition), timeout_s)
 
-    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
+    def _await_verdict(
+        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
+    ) -> VerdictMessage:
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
+        deadline, ids = self._deadline(timeout_s), self._by_id()
+        ids.listen(self._connecting_deadline(timeout_s))
+        return ids.wait(self._retry_while_full(partial(submit, ids), deadline), deadline, timeout_s)
+
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and wait for the verdict.
 
         Args:
             id: of the timer.
             if_source: as in :meth:`update`.
-            timeout_s: how long to wait for the verdict.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
 
         Returns:
             ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
@@ -245,18 +252,23 @@ class TimersClient(ClientParts):
             ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
-        ids = self._by_id()
-        ids.listen()
-        return ids.wait(self._retry_while_full(partial(ids.cancel, id, if_source)), timeout_s)
+        return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
     def _publish(self, submit: Callable[[OnResult], None]) -> str:
-        self._publisher.open()
+        deadline = self._deadline()
+        self._publisher.open(deadline)
         future: Future[str] = Future()
-        self._retry_while_full(partial(submit, partial(set_result, future)))
-        return future.result()
+        self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
+        return self._answer(future, deadline)
 
-    def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
-        submission = Submission(submit, self._publisher.timeout_s)
+    def _answer(self, future: Future[str], deadline: float) -> str:
+        try:
+            return future.result(left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error() from None
+
+    def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
+        submission = Submission(submit, left_s(deadline))
         while not submission.is_done():
             time.sleep(FULL_QUEUE_WAIT_S)
         return submission.result
@@ -285,8 +297,13 @@ class TimersClient(ClientParts):
         """
         return self._publisher.publish_many(requests, ids=ids)
 
-    def close(self) -> None:
-        """Wait for the answers to requests under way, and disconnect. May be called twice."""
-        self._publisher.close()
+    def close(self, deadline: float | None = None) -> None:
+        """Wait for the answers to requests under way, and disconnect. May be called twice.
+
+        Args:
+            deadline: how long to wait, by the monotonic clock; None waits for up to ``timeout_s``.
+        """
+        deadline = self._deadline() if deadline is None else deadline
+        self._publisher.close(deadline)
         if self._ids is not None:
-            self._ids.close()
+            self._ids.close(deadline)

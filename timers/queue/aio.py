@@ -8,15 +8,18 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
+from time import monotonic
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from timers.client.publish import left_s
+from timers.errors import QueueError
 from timers.queue.inspection import QueueStats
 from timers.queue.message import Message
 from timers.queue.queue import Queue
 from timers.queue.running import end_fork_of, finish
 from timers.queue.sending import Sendable
 from timers.queue.tasks import TaskRun
-from timers.queue.threads import BoundedThreads, call_in_thread
+from timers.threads import BoundedThreads, call_in_thread, result_of
 
 _log = logging.getLogger("timers.queue")
 
@@ -65,6 +68,9 @@ MAX_THREADS = 64
 """Calls of a kind that wait at the same time; more wait for these. Calls on messages, receives, and other calls of a
 queue are of different kinds, so none waits for one that takes longer. The threads of the event loop are few: calls that
 wait there would hold up those of the program."""
+
+_BEGIN_S = 0.5
+"""A thread begins in less time, if one is free."""
 
 _message_calls = BoundedThreads("queue-call", MAX_THREADS)
 
@@ -127,9 +133,12 @@ class AsyncQueue:
 
         64 calls wait at the same time; the others begin to wait when these have ended.
         """
-        call = self._receives.call(self.queue.receive, limit, wait_s)
+        deadline = monotonic() + wait_s
+        call = self._receives.call(lambda: self.queue.receive(limit, left_s(deadline)))
         try:
-            return cast(list[AsyncMessage], await asyncio.shield(asyncio.wrap_future(call)))
+            return cast(list[AsyncMessage], await result_of(call, wait_s + _BEGIN_S))
+        except TimeoutError:
+            return []
         except asyncio.CancelledError:
             if not call.cancel():  # it has begun
                 call.add_done_callback(_put_back)
@@ -184,7 +193,13 @@ class AsyncQueue:
 
     async def _call(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
         """The result of a call that takes effect, even if this task is cancelled."""
-        return await asyncio.shield(asyncio.wrap_future(self._others.call(call, *arguments, **named)))
+        try:
+            return await result_of(self._others.call(call, *arguments, **named), self.queue.timeout_s)
+        except TimeoutError:
+            raise QueueError(
+                f"{MAX_THREADS} other calls of the queue {self.queue.name!r} wait for the brokers, for more than "
+                f"{self.queue.timeout_s:g} s: this one has not begun"
+            ) from None
 
 
 def _put_back(call: Future[list[Message]]) -> None:

@@ -18,9 +18,11 @@ import logging
 import uuid
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from time import monotonic
 from typing import Protocol
 
 from timers.client import TimersClient
+from timers.client.publish import left_s
 from timers.core.operation import CANCELLED
 from timers.errors import TimersError
 from timers.queue.records import Letter
@@ -32,11 +34,11 @@ _log = logging.getLogger("timers.queue")
 class Client(Protocol):
     """How a guard reaches the brokers. The calls block."""
 
-    def cancel(self, id: str) -> bool:
+    def cancel(self, id: str, timeout_s: float) -> bool:
         """Cancel a timer; False unless the verdict is that it was cancelled."""
         ...
 
-    def publish(self, letter: Letter, due_s: int) -> bool:
+    def publish(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
         """Write a dead letter; False if it may not have been written."""
         ...
 
@@ -79,12 +81,18 @@ class Guard:
 
     def cancel(self, timeout_s: float) -> bool:
         """Cancel the timer; False if the message comes back, or may come back."""
-        return self.leave(timeout_s) and self._client.cancel(self.id)
+        deadline = monotonic() + timeout_s
+        return self.leave(timeout_s) and self._client.cancel(self.id, left_s(deadline))
 
     def write_letter(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
         """Write a dead letter, then cancel the timer; False if the message comes back, or may come back. After a crash
         between these two steps the message exists twice."""
-        return self.leave(timeout_s) and self._client.publish(letter, due_s) and self._client.cancel(self.id)
+        deadline = monotonic() + timeout_s
+        return (
+            self.leave(timeout_s)
+            and self._client.publish(letter, due_s, left_s(deadline))
+            and self._client.cancel(self.id, left_s(deadline))
+        )
 
 
 class Guards:
@@ -107,17 +115,17 @@ class Guards:
         """Return a guard for a delivery of a message."""
         return Guard(self, f"queue-guard/{source}/{uuid.uuid4().hex}")
 
-    def cancel(self, id: str) -> bool:
+    def cancel(self, id: str, timeout_s: float) -> bool:
         try:
-            return self._timers.cancel(id, timeout_s=self.timeout_s).verdict == CANCELLED
+            return self._timers.cancel(id, timeout_s=timeout_s).verdict == CANCELLED
         except TimersError as error:  # no verdict: the timer may fire
             _log.warning("it is not known whether the guard %s was cancelled: %s", id, error)
             return False
 
-    def publish(self, letter: Letter, due_s: int) -> bool:
-        key = b"%d" % due_s if letter.has_key else None
+    def publish(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
+        key, deadline = b"%d" % due_s if letter.has_key else None, monotonic() + timeout_s
         try:
-            self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers)
+            self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers, deadline)
         except TimersError as error:  # the timer returns the message
             _log.warning("the dead letter of %s was not written: %s", letter.source, error)
             return False

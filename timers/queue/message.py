@@ -258,10 +258,13 @@ class Message:
         Raises:
             LeaseLostError: this delivery is over.
         """
+        deadline_s = self._state.now_s() + self._state.guards.timeout_s
         with self._state.lock:
             is_accepted = self._confirm() and settle()
-        if not is_accepted and (self._guard is None or not settle_guarded(self._guard, self._state.guards.timeout_s)):
-            raise self._lost()
+        if not is_accepted:
+            left_s = max(0.0, deadline_s - self._state.now_s())
+            if self._guard is None or not settle_guarded(self._guard, left_s):
+                raise self._lost()
         with self._state.lock:
             self._state.totals.handling_s += self._state.now_s() - self._received_s
         return True

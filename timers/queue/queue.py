@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Self
 
 from timers.client import Backoff, TimersClient
@@ -26,6 +27,7 @@ from timers.queue.running import Handlers, handle, work
 from timers.queue.sending import Sendable, Sender
 from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
+from timers.threads import call_in_thread, tell_of_forks
 from timers.wire import topics
 
 _log = logging.getLogger("timers.queue")
@@ -99,7 +101,7 @@ class Queue:
             max_request_bytes=kafka.max_request_bytes,
             session_timeout_s=session_timeout_s,
         )
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._kafka = kafka
         self.handlers = Handlers()
         self._sender = Sender(kafka, topic)
@@ -109,6 +111,12 @@ class Queue:
         self._state = State(terms, guards)
         self.deliveries = Deliveries(self._state)
         self._receiver = Receiver(self._state, transport)
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Let calls of a process that was forked say so: it has none of the queue's threads and connections."""
+        self.handlers.after_fork()
+        self._state.after_fork()
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +181,15 @@ class Queue:
         Raises:
             TimersError: the brokers do not answer, or refuse.
         """
+        inspecting = call_in_thread("queue-stats", self._inspect)
+        try:
+            return inspecting.result(self.timeout_s)
+        except TimeoutError:
+            raise QueueError(
+                f"the brokers did not say within {self.timeout_s:g} s what the state of the queue {self.name!r} is"
+            ) from None
+
+    def _inspect(self) -> QueueStats:
         return Inspection(self._kafka.settings).stats(self.name, self.topic, in_flight=self.counters().in_flight)
 
     def unready(self) -> list[str]:
@@ -250,19 +267,20 @@ class Queue:
             return
         future = self._state.wait_for_commit()
         try:
-            future.result(self._timeout_s)
+            future.result(self.timeout_s)
         except TimeoutError:
-            raise QueueError(f"the queue {self.name!r} was not settled within {self._timeout_s:g} s") from None
+            raise QueueError(f"the queue {self.name!r} was not settled within {self.timeout_s:g} s") from None
 
     def close(self) -> None:
         """Commit what was settled, leave the group, and disconnect. Other processes get the other messages.
 
-        Handlers of :meth:`run` may return first, as long as their leases last.
+        Handlers of :meth:`run` may return first, as long as their leases last. Then it takes up to ``timeout_s``.
         """
         self.stop()
         if not self.handlers.wait(self._state.terms.lease_s):
             _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
+        deadline = monotonic() + self.timeout_s
         self._state.close()
-        self._receiver.join()
-        self._sender.close()
-        self._timers.close()
+        self._receiver.join(self.timeout_s)
+        self._sender.close(deadline)
+        self._timers.close(deadline)

@@ -27,8 +27,8 @@ from timers.queue.log_checks import check_logs
 from timers.queue.pausing import Pausing
 from timers.queue.settling import Partition
 from timers.queue.state import State
-from timers.queue.threads import call_in_thread
 from timers.queue.transport import Transport
+from timers.threads import call_in_thread
 from timers.wire import topics
 
 SETTLE_S = 0.1
@@ -83,7 +83,7 @@ class Receiver:
     def start(self) -> None:
         """Start the thread, unless it was started or the queue is closed."""
         with self._state.lock:
-            if self._thread is None and not self._state.closing:
+            if self._thread is None and not self._state.closing and self._state.failure is None:
                 self._thread = threading.Thread(target=self._run, name=f"queue-{self._terms.name}", daemon=True)
                 self._thread.start()
 
@@ -91,10 +91,16 @@ class Receiver:
     def is_started(self) -> bool:
         return self._thread is not None
 
-    def join(self) -> None:
-        """Wait for the end of the thread."""
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread. If the brokers do not answer in time, it is given up."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                _log.warning(
+                    "the queue %s is closed, and the brokers did not answer within %g s: its last calls of ack or "
+                    "retry may not be committed",
+                    *(self._terms.name, timeout_s),
+                )
 
     def _run(self) -> None:
         try:

@@ -36,6 +36,10 @@ class Handlers:
 
     def __init__(self) -> None:
         self.stopping = False
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin without threads."""
         self._running: set[int] = set()
         self._changed = threading.Condition()
 

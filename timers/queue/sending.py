@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
-from time import sleep
+from time import monotonic, sleep
 from typing import TypeAlias
 
 from timers.client.config import Connection
-from timers.client.publish import Publisher, set_result
+from timers.client.parts import Submission
+from timers.client.publish import Publisher, left_s, set_result
 from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers
 from timers.queue.records import as_bytes
 from timers.wire.headers import Header
 
 _FULL_QUEUE_WAIT_S = 0.01
+_FEW = 1000
+"""So many messages are sent within the time of one call."""
 
 
 Sendable: TypeAlias = tuple[str | BytesLike | None, str | BytesLike, HeadersLike]
@@ -27,6 +29,7 @@ class Sender:
 
     def __init__(self, kafka: Connection, topic: str) -> None:
         self._topic = topic
+        self._kafka = kafka
         self._publisher = Publisher(kafka.with_topic(topic), thread="queue-sender", partitioner="murmur2_random")
 
     def send(self, messages: Iterable[Sendable]) -> list[str]:
@@ -36,18 +39,32 @@ class Sender:
             PublishError: the brokers did not take one of them.
             InvalidTimerError: a key, a value or a header cannot be sent; those before it may be sent.
         """
-        self._publisher.open()
+        began_s, timeout_s = monotonic(), self._publisher.timeout_s
+        self._publisher.open(began_s + timeout_s)
         futures = [self._submit_message(*message) for message in messages]
-        return [future.result() for future in futures]
+        # To read many messages may take longer, because the brokers take some of them meanwhile.
+        deadline = began_s + timeout_s if len(futures) <= _FEW else monotonic() + timeout_s
+        return [self._result(future, deadline) for future in futures]
 
-    def publish(self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header]) -> None:
+    def publish(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], deadline: float
+    ) -> None:
         """Write a record to any topic, and return when the brokers have it.
+
+        Args:
+            deadline: how long to wait, by the monotonic clock.
 
         Raises:
             PublishError: the brokers did not take it.
         """
-        self._publisher.open()
-        self._submit(topic, key, value, [*headers]).result()
+        self._publisher.open(deadline)
+        self._result(self._submit(topic, key, value, [*headers]), deadline)
+
+    def _result(self, future: Future[str], deadline: float) -> str:
+        try:
+            return future.result(left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error() from None
 
     def _submit_message(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
         sent = sent_headers(headers)
@@ -55,12 +72,12 @@ class Sender:
 
     def _submit(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> Future[str]:
         future: Future[str] = Future()
-        while True:
-            with contextlib.suppress(BufferError):
-                self._publisher.submit_record(topic, key, value, headers, partial(set_result, future))
-                return future
+        submit = partial(self._publisher.submit_record, topic, key, value, headers, partial(set_result, future))
+        submission = Submission(submit, self._publisher.timeout_s)
+        while not submission.is_done():
             sleep(_FULL_QUEUE_WAIT_S)
+        return future
 
-    def close(self) -> None:
-        """Wait for the answers of the brokers, and disconnect."""
-        self._publisher.close()
+    def close(self, deadline: float) -> None:
+        """Wait for the answers of the brokers until the deadline, and disconnect."""
+        self._publisher.close(deadline)

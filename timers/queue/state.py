@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TypeVar
 
 from timers.client import Backoff
+from timers.client.publish import forked
 from timers.clock import Clock
 from timers.errors import QueueError, TimersError
 from timers.queue.brokers_clock import BrokersClock
@@ -304,6 +305,13 @@ class State:
         return [guard for guard in guards if guard is not None]
 
     # ---- the end -------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """End the queue in a process that was forked: its messages are those of the other process."""
+        self.lock = threading.Condition()
+        self.failure = QueueError(forked("queue"))
+        self._waiting, self._is_over = [], True
+        self.settler.revoke(list(self.settler.ledgers))
 
     def close(self) -> None:
         """Let receivers return, and the queue's thread end."""

@@ -22,7 +22,7 @@ from timers.kafka.write_access import WriteAccess
 from timers.queue import records
 from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan
-from timers.queue.threads import call_in_thread
+from timers.threads import call_in_thread
 from timers.wire.formats import future_by_id
 
 TRANSACTION_TIMEOUT_MS = 5000

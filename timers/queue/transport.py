@@ -24,8 +24,8 @@ from timers.queue import records
 from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds
 from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit, Partition, Plan
-from timers.queue.threads import call_in_thread
 from timers.queue.transactions import Outcome, Transactions, login
+from timers.threads import call_in_thread
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0

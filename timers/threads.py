@@ -1,13 +1,21 @@
-"""Calls that may take long, or never return, in threads that do not keep the process alive."""
+"""Calls that may take long, or never return, in threads that do not keep the process alive.
+
+After ``os.fork()`` the child has a copy of each object and none of the threads: neither those of this package, nor
+those of librdkafka. A call that waits for one of them would never return, and a lock that another thread held is held
+for ever. So objects that have threads are told of the fork: :func:`tell_of_forks`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -41,6 +49,11 @@ class BoundedThreads:
     def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._most = most
+        self.after_fork()
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Begin without threads."""
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = 0
@@ -69,3 +82,52 @@ class BoundedThreads:
                     return
                 run = self._waiting.popleft()
             run()
+
+
+async def result_of(call: Future[_T], timeout_s: float) -> _T:
+    """The result of a call in a thread. The call takes effect, even if this task is cancelled.
+
+    Raises:
+        TimeoutError: the call has not begun within ``timeout_s``, and will not begin.
+    """
+    waiting = asyncio.shield(asyncio.wrap_future(call))
+    try:
+        done, _ = await asyncio.wait({waiting}, timeout=timeout_s)
+        if not done and call.cancel():
+            raise TimeoutError
+        return await waiting
+    except asyncio.CancelledError:
+        waiting.cancel()
+        raise
+
+
+class Forked(Protocol):
+    """An object that has threads, or locks that threads share."""
+
+    def after_fork(self) -> None:
+        """Note that this process is a fork. It runs before all other code of the fork."""
+
+
+_told: WeakSet[Forked] = WeakSet()
+
+
+def tell_of_forks(each: Forked) -> None:
+    """Call ``after_fork`` of an object in each process that is forked while the object exists.
+
+    There the object is kept for ever: the clients of librdkafka that it holds would wait for their threads when they
+    are freed.
+    """
+    _told.add(each)
+
+
+def _after_fork() -> None:
+    objects = list(_told)
+    if objects:
+        from ctypes import py_object, pythonapi  # not at the top: only forks need it
+
+        for each in objects:
+            pythonapi.Py_IncRef(py_object(each))
+            each.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,232 @@
+"""No call of a client or a queue waits without a limit: in a fork, in a second event loop, without brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from timers.client import AsyncTimersClient, PublishError, TimerRequest, TimersClient
+from timers.errors import NoVerdictError, TimersError
+from timers.queue import AsyncQueue, Queue
+from timers.threads import BoundedThreads, call_in_thread, result_of
+from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
+
+DUE_S = 1_800_000_000
+REQUESTS = [TimerRequest("t", "k", b"", at=DUE_S)]
+TIMEOUT_S = 1.0
+STUCK_S = 60.0
+"""A call that takes longer has no limit. Nothing here waits so long."""
+
+
+CLUSTER = f"""
+import sys, confluent_kafka
+host = confluent_kafka.Producer({{"test.mock.num.brokers": 1, "log_level": 0}})
+for topic in {(REQUEST, ID_REQUEST, VERDICT, "jobs")}:
+    address = next(iter(host.list_topics(topic, timeout=10).brokers.values()))
+print(f"{{address.host}}:{{address.port}}", flush=True)
+sys.stdin.read()
+"""
+"""A mock cluster with the topics of clients."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[subprocess.Popen[str]]:
+    """A mock cluster in a process of its own, so that it can be stopped."""
+    command = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def brokers(cluster: subprocess.Popen[str]) -> str:
+    assert cluster.stdout is not None
+    return cluster.stdout.readline().strip()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections, and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_fork_says_what_it_cannot_do_and_ends() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.harness.forked_clients"], capture_output=True, text=True, timeout=STUCK_S
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    said = dict(line.split(": ", 1) for line in ran.stdout.splitlines())
+    for name in ("new schedule", "unused schedule"):
+        assert said.pop(name).startswith(f"returned '{REQUEST}/"), name
+    closing = {name: said.pop(name) for name in list(said) if name.endswith("close")}
+    assert set(closing.values()) == {"returned None"}
+    assert len(said) == 13
+    for name, answer in said.items():
+        kind = "QueueError" if name.split()[-1] in ("receive", "run", "settle") else "PublishError"
+        assert answer.startswith(f"{kind} this "), (name, answer)
+        assert "was opened before os.fork()" in answer and "has none of them. Make a new one" in answer
+
+
+async def cut_off(call: Awaitable[Any]) -> None:
+    """Begin a call, and do not wait for its answer."""
+    task = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_an_event_loop_leaves_nothing_that_stops_the_next_one(brokers: str) -> None:
+    client = AsyncTimersClient(brokers)
+
+    async def leave_a_request(*, is_first: bool) -> None:
+        if not is_first:
+            await client.schedule("t", "k", b"", at=DUE_S)
+        await cut_off(client.schedule("t", "k", b"", at=DUE_S))
+
+    for is_first in (True, False, False):
+        asyncio.run(leave_a_request(is_first=is_first))
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(client.schedule("t", "k", b"", at=DUE_S))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()  # the call is never ended
+    assert not task.done()
+    assert asyncio.run(client.schedule("t", "k", b"", at=DUE_S)).startswith(f"{REQUEST}/")
+    assert asyncio.run(client.schedule("t", "k", b"", at=DUE_S, id="one")) == "one"
+    asyncio.run(client.close())
+    with pytest.raises(PublishError, match="is closed"):
+        asyncio.run(client.schedule("t", "k", b"", at=DUE_S))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_event_loops_of_several_threads_share_a_client(brokers: str) -> None:
+    client = AsyncTimersClient(brokers)
+
+    async def schedule() -> list[str]:
+        ids: list[str] = []
+        for _ in range(30):
+            calls = (client.schedule("t", "k", b"", at=DUE_S) for _ in range(3))
+            ids += await asyncio.gather(*calls)
+        return ids
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(asyncio.run, schedule()) for _ in range(3)]
+        ids = [id for answer in answers for id in answer.result(STUCK_S)]
+    assert len(set(ids)) == 270
+    asyncio.run(client.close())
+
+
+def ends(call: Callable[[], Any], kind: type[Exception] = TimersError) -> None:
+    """The call raises an error."""
+    with pytest.raises(kind):
+        call_in_thread("call", call).result(STUCK_S)
+
+
+def calls_of(client: TimersClient) -> list[Callable[[], Any]]:
+    return [
+        lambda: client.schedule("t", "k", b"", at=DUE_S),
+        lambda: client.schedule("t", "k", b"", at=DUE_S, id="one"),
+        lambda: client.schedule("t", "k", b"", at=DUE_S, id="one", if_absent=True),
+        lambda: client.schedule_many(REQUESTS),
+        lambda: client.update("one", "t", "k", b"", at=DUE_S),
+        lambda: client.cancel("one"),
+    ]
+
+
+def test_all_threads_end_when_no_broker_answers(silent: str) -> None:
+    """No thread waits for the attempts of the others, one after the other: there are more than STUCK_S takes."""
+    client = TimersClient(silent, timeout_s=TIMEOUT_S)
+    for each in [call_in_thread("call", ends, call) for call in calls_of(client) for _ in range(20)]:
+        each.result(STUCK_S)
+    call_in_thread("close", client.close).result(STUCK_S)
+
+
+def test_all_tasks_end_when_no_broker_answers(silent: str) -> None:
+    client = AsyncTimersClient(silent, timeout_s=TIMEOUT_S)
+
+    async def call() -> list[Any]:
+        calls: list[Awaitable[Any]] = []
+        for _ in range(30):
+            calls += [
+                client.schedule("t", "k", b"", at=DUE_S),
+                client.schedule("t", "k", b"", at=DUE_S, id="one"),
+                client.schedule_many(REQUESTS),
+                client.cancel("one"),
+                client.update("one", "t", "k", b"", at=DUE_S),
+            ]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+        return answers
+
+    answers = call_in_thread("loop", asyncio.run, call()).result(STUCK_S)
+    assert all(isinstance(answer, TimersError) for answer in answers) and len(answers) == 150
+
+
+@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["silent", "refusing"])
+def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brokers: str, end: signal.Signals) -> None:
+    client = TimersClient(brokers, timeout_s=TIMEOUT_S)
+    in_loop = AsyncTimersClient(brokers, timeout_s=TIMEOUT_S)
+    queue = Queue("jobs", brokers=brokers, timeout_s=TIMEOUT_S)
+    client.schedule("t", "k", b"", at=DUE_S)
+    client.schedule("t", "k", b"", at=DUE_S, id="one")
+    client.schedule_many(REQUESTS)
+    for use in calls_of(client)[-2:]:  # no worker writes a verdict
+        ends(use, NoVerdictError)
+    queue.send(b"")
+    asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S))
+    cluster.send_signal(end)
+    for call in calls_of(client):
+        ends(call)
+    ends(lambda: asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S)))
+    ends(lambda: asyncio.run(in_loop.schedule_many(REQUESTS)))
+    ends(lambda: queue.send(b""))
+    ends(lambda: queue.send(b"", delay=5))
+    ends(queue.stats)
+    for close in (client.close, lambda: asyncio.run(in_loop.close()), queue.close):
+        call_in_thread("close", close).result(STUCK_S)
+
+
+def test_a_bulk_that_is_read_slowly_is_not_given_up(brokers: str) -> None:
+    def slow() -> Iterator[TimerRequest]:
+        yield REQUESTS[0]
+        time.sleep(2 * TIMEOUT_S)
+        yield REQUESTS[0]
+
+    with TimersClient(brokers, timeout_s=TIMEOUT_S) as client:
+        assert client.schedule_many(slow(), ids=False) == 2
+        assert len(client.schedule_many(slow())) == 2
+
+
+async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str) -> None:
+    queue = AsyncQueue("jobs", brokers=silent, timeout_s=TIMEOUT_S)
+    is_over = threading.Event()
+    holding = [queue._receives.call(is_over.wait) for _ in range(64)]
+    try:
+        async with asyncio.timeout(STUCK_S):
+            assert await queue.receive(wait_s=0.1) == []
+    finally:
+        is_over.set()
+    assert len(holding) == 64
+
+
+async def test_a_call_for_which_no_thread_is_free_says_so() -> None:
+    threads, is_over = BoundedThreads("test", 1), threading.Event()
+    first = threads.call(is_over.wait)
+    called: list[bool] = []
+    with pytest.raises(TimeoutError):
+        await result_of(threads.call(called.append, True), 0.05)
+    is_over.set()
+    assert first.result(STUCK_S)
+    assert await result_of(threads.call(lambda: 5), STUCK_S) == 5
+    assert called == [], "it does not begin later"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,31 @@ async def test_handlers_settle_their_messages(here: System, how: str) -> None:
     assert letters(here, topic) == dead
     assert (done.acked, done.retried, dict(done.dead)) == (14, len(RAISED), dead)
     assert len(here.reader(results).rest()) == 4
+
+
+def test_processes_with_one_name_go_on_under_names_of_their_own(here: System, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them writes retries and dead letters in transactions, and no message is handled more than twice."""
+    topic, count = here.target(partitions=3), 60
+    backoff = Backoff(first_s=0, most_s=0, attempts=1)
+    queues = [Queue(topic, member="twin", backoff=backoff, **PATIENT) for _ in range(3)]
+    threads = [threading.Thread(target=queue.run, args=[handle]) for queue in queues]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(queue.counters().partitions for queue in queues), "partitions for each", 2 * DEADLINE_S)
+    queues[0].send_many((b"%d" % number, b"fail bad", ()) for number in range(count))
+
+    def are_dead() -> bool:
+        return sum(queue.counters().dead.total() for queue in queues) == count
+
+    wait_until(are_dead, "the dead letters", 2 * DEADLINE_S)
+    for queue in queues:
+        queue.close()
+    for thread in threads:
+        thread.join()
+    assert letters(here, topic) == {"attempts-exhausted": count}
+    assert sum(queue.counters().received for queue in queues) == 2 * count
+    assert "took the name 'twin' (--member) of this one" in caplog.text
+    assert "SystemError" not in caplog.text
 
 
 @pytest.mark.long

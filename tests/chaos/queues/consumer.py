@@ -6,18 +6,36 @@ call of ``retry`` after a time, with the id as its error. Times are epoch millis
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import itertools
 import json
 import logging
+import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
-from tests.chaos.queues.messages import RETRY_AFTER_S, SLOW_S, fails, has_output, has_row, is_rejected, is_slow
-from timers.queue import LeaseLostError, Message, Queue, SqlInbox
+from tests.chaos.queues.messages import (
+    BAD_ATTEMPTS,
+    LEASE_S,
+    RETRY_AFTER_S,
+    SLOW_S,
+    ends_badly,
+    fails,
+    has_output,
+    has_row,
+    is_rejected,
+    is_slow,
+)
+from tests.harness.queue_handlers import RAISED
+from timers.queue import AsyncMessage, AsyncQueue, Backoff, Queue, SqlInbox
+from timers.queue.running import handle
 
 OPENED, WORKING, DRAINED = "opened", "working", "drained"
 """What a consumer prints: it handles signals, it has had messages, and it ends as it should."""
@@ -25,6 +43,8 @@ OPENED, WORKING, DRAINED = "opened", "working", "drained"
 BATCH = 200
 DATABASE = "rows.db"
 _BUSY_S = 300.0
+_RECEIVED_MS = int(LEASE_S * 1000)
+"""A message that is handled alone was received less than this before: else its lease is over."""
 
 
 def open_database(directory: Path) -> sqlite3.Connection:
@@ -36,27 +56,48 @@ def open_database(directory: Path) -> sqlite3.Connection:
 
 
 class Consumer:
-    """Handles messages in batches.
+    """Handles messages: a batch in this thread, or one at a time for ``Queue.run``.
 
     Args:
         results: topic of outputs.
     """
 
-    def __init__(self, queue: Queue, name: str, results: str, directory: Path, log: BinaryIO) -> None:
-        self._queue = queue
+    def __init__(self, name: str, results: str, directory: Path) -> None:
         self._name = name
         self._results = results
-        self._log = log
-        self._connection = open_database(directory)
-        self._inbox = SqlInbox(self._connection)
-        self._retries = time.time_ns()
+        self._directory = directory
+        self._log = (directory / f"{name}.events").open("ab", buffering=0)
+        self._retries = itertools.count(time.time_ns())
         self._is_working = False
+        self._of_thread = threading.local()
 
-    def handle_some(self) -> None:
-        since_ms = time.time_ns() // 1_000_000
-        messages = self._queue.receive(BATCH, wait_s=0.5)
+    def handle_some(self, queue: Queue) -> None:
+        since_ms = _now_ms()
+        messages = queue.receive(BATCH, wait_s=0.5)
         if not messages:
             return
+        numbered = self._begin(since_ms, messages)
+        for number, message in numbered:
+            handle(message, partial(self._settle, number))
+
+    def handle_one(self, message: Any) -> None:
+        """Handle a message, or its copy in a child process. A time before it was received is not known here."""
+        ((number, _),) = self._begin(_now_ms() - _RECEIVED_MS, [message])
+        self._settle(number, message)
+
+    async def handle_in_task(self, message: AsyncMessage) -> None:
+        ((number, _),) = self._begin(_now_ms() - _RECEIVED_MS, [message])
+        if number % 2:
+            await asyncio.sleep(0)
+            self._settle(number, message)
+        else:
+            await asyncio.gather(self._settle_in_task(number, message))
+
+    async def _settle_in_task(self, number: int, message: AsyncMessage) -> None:
+        self._settle(number, message)
+
+    def _begin(self, since_ms: int, messages: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Log messages, and insert their rows."""
         if not self._is_working:
             self._is_working = True
             print(WORKING, flush=True)
@@ -64,23 +105,32 @@ class Consumer:
         self._log.write(
             b"D %d %b\n" % (since_ms, b" ".join(b"%d.%d" % (number, each.attempt) for number, each in numbered))
         )
-        with self._connection:
-            for number, message in numbered:
-                if has_row(number) and self._inbox.accept(message):
-                    self._connection.execute("INSERT INTO rows_of_messages (number) VALUES (?)", (number,))
-        for number, message in numbered:
-            if is_slow(number):
-                time.sleep(SLOW_S)
-            with contextlib.suppress(LeaseLostError):
-                self._settle(number, message)
+        with_rows = [(number, message) for number, message in numbered if has_row(number)]
+        if with_rows:
+            connection, inbox = self._database()
+            with connection:
+                for number, message in with_rows:
+                    if inbox.accept(message):
+                        connection.execute("INSERT INTO rows_of_messages (number) VALUES (?)", (number,))
+        return numbered
 
-    def _settle(self, number: int, message: Message) -> None:
+    def _database(self) -> tuple[sqlite3.Connection, SqlInbox]:
+        """The connection of this thread."""
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = open_database(self._directory)
+        return self._of_thread.connection, SqlInbox(self._of_thread.connection)
+
+    def _settle(self, number: int, message: Any) -> None:
+        if is_slow(number):
+            time.sleep(SLOW_S)
         if is_rejected(number):
             message.reject("as its number says")
+        elif ends_badly(number) and message.attempt <= BAD_ATTEMPTS:
+            names = list(RAISED)
+            raise RAISED[names[number // 100 % len(names)]]()
         elif fails(number) and message.attempt == 1:
-            self._retries += 1
-            id = f"{self._name}-{self._retries}"
-            self._log.write(b"R %b %d\n" % (id.encode(), time.time_ns() // 1_000_000))
+            id = f"{self._name}-{next(self._retries)}"
+            self._log.write(b"R %b %d\n" % (id.encode(), _now_ms()))
             message.retry(after=RETRY_AFTER_S, error=id)
         else:
             if has_output(number):
@@ -88,19 +138,38 @@ class Consumer:
             message.ack()
 
 
+_consumers: dict[str, Consumer] = {}
+
+
+def handle_in_child(name: str, results: str, directory: Path, message: Any) -> None:
+    """Handle a message in a child process, which has a log of its own."""
+    if name not in _consumers:
+        _consumers[name] = Consumer(f"{name}-{os.getpid()}", results, directory)
+    _consumers[name].handle_one(message)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def main(topic: str, results: str, name: str, directory: Path, arguments: str) -> None:
     """Handle messages until SIGTERM."""
-    stopping = []
-    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    with (
-        (directory / f"{name}.events").open("ab", buffering=0) as log,
-        Queue(topic, member=name, **json.loads(arguments)) as queue,
-    ):
-        consumer = Consumer(queue, name, results, directory, log)
+    backoff = Backoff(first_s=RETRY_AFTER_S, factor=1, attempts=50)
+    with Queue(topic, member=name, backoff=backoff, **json.loads(arguments)) as queue:
+        signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+        consumer = Consumer(name, results, directory)
         print(OPENED, flush=True)
-        while not stopping:
-            consumer.handle_some()
+        match int(name.rsplit("-", 1)[1]) % 4:
+            case 0:
+                while not queue.stopping:
+                    consumer.handle_some(queue)
+            case 1:
+                queue.run(consumer.handle_one, concurrency=8)
+            case 2:
+                asyncio.run(AsyncQueue(queue).run(consumer.handle_in_task, concurrency=50))
+            case _:
+                queue.run(partial(handle_in_child, name, results, directory), processes=2)
     print(DRAINED, flush=True)
 
 

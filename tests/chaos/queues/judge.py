@@ -13,8 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.chaos.queues.consumer import open_database
-from tests.chaos.queues.messages import LEASE_S, RETRY_AFTER_S, Numbers, fails, has_output, has_row, is_rejected
+from tests.chaos.queues.messages import (
+    LEASE_S,
+    RETRY_AFTER_S,
+    Numbers,
+    ends_badly,
+    fails,
+    has_output,
+    has_row,
+    is_rejected,
+)
 from tests.harness.system import System
+
+GUARDED = "the partition moved, and then the lease ended"
+"""The error with which a guard returns a message."""
 
 READ_S = 300.0
 """Deadline for reading a topic."""
@@ -70,7 +82,8 @@ class Events:
         """Numbers of messages that were not handled to their end."""
         sent = len(self.first)
         seen = (self.first + self.later) > 0
-        missing: Numbers = np.arange(sent)[~seen | (where(fails, sent) & (self.later == 0))]
+        come_again = where(fails, sent) | where(ends_badly, sent)
+        missing: Numbers = np.arange(sent)[~seen | (come_again & (self.later == 0))]
         return missing
 
 
@@ -121,9 +134,11 @@ def judge(system: System, results: str, returns: Sequence[Return], directory: Pa
         written[int(output.value or b"")] += 1
     rows = rows_of(directory, sent)
     called = [events.retries.get(each.error) for each in returns]
+    is_guard = [ms is None and each.error == GUARDED for each, ms in zip(returns, called, strict=True)]
     allowed_ms = [
-        int(events.received_ms[each.number]) + int(LEASE_S * 1000) if ms is None else ms + int(RETRY_AFTER_S * 1000)
-        for each, ms in zip(returns, called, strict=True)
+        # The retry of an exception has no call that was logged before.
+        int(events.received_ms[each.number] if ms is None else ms) + int((LEASE_S if guard else RETRY_AFTER_S) * 1000)
+        for each, ms, guard in zip(returns, called, is_guard, strict=True)
     ]
     late_ms = [each.append_ms - ms for each, ms in zip(returns, allowed_ms, strict=True)]
     is_dead = crashed > 0
@@ -140,7 +155,7 @@ def judge(system: System, results: str, returns: Sequence[Return], directory: Pa
         crashed=int(is_dead.sum()),
         repeated=deliveries - sent - len(returns),
         returned=len(returns),
-        guarded=sum(ms is None for ms in called),
+        guarded=sum(is_guard),
         latest_ms=max((late for late, ms in zip(late_ms, called, strict=True) if ms is not None), default=0),
     )
 

@@ -10,6 +10,7 @@ Numbers = NDArray[np.int64]
 RETRY_AFTER_S = 2.0
 LEASE_S = 20.0
 SLOW_S = 0.5
+BAD_ATTEMPTS = 2
 
 
 def fails(number: int) -> bool:
@@ -19,6 +20,11 @@ def fails(number: int) -> bool:
 
 def is_rejected(number: int) -> bool:
     return number % 100 == 1
+
+
+def ends_badly(number: int) -> bool:
+    """In its first :data:`BAD_ATTEMPTS` attempts, its handler raises what would end a thread, a loop or a process."""
+    return number % 100 == 6
 
 
 def has_output(number: int) -> bool:

@@ -230,3 +230,16 @@ async def test_a_call_for_which_no_thread_is_free_says_so() -> None:
     assert first.result(STUCK_S)
     assert await result_of(threads.call(lambda: 5), STUCK_S) == 5
     assert called == [], "it does not begin later"
+
+
+async def test_a_call_that_begins_late_does_not_wait_for_its_whole_time_again() -> None:
+    threads, is_free, is_over = BoundedThreads("test", 1), threading.Event(), threading.Event()
+    threads.call(is_free.wait)
+    late = asyncio.create_task(result_of(threads.call(is_over.wait), 2 * TIMEOUT_S))
+    await asyncio.sleep(TIMEOUT_S)  # longer than a thread needs to begin
+    is_free.set()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(STUCK_S):
+            await late
+    assert not is_over.is_set()
+    is_over.set()

@@ -283,7 +283,7 @@ class AsyncTimersClient(ClientParts):
         """Schedule any number of timers; see :meth:`TimersClient.schedule_many`. ``requests`` is read in a thread."""
         call = self._bulks.call(self._publisher.publish_many, requests, ids=ids)
         try:
-            return await result_of(call, self._publisher.timeout_s)
+            return await result_of(call, self._publisher.timeout_s, is_bounded=False)
         except TimeoutError:
             raise PublishError(f"{_MAX_BULKS} other calls of schedule_many run: nothing was sent") from None
 

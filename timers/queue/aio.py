@@ -69,9 +69,6 @@ MAX_THREADS = 64
 queue are of different kinds, so none waits for one that takes longer. The threads of the event loop are few: calls that
 wait there would hold up those of the program."""
 
-_BEGIN_S = 0.5
-"""A thread begins in less time, if one is free."""
-
 _message_calls = BoundedThreads("queue-call", MAX_THREADS)
 
 
@@ -136,8 +133,9 @@ class AsyncQueue:
         deadline = monotonic() + wait_s
         call = self._receives.call(lambda: self.queue.receive(limit, left_s(deadline)))
         try:
-            return cast(list[AsyncMessage], await result_of(call, wait_s + _BEGIN_S))
+            return cast(list[AsyncMessage], await result_of(call, wait_s))
         except TimeoutError:
+            call.add_done_callback(_put_back)
             return []
         except asyncio.CancelledError:
             if not call.cancel():  # it has begun
@@ -198,7 +196,7 @@ class AsyncQueue:
         except TimeoutError:
             raise QueueError(
                 f"{MAX_THREADS} other calls of the queue {self.queue.name!r} wait for the brokers, for more than "
-                f"{self.queue.timeout_s:g} s: this one has not begun"
+                f"{self.queue.timeout_s:g} s, and this one has no answer"
             ) from None
 
 

@@ -302,3 +302,16 @@ def test_a_retry_after_an_interruption_and_a_kill_publishes_no_request_twice(sys
     records = system.reader(system.request_topic).rest()
     assert sorted(int(record.key or b"") for record in records) == list(range(count))
     assert all(record.partition == int(record.key or b"") % 4 and record.headers == HEADERS for record in records)
+
+
+def test_a_record_that_is_no_dead_letter_is_counted(
+    system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.create_own_topics()
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    topic = system.settings.dead_letter_topic
+    Publisher(system.address, topic).send_raw(b"key", b"value", [("timer-error", b"x")], 0)
+    for words in (["list"], ["retry", "--all", "--dry-run"]):
+        assert main(["dead-letters", *words]) == 0
+        assert f"records of {topic} that are no dead letters, and were left out: 1\n" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.harness.planted import Asked, ByteWriter, ProductWriter
+from tests.harness.planted import Asked, ByteWriter, ProductWriter, Record
 from tests.harness.waiting import DEADLINE_S
 from tests.spark.audit_world import HOUR_MS, AuditedSystem, World, found, world
 from timers.spark.audit import report
@@ -85,7 +85,8 @@ def plant_callbacks_without_a_request(world: World) -> None:
     writer, settings = world.writer, world.system.settings
     cancel = writer.cancel(f"order-{uuid.uuid4().hex}", world.asked_ms)
     unreadable = writer.write(settings.countdown_topic, b"key", b"{", [], world.asked_ms)
-    writer.write(settings.dead_letter_topic, b"key", b"{", [("timer-source", unreadable.encode())], world.asked_ms)
+    record: Record = b"key", b"{", [], world.asked_ms
+    writer.write_dead_letter(Asked(unreadable, "", 0, "", None, b"", [], record))
     other_second = world.ask()
     writer.fire(other_second)
     number = next(world.numbers)

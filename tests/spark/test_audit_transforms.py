@@ -257,8 +257,9 @@ def test_dead_letters_and_retries_without_a_request_are_counted(spark: SparkSess
     frame = spark.createDataFrame(outputs, "what string, request string, records long")
     others = unplaced.others(frame, spark.createDataFrame([request(3)], REQUEST), LOG)
     assert [tuple(each) for each in unplaced.counted(others.withColumn("example", F.col("request")))] == [
+        ("dead letters", "incomplete", 1, None),
         ("dead letters", "no-request", 2, "timer-request/0/9"),
-        ("dead letters", "no-source", 2, "?"),
+        ("dead letters", "no-source", 1, "?"),
         ("dead letters", "not-in-scope", 1, "timer-request/0/8"),
         ("dead letters", "other-topic", 4, "jobs/0/0"),
         ("timers on the retry topic", "no-request", 1, "timer-request/0/9"),
@@ -292,10 +293,17 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     ]
     expected += [(name, name, None, "orders", DUE * 1000 + 20, 123_456, "orders/1/7") for name in (None, "order-1")]
     assertDataFrameEqual(firings, spark.createDataFrame(expected, firings.schema))
-    letters = [record("dead", [(h.TIMER_ERROR, b"topic-unknown"), (h.TIMER_SOURCE, b"timer-request/0/5")])] * 2
+    error: list[tuple[str, bytes | None]] = [
+        (h.TIMER_ERROR, b"topic-unknown"),
+        (h.TIMER_ERROR_MESSAGE, b"no such topic"),
+        (h.TIMER_SOURCE, b"timer-request/0/5"),
+    ]
+    letters = [record("dead", error), record("dead", [("other", None), *error])]
+    # Such as a callback that a receiver could not handle, with the headers that it had.
+    no_letters = [record("dead", headers) for headers in ([], named, error[1:], [*error, ("other", b"x")])]
     assertDataFrameEqual(
-        evidence.letters(spark.createDataFrame([*letters, record("dead", [])], columns.RECORD)),
-        spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown"), (None, 1, None)], LETTERS),
+        evidence.letters(spark.createDataFrame([*letters, *no_letters], columns.RECORD)),
+        spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown"), (None, 4, None)], LETTERS),
     )
     verdict = b'{"id": "order-1", "verdict": "already-fired", "due": 1}'
     told = [record("verdicts", [(h.TIMER_SOURCE, b"by-id/0/5")], verdict), record("verdicts", [], b"other")]

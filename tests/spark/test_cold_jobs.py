@@ -12,7 +12,8 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.harness.records import Request
+from tests.harness.planted import ByteWriter
+from tests.harness.records import Headers, Request
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
 from tests.spark.sim_engine import Dying
@@ -50,6 +51,20 @@ def test_hold_without_a_cold_topic_is_one_sentence(spark: SparkSession, system: 
         SettingsError, match=r"TIMERS_COLD_TOPIC='cold-.* does not exist .* start a worker with TIMERS_"
     ):
         hold.run(spark, hold.Hold(system.settings, ColdTables(str(tmp_path / "cold"))), print)
+
+
+def test_hold_counts_the_records_that_are_no_cold_requests(spark: SparkSession, system: System, tmp_path: Path) -> None:
+    system.create_own_topics()
+    writer, settings, said = ByteWriter(system), system.settings, list[str]()
+    writer.put_cold(writer.ask("orders", now_s() + cold.DAY_S, now_s() * 1000))
+    foreign: list[Headers] = [[], [("timer-source", b"timer-request/0/5")]]
+    for headers in foreign:
+        writer.write(settings.cold_topic, b"key", b"value", headers, now_s() * 1000)
+    tables = ColdTables((tmp_path / "cold").as_uri())
+    assert hold.run(spark, hold.Hold(settings, tables), said.append) == 1
+    assert said[0].startswith("hold: 1 held, ") and said[0].endswith("/s, 1 since the start")
+    why = "the headers of a cold request are missing"
+    assert said[1:] == [f"hold: 2 records of {settings.cold_topic} will not be promoted: {why}"]
 
 
 @pytest.mark.long

@@ -252,7 +252,10 @@ def test_a_missing_request_topic_exits_with_1_and_advice(
     monkeypatch.setenv("TIMERS_REQUEST_TOPIC", "no-such-topic")
     code, _, err = run(capsys, *SCHEDULE, "--in", "5s", "--value", "x")
     assert code == 1
-    assert re.fullmatch(r"timers: topic 'no-such-topic' does not exist at \S+: start a worker, which creates it\n", err)
+    assert re.fullmatch(
+        r"timers: topic 'no-such-topic' does not exist at \S+: start a worker \(or the engine on Spark\).*\n",
+        err,
+    )
 
 
 # --- watch -----------------------------------------------------------------------------------------------------------

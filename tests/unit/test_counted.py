@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.counted import counted
+from timers.counted import counted, per_second
 
 
 @pytest.mark.parametrize(
@@ -12,3 +12,11 @@ from timers.counted import counted
 )
 def test_one_is_singular(number: int, said: str) -> None:
     assert counted(number, "timer") == said
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [(0, "0/s"), (0.004, "0.004/s"), (0.25, "0.25/s"), (3.14, "3.1/s"), (9.96, "10/s"), (1234.5, "1,234/s")],
+)
+def test_a_slow_rate_is_not_shown_as_none(rate: float, said: str) -> None:
+    assert per_second(rate) == said

@@ -47,6 +47,12 @@ def test_a_line_has_read_fired_and_pending_timers() -> None:
     )
 
 
+def test_a_rate_below_one_a_second_is_shown() -> None:
+    reporter = Reporter(2, "timer-request")
+    reporter.note(3, [done(0)])
+    assert "1 requests in (0.67/s)" in (reporter.line(progress(requests=1)) or "")
+
+
 def test_dead_letters_retries_and_a_backlog_are_shown() -> None:
     reporter = Reporter(2, "timer-request")
     reporter.note(3, [done(0, dead_lettered=4), done(9, retried=5, is_complete=False)])

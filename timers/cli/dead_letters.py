@@ -139,6 +139,7 @@ def show_letters(
         marked = ((letter, marks.of(letter)) for letter in shown)
         output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in marked))
     _say_missing(log)
+    _say_foreign(log)
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
@@ -148,6 +149,11 @@ def show_letters(
 def _say_missing(log: LetterLog) -> None:
     for partition, why in log.missing.items():
         say(f"{partition} was not read: {why}")
+
+
+def _say_foreign(log: LetterLog) -> None:
+    if log.foreign:
+        say(f"records of {log.topic} that are no dead letters, and were left out: {log.foreign:,}")
 
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
@@ -291,6 +297,7 @@ def publish_again(
             raise TimersError(f"nothing was published: topic {settings.retried_topic!r} has a partition {why}")
         plan = Retry(settings, log, letter_filter, spans, marks, time.time(), force=force)
         preview = plan.preview()
+        _say_foreign(log)
         # A message that is put back on its queue is always overdue.
         says_overdue = words is REQUESTS and preview.overdue
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if says_overdue else ""

@@ -55,6 +55,6 @@ def _check(settings: Settings, name: str) -> None:
         raise click.UsageError(f"{name!r} is not {wire.LEGAL_FORM}")
     if name in settings.own_topics and name not in settings.schedule_topics:
         raise click.UsageError(
-            f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker, which creates it with "
-            "the configuration that it needs"
+            f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker (or the engine on "
+            "Spark), which creates it with the configuration that it needs"
         )

@@ -46,6 +46,9 @@ class LetterLog:
         timeout_s: how long leaders may move.
         check: called while records are read and waited for; raises an error to stop.
 
+    Attributes:
+        foreign: number of records that were read and are no dead letters.
+
     Raises:
         TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
@@ -62,6 +65,7 @@ class LetterLog:
         self._check = check
         self._shows_progress = shows_progress
         self.topic = settings.dead_letter_topic
+        self.foreign = 0
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
         self._reports = connection.ErrorReports(settings)
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
@@ -141,6 +145,7 @@ class LetterLog:
         """Partition and offset of each record, and the dead letter in it; None if the filter excludes it."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
             letter = Letter.of(message, self._formats)
+            self.foreign += letter is None
             wanted = letter if letter is not None and letter in letter_filter else None
             yield message.partition(), message.offset(), wanted
 

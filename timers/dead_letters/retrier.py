@@ -49,7 +49,8 @@ class Retrier:
         count = connection.partitions_of(self._admin, self._reports, topic)
         if not count:
             raise PublishError(
-                f"topic {topic!r} does not exist at {self._settings.brokers}: start a worker, which creates it"
+                f"topic {topic!r} does not exist at {self._settings.brokers}: start a worker (or the engine on Spark), "
+                "which creates it"
             )
         return count
 

@@ -19,6 +19,10 @@ or a valid ``timer-due`` is missing: such a message belongs to no request. ``fir
 its hash (:func:`timers.spark.columns.content`)."""
 
 
+_LETTER_HEADERS = (h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE)
+"""The last headers of a dead letter."""
+
+
 def firings(records: DataFrame, request_topic: str) -> DataFrame:
     """The fired messages among the records of callback topics, which may have other records too: :data:`FIRING`.
 
@@ -42,10 +46,13 @@ def firings(records: DataFrame, request_topic: str) -> DataFrame:
 def letters(records: DataFrame) -> DataFrame:
     """Dead letters by request: ``request``, ``letters`` (number of them), ``letter_code`` (of one of them).
 
-    ``request`` is null for all those that name none.
+    ``request`` is null for all records that are no dead letters, as :func:`timers.wire.dead_letter.decode` sees them.
     """
+    last = F.transform(F.slice("headers", -len(_LETTER_HEADERS), len(_LETTER_HEADERS)), lambda each: each["key"])
+    is_letter = (F.size("headers") >= len(_LETTER_HEADERS)) & (last == F.array(*map(F.lit, _LETTER_HEADERS)))
     named = records.select(
-        columns.header_text(h.TIMER_SOURCE).alias("request"), columns.header_text(h.TIMER_ERROR).alias("code")
+        F.when(is_letter, columns.header_text(h.TIMER_SOURCE)).alias("request"),
+        F.when(is_letter, columns.header_text(h.TIMER_ERROR)).alias("code"),
     )
     return named.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
 

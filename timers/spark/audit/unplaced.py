@@ -32,7 +32,7 @@ MEANING = {
     OTHER_TOPIC: "name a record of a topic that this audit does not read as a request topic",
     NOT_IN_SCOPE: "name a request that this audit does not judge, or that retention or compaction has deleted",
     NO_SOURCE: "have only an id that no request in scope has, or name no record",
-    INCOMPLETE: "have headers of a callback, but not both timer-id and a valid timer-due",
+    INCOMPLETE: "lack headers that the engine writes, or have them with another form",
     NO_REQUEST: "name a record of a request topic that is not there",
 }
 
@@ -81,11 +81,13 @@ def others(outputs: DataFrame, requests: DataFrame, log: Log) -> DataFrame:
     """Outputs that are no callbacks and name no request that was read, each with its ``reason``.
 
     Args:
-        outputs: ``what``, ``request``, ``records`` (number of them).
+        outputs: ``what``, ``request`` (null if they lack a header), ``records`` (number of them).
         requests: all that were read: ``request``.
     """
     unmatched = outputs.join(requests.select("request"), "request", "left_anti")
-    return unmatched.withColumn("reason", _reason(log, NO_REQUEST))
+    return unmatched.withColumn(
+        "reason", F.when(F.col("request").isNull(), INCOMPLETE).otherwise(_reason(log, NO_REQUEST))
+    )
 
 
 def counted(outputs: DataFrame) -> list[Unplaced]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from timers.counted import per_second
+
 
 class Reporter:
     """Turns Spark's progress, and what the buckets did, into lines.
@@ -47,7 +49,7 @@ class Reporter:
         held = next((f"; {row['held']}" for row in done if row["held"]), "")
         ticks_ms = [row["tick_ms"] for row in done if row["tick_ms"] is not None]
         words = [
-            f"micro-batch {number}: {requests:,} requests in ({requests * 1000 // max(1, took_ms):,}/s)",
+            f"micro-batch {number}: {requests:,} requests in ({per_second(requests * 1000 / max(1, took_ms))})",
             f"{fired:,} fired",
             f"{sum(self._pending.values()):,} pending" if len(self._pending) == self._buckets else "",
             f"{dead_lettered:,} dead-lettered" if dead_lettered else "",

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.counted import per_second
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark.audit import cold_tier, disks, evidence, figures, gaps, outcomes, slots, unplaced, versions
 from timers.spark.audit.figures import FAULTY
@@ -291,5 +292,5 @@ class _Stages:
         yield stage
         took_s = monotonic() - begun
         self.done.append((name, stage.rows, took_s))
-        rows = f"{stage.rows:>14,} rows {stage.rows / took_s:>11,.0f}/s" if stage.rows else ""
+        rows = f"{stage.rows:>14,} rows {per_second(stage.rows / took_s):>13}" if stage.rows else ""
         self._say(f"{name:<16}{took_s:>8.1f} s{rows}")

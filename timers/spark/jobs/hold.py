@@ -15,12 +15,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
+from timers.counted import counted, per_second
 from timers.errors import SettingsError
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 
 Console = Callable[[str], None]
+
+_OBSERVED, _FOREIGN = "hold", "foreign"
+"""Names of what Spark counts in each micro-batch: records that are no cold requests."""
 
 MAX_RECORDS = 500_000
 """Records of one micro-batch: limits its duration after a long downtime."""
@@ -40,7 +44,7 @@ class Hold:
 
 
 def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None) -> int:
-    """Run until ``stop`` is set, or once.
+    """Run until ``stop`` is set, or once, and return the number of requests that were held.
 
     Args:
         stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
@@ -68,9 +72,14 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
             seen = last.timestamp
             for progress in query.recentProgress:
                 if progress.batchId > reported and progress.numInputRows:
-                    reported, total = progress.batchId, total + progress.numInputRows
-                    rate = progress.processedRowsPerSecond
-                    say(f"hold: {progress.numInputRows:,} held, {rate:,.0f}/s, {total:,} since the start")
+                    foreign = progress.observedMetrics[_OBSERVED][_FOREIGN]
+                    held = progress.numInputRows - foreign
+                    reported, total = progress.batchId, total + held
+                    rate = per_second(progress.processedRowsPerSecond)
+                    say(f"hold: {held:,} held, {rate}, {total:,} since the start")
+                    if foreign:
+                        what = counted(foreign, "record")
+                        say(f"hold: {what} of {topic} will not be promoted: the headers of a cold request are missing")
     finally:
         query.stop()
     return total
@@ -88,7 +97,8 @@ def start(spark: SparkSession, job: Hold) -> StreamingQuery:
         maxOffsetsPerTrigger=str(MAX_RECORDS),
     )
     # By due day, so that a micro-batch writes one file for each day.
-    held = hold(records, F.unix_millis(F.current_timestamp())).repartition("due_day")
+    held = hold(records, F.unix_millis(F.current_timestamp()))
+    held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN)).repartition("due_day")
     writer = held.writeStream.format("delta").outputMode("append").option("checkpointLocation", job.tables.checkpoint)
     if job.every_s is None:
         return writer.trigger(availableNow=True).start(job.tables.held)

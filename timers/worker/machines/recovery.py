@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
+from timers.counted import per_second
+
 if TYPE_CHECKING:
     from timers.worker.machines.runner import Runner
 
@@ -52,7 +54,7 @@ class Recoveries:
             machine.pending,
             machine.replayed,
             seconds,
-            f", {machine.replayed / seconds:,.0f}/s" if machine.replayed and seconds else "",
+            f", {per_second(machine.replayed / seconds)}" if machine.replayed and seconds else "",
         )
         self.check_ready()
 

@@ -32,7 +32,12 @@ timers_lag_seconds_sum{way="waited"} 1
 
 async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() -> None:
     cluster = SimCluster()
-    cluster.pages = {"/health/ready": (200, json.dumps(READY).encode()), "/metrics": (200, METRICS)}
+    sound = {
+        "/health/ready": (200, json.dumps(READY).encode()),
+        "/health/partitions": (200, b'{"red": {}}'),
+        "/metrics": (200, METRICS),
+    }
+    cluster.pages = sound
     async with console(cluster) as client:
         status, answer = await answer_of(client, "GET", "/v1/workers")
         known, stranger = answer["workers"]
@@ -50,6 +55,13 @@ async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() ->
             cluster.pages = {"/health/ready": (200, strange), "/metrics": (200, b"a NaN\n")}
             known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
             assert known["ready"] is None and "no worker of timers" in known["why"]
+        for path in ("/health/partitions", "/metrics"):
+            for strange in (b"<html>", b"{}", b""):
+                cluster.pages = sound | {path: (200, strange)}
+                known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
+                assert (known["ready"], known["why"]) == (None, f"its page {path} cannot be read")
+        missing = (await answer_of(client, "GET", "/v1/lateness"))[1]["missing"]
+        assert missing[0] == {"worker": "w1", "reason": "its page /metrics cannot be read"}
         cluster.worker_fails = True
         assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["why"] == "no worker answers"
 

@@ -46,7 +46,11 @@ SCREENS = (
 def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
     """A cluster with a ready worker, an unknown one, and these timers."""
     cluster = SimCluster()
-    cluster.pages = {"/health/ready": (200, READY), "/metrics": (200, LAGS)}
+    cluster.pages = {
+        "/health/ready": (200, READY),
+        "/health/partitions": (200, b'{"red": {}}'),
+        "/metrics": (200, LAGS),
+    }
     cluster.lags_of = {topic: [(1_900_000_000 + number, number) for number in range(50)]}
     for id in ids:
         cluster.timers[id] = TimerRequest(topic, id, id.encode(), int(time.time()) + 900, None, [], None, id)

@@ -84,12 +84,15 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
+    red, said = (_object(asked, _PARTITIONS) or {}).get("red"), _metrics(asked)
+    unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
+    if unread:  # without them its partitions would look sound, and its timers would be missing from sums
+        return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
     fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
-    said = _metrics(asked)
     return {
         **shown,
         **{name: state.get(name) for name in fields},
-        "red": (_object(asked, _PARTITIONS) or {}).get("red", {}),
+        "red": red,
         **worker_metrics.figures(said),
         "dead_letters": worker_metrics.by_label(said, "timers_dead_lettered_total", "code"),
         "waiting": worker_metrics.by_label(said, "timers_partitions_waiting", "reason"),
@@ -121,6 +124,8 @@ async def lateness(call: Call) -> Reply:
     for each in asked:
         status = each.pages.get(_METRICS, (0, b""))[0]
         why = each.why_not or ("" if status == _OK else f"it answered {status}")
+        if not why and not _metrics(each):
+            why = f"its page {_METRICS} cannot be read"
         if why:
             missing.append({"worker": each.worker.id, "reason": why})
     ways = worker_metrics.added(worker_metrics.lags(_metrics(each)) for each in asked)

@@ -8,8 +8,12 @@ import pytest
 
 from tests.chaos import plan
 from tests.chaos.console import round as of_console
+from tests.chaos.logs import alarms, freeze
+from tests.chaos.logs.cells import choose
+from tests.chaos.logs.round import Rounds
 from tests.chaos.runner import Round
 from tests.harness.console import Console
+from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
@@ -47,3 +51,42 @@ def test_kills_before_the_answer_lose_no_timer_that_a_client_was_promised(tmp_pa
     assert outcome.is_passed, f"{outcome}; logs: {tmp_path}"
     assert outcome.kills.keys() == {of_console.CONSOLE, *of_console.OTHERS}
     assert outcome.promised and outcome.hits >= 12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "*/grown-past/kept",
+        "progress/cut/*,retry/cut-marker/kept",
+        "request/disk-restored/*",
+        "request/election-running/*",
+    ],
+)
+def test_a_log_that_lost_its_end_loses_no_timer_in_silence(tmp_path: Path, cells: str) -> None:
+    """``python -m tests.chaos.logs`` has more cells."""
+    chosen = choose(cells.split(","))
+    rows = [row for rows in Rounds(tmp_path, 1, 3, Console()).run(chosen) for row in rows]
+    assert [str(row.cell) for row in rows] == [str(cell) for cell in chosen]
+    assert not [(str(row.cell), row.failure, row.verdict, row.facts.sentence) for row in rows if not row.passed]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", list(alarms.KINDS))
+def test_what_happens_to_healthy_logs_stops_no_partition(tmp_path: Path, kind: str) -> None:
+    brokers = ThreeBrokers(tmp_path / "brokers", alarms.PROPERTIES)
+    try:
+        (found,) = alarms.run(brokers, tmp_path / "rig", [kind], 20, Console())
+        assert found.passed, found
+    finally:
+        brokers.stop()
+
+
+@pytest.mark.long
+def test_a_frozen_broker_delays_timers_elsewhere_by_seconds_only(tmp_path: Path) -> None:
+    brokers = ThreeBrokers(tmp_path / "brokers", freeze.PROPERTIES)
+    try:
+        figures = freeze.Freeze(brokers, tmp_path / "system", Console()).run(40.0)
+        assert figures.passed, figures
+    finally:
+        brokers.stop()

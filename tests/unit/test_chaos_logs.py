@@ -43,6 +43,7 @@ def test_a_cell_passes_if_all_in_the_log_fire_once_and_each_held_timer_is_a_dead
         replace(RED, failures=["the worker ended"]),
         Facts(in_log={1}, held={2}, fired=Counter([1])),
         Facts(in_log={1, 2}, fired=Counter([1])),
+        Facts(in_log={1}, fired=Counter([1]), gone=1, must_be_red=True),
     ],
 )
 def test_a_cell_fails_if_a_timer_is_lost_doubled_or_forgotten_in_silence(broken: Facts) -> None:

@@ -18,6 +18,7 @@ TOPICS = (REQUEST, BY_ID, RETRY, SCHEDULES, COUNTDOWNS, PROGRESS)
 
 CUT, CUT_MARKER = "cut", "cut-marker"
 GROWN_SHORT, GROWN_EXACT, GROWN_PAST = "grown-short", "grown-exact", "grown-past"
+GROWN_RUNNING = "grown-running"
 PARTITION_RESTORED, DISK_RESTORED, OLDER_RECORD = "partition-restored", "disk-restored", "older-record"
 ELECTION_RUNNING, ELECTION_DOWN, ELECTION_NEW_OWNER = "election-running", "election-down", "election-new-owner"
 
@@ -29,6 +30,7 @@ MEANINGS = {
     GROWN_SHORT: "cut, and grown again to a smaller offset before a worker looks",
     GROWN_EXACT: "cut, and grown again to the same offset",
     GROWN_PAST: "cut, and grown again to a larger offset",
+    GROWN_RUNNING: "cut, and grown again to a larger offset, while the worker runs",
     PARTITION_RESTORED: "the partition's directory is put back from an old copy",
     DISK_RESTORED: "the broker's whole disk is put back from an old copy",
     OLDER_RECORD: "an older progress record of the machine is written last",
@@ -39,7 +41,6 @@ MEANINGS = {
 """Fault -> what is done."""
 
 ELECTIONS = (ELECTION_RUNNING, ELECTION_DOWN, ELECTION_NEW_OWNER)
-GROWN = (GROWN_SHORT, GROWN_EXACT, GROWN_PAST)
 RESTORED = (PARTITION_RESTORED, DISK_RESTORED)
 
 
@@ -66,7 +67,7 @@ class Cell:
 
 
 def _exists(cell: Cell) -> bool:
-    if cell.fault == ELECTION_RUNNING and cell.store == WIPED:
+    if cell.fault in (ELECTION_RUNNING, GROWN_RUNNING) and cell.store == WIPED:
         return False  # the store of a running worker stays
     if cell.fault == CUT_MARKER:
         return cell.topic == RETRY  # the only topic of requests that is written in transactions

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -81,6 +82,7 @@ class Feed:
         }[self.kind]
         self.due_s: dict[int, int] = {}
         self.acked_at: dict[int, float] = {}
+        self._sources: dict[int, str] = {}
         self._system = system
         self._target = target
 
@@ -89,6 +91,8 @@ class Feed:
     def send(self, due_s: Mapping[int, int]) -> None:
         """Publish timers (number -> due second), and wait for the acknowledgements."""
         producer = self._producer({"enable.idempotence": True, "message.timeout.ms": int(1000 * DEADLINE_S)})
+        if self.kind == RETRY:
+            self._write_sources(producer, due_s)
         with self._transaction(producer):
             for number, due in due_s.items():
                 self._produce(producer, number, due)
@@ -167,12 +171,29 @@ class Feed:
         producer.produce(self.topic, value, key, 0, delivered, headers=sent)
         producer.poll(0)
 
+    def _write_sources(self, producer: Producer, due_s: Mapping[int, int]) -> None:
+        """Write the requests of moved timers to the request topic, where dead letters look for them. They stand in an
+        aborted transaction, so that they do not fire there: a request that was moved does not either."""
+        topic = self._system.request_topic
+
+        def delivered(number: int, error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            self._sources[number] = topics.source(topic, 0, message.offset() or 0)
+
+        producer.begin_transaction()
+        for number, due in due_s.items():
+            value = future.encode(self._target, "key", b"%d" % number)
+            producer.produce(topic, value, b"%d" % due, 0, partial(delivered, number))
+        producer.flush(DEADLINE_S)
+        producer.abort_transaction(DEADLINE_S)
+
     def _record(self, number: int, due_s: int) -> tuple[bytes | None, bytes, Headers]:
         digits, target = b"%d" % number, self._target
         if self.kind == BY_ID:
             return b"id-" + digits, future.encode(target, "key", digits), [*future_by_id.encode_headers(due_s)]
         if self.kind == RETRY:
-            source = topics.source(self._system.request_topic, 0, 1_000_000 + number)
+            # Those of a stream are not in the log any more.
+            source = self._sources.get(number) or topics.source(self._system.request_topic, 0, 10_000_000 + number)
             value, headers = future.encode_retry(target, "key", digits, None, Origin(source, due_s, 1))
             return b"%d" % due_s, value, [*headers]
         if self.kind == SCHEDULES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Figures:
     lost: int
     twice: int
     sentences: tuple[str, ...]
-    """Those that blame a clock."""
+    """Those that blame a clock, and those with which the worker ended."""
 
     @property
     def passed(self) -> bool:
@@ -60,7 +61,7 @@ class Figures:
             f"{'passed' if self.passed else 'FAILED'}  broker {self.frozen} frozen: worst lag "
             f"{self.worst_elsewhere_ms:,} ms of {self.elsewhere:,} timers elsewhere, {self.worst_others_ms:,} ms of "
             f"{self.others:,} others; lost {self.lost}, twice {self.twice}, "
-            f"sentences about clocks {list(self.sentences)}"
+            f"sentences {list(self.sentences)}"
         )
 
 
@@ -110,10 +111,10 @@ class Freeze:
             stop.set()
             for thread in threads:
                 thread.join()
+        self._sentences |= {line for line in worker.log.splitlines() if "clock" in line.lower()}
         with self._console.doing("waiting until all timers have fired"):
             figures = self._figures(frozen, leads[frozen])
-        self._sentences |= {line for line in worker.log.splitlines() if "clock" in line.lower()}
-        worker.stop()
+        worker.end()
         return figures
 
     def _publish(self, stop: threading.Event) -> None:
@@ -140,11 +141,18 @@ class Freeze:
         assert producer.flush(2 * DEADLINE_S) == 0, "the brokers did not take all requests"
 
     def _watch(self, stop: threading.Event) -> None:
-        """Collect sentences that blame a clock."""
+        """Collect sentences that blame a clock, and start the worker again if it ends, as a supervisor does."""
         worker = self._system.workers[0]
         while not stop.wait(1.0):
-            said = [*health(worker.port, "ready")[1]["reasons"], *health(worker.port, "partitions")[1]["red"].values()]
-            self._sentences |= {sentence for sentence in said if "clock" in sentence.lower()}
+            if not worker.running:
+                self._sentences |= {*worker.sentences} or {f"the worker ended with {worker.exit_code()}"}
+                worker.start()
+            with suppress(OSError, ValueError):  # it starts or ends just now
+                said = [
+                    *health(worker.port, "ready")[1]["reasons"],
+                    *health(worker.port, "partitions")[1]["red"].values(),
+                ]
+                self._sentences |= {sentence for sentence in said if "clock" in sentence.lower()}
 
     def _figures(self, frozen: int, led: set[tuple[str, int]]) -> Figures:
         reader = self._system.reader(self._target)

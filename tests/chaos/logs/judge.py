@@ -17,12 +17,14 @@ class Facts:
         held: the log lost them, and the store of the worker held them: they had not fired.
         unsure: the log lost them; whether a store held them is not known.
         gone: how many the log lost that had not fired and that no store holds.
+        must_be_red: the log lost timers that the worker had read, and what it knows about its position is left.
         fired_before: fired before the fault.
         fired: committed callbacks in the end.
         letters: dead letters before they were sent again.
         red_after_s: seconds until the partition was red; None: it was not.
         sentence: why it was red.
         may_repeat: the sentence, or the case, allows that what had fired fires again.
+        sent_again: what `timers dead-letters retry` said.
         failures: what else was wrong.
     """
 
@@ -30,12 +32,14 @@ class Facts:
     held: set[int] = field(default_factory=set)
     unsure: set[int] = field(default_factory=set)
     gone: int = 0
+    must_be_red: bool = False
     fired_before: set[int] = field(default_factory=set)
     fired: Counter[int] = field(default_factory=Counter)
     letters: Counter[int] = field(default_factory=Counter)
     red_after_s: float | None = None
     sentence: str = ""
     may_repeat: bool = False
+    sent_again: str = ""
     failures: list[str] = field(default_factory=list)
 
 
@@ -65,7 +69,11 @@ def judge(facts: Facts) -> Verdict:
     is_red = facts.red_after_s is not None
     if facts.red_after_s is not None and facts.red_after_s > RED_WITHIN_S:
         failures.append(f"red only after {facts.red_after_s:.0f} s")
+    if facts.must_be_red and not is_red:
+        failures.append("the log lost timers, and nothing says so")
     silent = {number for number in facts.held if not fired[number]}
+    if silent and facts.sent_again:
+        failures.append(f"`timers dead-letters retry`: {facts.sent_again}")
     wrong = {number for number, count in letters.items() if count > 1 or number in facts.in_log}
     if is_red:
         wrong |= {number for number in facts.held if letters[number] != 1}

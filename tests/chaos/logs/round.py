@@ -15,7 +15,15 @@ from typing import Any
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from tests.chaos.logs import broker_disk
-from tests.chaos.logs.cells import DISK_RESTORED, ELECTION_DOWN, ELECTION_NEW_OWNER, ELECTION_RUNNING, RESTORED, Cell
+from tests.chaos.logs.cells import (
+    DISK_RESTORED,
+    ELECTION_DOWN,
+    ELECTION_NEW_OWNER,
+    ELECTION_RUNNING,
+    GROWN_RUNNING,
+    RESTORED,
+    Cell,
+)
 from tests.chaos.logs.judge import Facts, Verdict, judge
 from tests.chaos.logs.trial import ALIVE, FOLLOWER, LEADER, Trial
 from tests.harness.console import Console
@@ -149,10 +157,15 @@ class _OneBroker(_Steps):
         if self._fault in RESTORED:
             self._while_down("copying", self._copy_files)
         self._all("publishing what gets lost", Trial.publish_lost)
-        self._all("stopping workers", Trial.stop_worker)
+        is_running = self._fault == GROWN_RUNNING
+        if is_running:
+            self._all("noting the ends of the logs", Trial.note_end)
+        else:
+            self._all("stopping workers", Trial.stop_worker)
         self._while_down("changing the broker's files", self._change_files)
-        self._all("writing before a worker looks", Trial.grow)
-        self._all("starting workers", Trial.start_worker)
+        self._all("writing new records", Trial.grow)
+        if not is_running:
+            self._all("starting workers", Trial.start_worker)
         self._all("waiting for red partitions", Trial.watch)
         self._accept()
 

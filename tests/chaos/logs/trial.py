@@ -20,6 +20,7 @@ from tests.chaos.logs.cells import (
     ELECTION_NEW_OWNER,
     GROWN_EXACT,
     GROWN_PAST,
+    GROWN_RUNNING,
     GROWN_SHORT,
     KEPT,
     OLDER_RECORD,
@@ -177,9 +178,13 @@ class Trial:
         with self.feed.stream(FIRST_LOST, STREAM_PER_S, due_of):
             yield
 
+    def note_end(self) -> None:
+        """Note where the log ends, before it loses its end."""
+        self._old_end = self._end()
+
     def stop_worker(self) -> None:
         """End the worker, note what has fired, and delete its data if the cell says so."""
-        self._old_end = self._end()
+        self.note_end()
         if self.cell.is_about_progress:
             self.worker.stop()  # what a killed worker fired in its last 5 s may fire again
         else:
@@ -223,7 +228,9 @@ class Trial:
         else:
             assert end < self._old_end, f"the log ends at {end}, as before"
         gone = self._old_end - end
-        count = {GROWN_SHORT: gone // 2, GROWN_EXACT: gone, GROWN_PAST: gone + 40}.get(self.cell.fault, 0)
+        count = {GROWN_SHORT: gone // 2, GROWN_EXACT: gone, GROWN_PAST: gone + 40, GROWN_RUNNING: gone + 40}.get(
+            self.cell.fault, 0
+        )
         if count and self.cell.topic == PROGRESS:
             self.feed.send_foreign(self.topic, count, b"no-such-topic/0", self._older)
         elif count:
@@ -305,6 +312,7 @@ class Trial:
             after = self._gone_at - UNSURE_S if self._gone_at else float("inf")
             facts.unsure = {number for number in lost if feed.acked_at[number] > after}
             facts.held = lost - facts.unsure
+        facts.must_be_red = bool(lost) and (self.cell.fault, self.cell.store) != (DISK_RESTORED, WIPED)
         facts.gone = len(lost) - len(facts.held) - len(facts.unsure)
 
     def start_again(self) -> None:
@@ -340,8 +348,9 @@ class Trial:
             environment = clean_environment(**self.system.environment)
             command = python("timers.cli.main", "dead-letters", "retry", "--all", "--yes")
             ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S)
+            facts.sent_again = ran.stderr[-400:].strip()
             if ran.returncode:
-                facts.failures.append(f"`timers dead-letters retry` ended with {ran.returncode}: {ran.stderr[-400:]}")
+                facts.failures.append(f"`timers dead-letters retry` ended with {ran.returncode}: {facts.sent_again}")
             self._wait_fired(facts.held, fails=False)
 
     def finish(self) -> None:

@@ -14,6 +14,7 @@
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
     ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
+    ├── NameTakenError         another process has taken the name of this one       (exit code 6)
     ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
     ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
@@ -93,6 +94,12 @@ class LeaseLostError(QueueError):
 
 class RetryRefusedError(TimersError):
     """A dead letter that was named does not exist or cannot be retried. Nothing was retried."""
+
+
+class NameTakenError(TimersError):
+    """Another process has taken the name of this one, which ends: both would take the work from each other."""
+
+    exit_code = 6
 
 
 class AccessError(TimersError):

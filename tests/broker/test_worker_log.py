@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.system import PARTITIONS, System
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -63,8 +63,11 @@ def test_a_taken_port_is_reported_before_the_worker_joins_the_group(system: Syst
     assert "Traceback" not in worker.log and "oining group" not in worker.log
 
 
-def test_two_workers_with_one_name_report_it(system: System) -> None:
-    """They start together and fence each other before their first heartbeats."""
+def test_of_two_workers_with_one_name_one_ends_and_says_so(system: System) -> None:
     twins = [system.worker().start(TIMERS_WORKER_ID="twin") for _ in range(2)]
-    sentence = "ERROR] the group removed this worker while it was running: probably a second one runs with"
-    wait_until(lambda: any(f"{sentence} TIMERS_WORKER_ID=twin," in twin.log for twin in twins), "one says so")
+    wait_until(lambda: not all(twin.running for twin in twins), "the end of one", 2 * DEADLINE_S)
+    (ended,) = (twin for twin in twins if not twin.running)
+    (left,) = (twin for twin in twins if twin is not ended)
+    assert ended.exit_code() == 6
+    assert "another worker was started with TIMERS_WORKER_ID=twin, and has the partitions of this one" in ended.log
+    left.ready()

@@ -119,6 +119,54 @@ def test_a_commit_that_does_not_return_in_time_has_an_unknown_outcome(released: 
     assert producer.calls.count("commit_transaction") == 1
 
 
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.PRODUCER_FENCED])
+@pytest.mark.parametrize(
+    ("method", "outcome"),
+    [
+        ("begin_transaction", Outcome.REFUSED),
+        ("send_offsets_to_transaction", Outcome.REFUSED),
+        ("commit_transaction", Outcome.UNKNOWN),
+    ],
+)
+def test_a_process_whose_name_another_one_has_goes_on_under_its_own(
+    method: str, outcome: Outcome, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fenced, made = SimProducer("", threading.Event()), SimProducer("", threading.Event())
+
+    def fail(*_: Any) -> None:
+        raise KafkaException(KafkaError(code, "fenced", True))
+
+    configs: list[dict[str, Any]] = []
+
+    def make(config: dict[str, Any], **_: Any) -> SimProducer:
+        configs.append(config)
+        return made
+
+    monkeypatch.setattr(module, "Producer", make)
+    monkeypatch.setattr(module, "login", lambda settings: {})
+    monkeypatch.setattr(module, "max_message_bytes", lambda settings: 1_000_000)
+    monkeypatch.setattr(fenced, method, fail)
+    transactions = Opened(fenced)
+    assert transactions.execute(PLAN) is outcome
+    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    (config,) = configs
+    assert config["transactional.id"].startswith("queue.jobs-a-")
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert "took the name 'a' (--member) of this one" in said
+    assert config["transactional.id"] in said
+
+
+def test_a_fatal_error_behind_several_reports_is_known() -> None:
+    with pytest.raises(KafkaException, match="fenced"), module._fatal_errors():
+        try:
+            try:
+                raise KafkaException(KafkaError(KafkaError._FENCED, "fenced"))
+            except KafkaException as error:
+                raise SystemError("first report") from error
+        except SystemError as error:
+            raise SystemError("second report") from error
+
+
 def test_calls_that_return_commit_the_transaction() -> None:
     transactions = Opened(SimProducer("", threading.Event()))
     assert transactions.execute(PLAN) is Outcome.COMMITTED
@@ -211,7 +259,8 @@ def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
     producer.flush_failure = hidden(FENCED)
     transactions = opened_with(producer)
     assert transactions.execute(cast(Any, SimpleNamespace(commits={}, jobs=[], member=None))) is Outcome.REFUSED
-    assert producer.calls == ["begin_transaction", "abort_transaction"]
+    assert producer.calls == ["begin_transaction"], "what was open is aborted already"
+    assert transactions._producer is None
 
 
 def opened_with(producer: SimProducer) -> Transactions:

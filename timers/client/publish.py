@@ -214,7 +214,9 @@ class Publisher:
         """
         producer = self._single
         if producer is not None:
-            producer.poll(wait_s)
+            # A fatal error of the producer is raised here, once. The reports say it too, and each later call.
+            with contextlib.suppress(KafkaException, SystemError):
+                producer.poll(wait_s)
         return not self._closed.is_set()
 
     def _poll_until_closed(self) -> None:

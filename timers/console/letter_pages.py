@@ -12,7 +12,7 @@ from timers.console.problems import Problem
 from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
-from timers.errors import PublishError, QueueError, RetryRefusedError, TimersError
+from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError, TimersError
 from timers.wire import topics
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
@@ -84,7 +84,7 @@ async def retry_letters(call: Call) -> Reply:
 async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
     try:
         return await call.console.cluster.retry(letter_filter, ranges, only_look=only_look)
-    except PublishError as error:
+    except (PublishError, NameTakenError) as error:
         why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
         raise Problem("unknown", why, outcome="unknown") from None
     except RetryRefusedError as error:

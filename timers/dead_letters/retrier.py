@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter
-from timers.errors import AccessError, PublishError, TimersError
+from timers.errors import AccessError, NameTakenError, PublishError, TimersError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
@@ -89,7 +89,10 @@ class Retrier:
     def _user_error(self, error: KafkaException) -> TimersError:
         settings = self._settings
         if code_of(error) in FENCED:
-            return PublishError("another `timers dead-letters retry` has begun since: this one stops")
+            return NameTakenError(
+                f"another `timers dead-letters retry` of TIMERS_APP_ID={settings.app_id!r} has begun since: this one "
+                "stops"
+            )
         if code_of(error) in NOT_ALLOWED:
             request_topics = ", ".join(repr(topic) for entry in REQUEST_FORMATS for topic in entry.topics(settings))
             return AccessError(

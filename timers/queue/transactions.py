@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from enum import Enum
@@ -17,6 +18,7 @@ from timers.config.settings import Settings
 from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
+from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
 from timers.kafka.write_access import WriteAccess
 from timers.queue import records
@@ -69,6 +71,7 @@ class Transactions:
         self._settings = kafka.settings
         self._reports = reports
         self._group = group
+        self._member = member
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
         self._producer: Producer | None = None
@@ -128,6 +131,7 @@ class Transactions:
         except KafkaException as error:
             _log.warning("a transaction of %s cannot begin: %s", self._group, error.args[0])
             self._producer = None
+            self._note_fence(error)
             return Outcome.REFUSED
         try:
             with _fatal_errors():
@@ -139,7 +143,8 @@ class Transactions:
             return Outcome.REFUSED
         except (KafkaException, BufferError) as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error.args[0])
-            self._abort(producer)
+            if not self._note_fence(error):
+                self._abort(producer)
             return Outcome.REFUSED
         return self._end(producer)
 
@@ -154,6 +159,8 @@ class Transactions:
             except KafkaException as failure:
                 error = failure.args[0]
                 _log.warning("a transaction of %s is not committed yet: %s", self._group, error)
+                if self._note_fence(failure):
+                    return Outcome.UNKNOWN
                 if error.txn_requires_abort():
                     self._abort(producer)
                     return Outcome.REFUSED
@@ -167,8 +174,26 @@ class Transactions:
             self._places.forget()
         try:
             _bounded(producer.abort_transaction)
-        except (KafkaException, Overrun):
+        except (KafkaException, Overrun) as error:
             self._producer = None  # the next producer's init_transactions aborts it
+            self._note_fence(error)
+
+    def _note_fence(self, error: Exception) -> bool:
+        """Whether another producer has taken the name of this process, which then goes on under a name of its own.
+
+        With the old name, each of the two would abort the transactions of the other. An open transaction of the old
+        name was decided when it was taken.
+        """
+        if not isinstance(error, KafkaException) or code_of(error) not in FENCED:
+            return False
+        self._producer = None
+        self._id = f"{self._group}-{self._member}-{uuid.uuid4().hex[:8]}"
+        _log.error(
+            "another process of %s took the name %r (--member) of this one, or this process was stopped for more than "
+            "%g s in a transaction: its transactions go on under the name %r. Give each process a name of its own",
+            *(self._group, self._member, TRANSACTION_TIMEOUT_MS / 1000, self._id),
+        )
+        return True
 
     def take_refused(self) -> list[Job]:
         """Return the jobs with records that the brokers refuse: each of them once, also if several of its records are
@@ -193,6 +218,9 @@ class Transactions:
             opening.call.wait()
         except Overrun:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+        except KafkaException as error:
+            self._note_fence(error)
+            raise
         self._producer = opening.producer
         return opening.producer
 
@@ -337,8 +365,11 @@ def _fatal_errors() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):  # one for each report
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, KafkaException):
+            raise cause from None
         raise
 
 

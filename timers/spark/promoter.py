@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.grouping import groups
-from timers.kafka.error_codes import RECORD_REFUSED, code_of
+from timers.errors import NameTakenError
+from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.transactions import Record, TransactionalWriter
 from timers.spark.arrow import headers_of, record_batch
 from timers.spark.columns import schema
@@ -35,6 +36,8 @@ MAX_BYTES = 8 * 1024 * 1024
 
 _MAX_MESSAGE_BYTES = 100_000_000
 """Only the limit of the topic applies: a request that was read from a topic fits in it."""
+
+TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun since: this one ends"
 
 Copy: TypeAlias = Record
 """A promoted request."""
@@ -67,6 +70,8 @@ class KafkaPort:
             if code_of(error) in RECORD_REFUSED:
                 # After a refused batch, librdkafka 2.16 fails the next transaction too: sequence numbers have a gap.
                 self._writer = self._open()
+            if code_of(error) in FENCED:
+                raise NameTakenError(TAKEN) from error
             raise
 
     def pause(self, seconds: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from time import monotonic
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -21,8 +20,8 @@ from timers.wire import foreign_json
 DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
 """Member id, client id, host, metadata, assignment."""
 
-MEMBER_REQUESTS = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
-"""Requests that carry the id of the member that sends them."""
+HEARTBEAT, JOIN, SYNC = HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+"""Classes of the requests that carry the id of the member that sends them."""
 
 STABLE = "Stable"
 """State of a group whose members have their assignments. In other states its members have no metadata."""
@@ -39,25 +38,16 @@ class DescribedGroup(NamedTuple):
     members: list[DescribedMember]
 
 
-def call_with_each_response(consumer: AIOKafkaConsumer, on_response: Callable[[Any, float, Any], None]) -> None:
-    """Call ``on_response(request, sent_at, response)`` for each response, before aiokafka handles it.
-
-    ``sent_at`` is a monotonic time. ``on_response`` may change the response.
-    """
+def call_with_each_response(consumer: AIOKafkaConsumer, on_response: Callable[[Any, Any], None]) -> None:
+    """Call ``on_response(request, response)``, which may change the response, before aiokafka handles it."""
     send = consumer._client.send
 
     async def send_and_report(node_id: int, request: Any, **kwargs: Any) -> Any:
-        sent_at = monotonic()
         response = await send(node_id, request, **kwargs)
-        on_response(request, sent_at, response)
+        on_response(request, response)
         return response
 
     consumer._client.send = send_and_report
-
-
-def member_id(request: Any) -> str:
-    """The member id in one of :data:`MEMBER_REQUESTS`; empty for a member that has not joined yet."""
-    return str(request._member_id)
 
 
 def refresh_metadata(consumer: AIOKafkaConsumer) -> None:

@@ -25,7 +25,7 @@ from timers.core.circuit_breaker import OpenCircuit
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
-from timers.errors import SettingsError
+from timers.errors import NameTakenError
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
@@ -194,7 +194,7 @@ class Outboxes:
         """The committed progress. Call it after the former owners are fenced [I14].
 
         Raises:
-            SettingsError: another engine of the app was started.
+            NameTakenError: another engine of the app was started.
         """
         log = ProgressLog(self._settings, self._cluster, ANSWER_S)
         try:
@@ -202,7 +202,7 @@ class Outboxes:
             tps = {partition: (self._settings.request_topic, partition) for partition in partitions}
             records = log.read([engine, *tps.values()])
             if engine in records and progress_record.decode_engine_run(records[engine]) != self._run:
-                raise SettingsError(
+                raise NameTakenError(
                     f"another engine of TIMERS_APP_ID={self._settings.app_id!r} was started: only the newest one runs"
                 )
             found = {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch, SparkError
+from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch, NameTakenError, SparkError
 from timers.spark.engine import query, start
 from timers.spark.engine.query import Plan
 from timers.spark.engine.report import Reporter
@@ -227,6 +227,8 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
     text = str(failure)
     ours = _OURS.search(text)
     if ours is not None:
+        if ours[1] == NameTakenError.__name__:
+            raise NameTakenError(ours[2])
         if ours[1] not in _OWN_CAUSES:
             raise SparkError(ours[2])
         return _Failure(ours[2], _OWN_CAUSES[ours[1]])

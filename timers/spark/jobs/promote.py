@@ -17,19 +17,20 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.counted import counted
-from timers.errors import SparkError
+from timers.errors import NameTakenError, SparkError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
 from timers.spark.kept import Kept
-from timers.spark.promoter import SENT, KafkaPort, Port, writer
+from timers.spark.promoter import SENT, TAKEN, KafkaPort, Port, writer
 from timers.spark.steps import BEGUN, DONE
 from timers.wire import headers as h
 from timers.wire import topics
@@ -251,7 +252,12 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
     steps.add(batch, BEGUN, until_s, kafka.as_json(ends))
     days = found.slice(0, count).column("due_day").unique().to_pylist()
     requests = cold.whole_requests(spark, job.tables, chosen, days).repartition(1)
-    sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
+    try:
+        sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
+    except PySparkException as error:
+        if TAKEN in str(error):
+            raise NameTakenError(TAKEN) from error
+        raise
     refused = {row.refused: row.reason for row in sent if row.refused is not None}
     written = sum(row.copies for row in sent)
     assert written + len(refused) == count, f"{written} copies of {count}"

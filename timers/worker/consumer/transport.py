@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -110,10 +111,11 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
         )
         limit_updates_of(consumer)
-        duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
+        end = partial(self.app.loop.call_soon_threadsafe, self.app.end)
+        duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, end)
 
-        def inspect(request: Any, sent_at: float, response: Any) -> None:
-            duplicate_members.inspect(request, sent_at, response)
+        def inspect(request: Any, response: Any) -> None:
+            duplicate_members.inspect(request, response)
             self._inspect_fetch(response)
 
         call_with_each_response(consumer, inspect)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon
-from tests.harness.waiting import DEADLINE_S
-from tests.harness.worker import Worker
+from tests.harness.waiting import DEADLINE_S, wait_until
+from tests.harness.worker import WATCHFUL, Worker
 from timers.cli.main import main
 
 pytestmark = pytest.mark.broker
@@ -90,10 +91,37 @@ def test_a_warning_about_retention_has_the_command_that_corrects_it(mended: tupl
     system, worker = mended
     for name, value in (("retention.ms", "604800000"), ("retention.bytes", "1000000000")):
         warning = next(line for line in worker.log.splitlines() if f"{name}={value}" in line)
-        assert "WARNING" in warning and system.request_topic in warning
+        assert "ERROR" in warning and system.request_topic in warning
         assert f"--entity-name {system.request_topic} --add-config {name}=-1" in warning
         assert f"--bootstrap-server {system.address}" in warning
     assert config_of(system, system.request_topic)["retention.ms"] == "604800000", "warned of, not changed"
+
+
+def test_a_topic_that_is_changed_under_a_running_worker_is_red_until_it_is_right(system: System) -> None:
+    """Its timers fire meanwhile."""
+    worker = system.worker()
+    worker.app = WATCHFUL
+    worker.start().ready()
+    requests, retries = system.request_topic, system.settings.retry_topic
+    body = wait_until(lambda: (page := health(worker.port, "partitions")[1])["notes"] and page, "the first comparison")
+    assert body["red"] == {} and "P1 rests on one copy" in body["notes"][0]
+    for topic, name, wrong, right, red in (
+        (requests, "cleanup.policy", "compact", "delete", {requests}),
+        (system.settings.progress_topic, "cleanup.policy", "delete", "compact", {requests, retries}),
+        (retries, "retention.ms", "1000000", "-1", {retries}),
+    ):
+        system.configure(topic, **{name.replace(".", "_"): wrong})
+        wait_until(lambda: health(worker.port, "partitions")[0] == 503, "it is red")
+        _, body = health(worker.port, "partitions")
+        assert (
+            {*body["red"]} == {*body["lossy"]} == {f"{each}/{number}" for each in red for number in range(PARTITIONS)}
+        )
+        (sentence,) = {*body["red"].values()}
+        assert f"topic {topic!r} has {name}={wrong}, " in sentence and f"--add-config {name}={right}" in sentence
+        assert worker.log.count(sentence) == 1
+        system.fired(system.send(*soon(system.target(), 20)))
+        system.configure(topic, **{name.replace(".", "_"): right})
+        wait_until(lambda: health(worker.port, "partitions")[0] == 200, "it is right again")
 
 
 def test_timers_fire_on_topics_with_other_partition_counts(mended: tuple[System, Worker]) -> None:

@@ -216,6 +216,8 @@ class SimTransport:
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return dict.fromkeys(partitions, self.low)
 
+    def check_configs(self) -> None: ...
+
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         self.deleted.update(offsets)
 

@@ -1,15 +1,18 @@
-"""What a worker says while no broker answers. Broker tests check the topics themselves."""
+"""What a worker says while no broker answers, and what is wrong with the configuration of a topic."""
 
 from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Mapping
 
 import pytest
 
 from timers.config.settings import Settings
 from timers.errors import TopicConfigError
-from timers.kafka import topics
+from timers.kafka import topic_configs, topics
+from timers.kafka.own_topics import own_topics
+from timers.kafka.topic_configs import NOTE, RED, WARNING, WrongConfig, wrong_configs
 
 
 def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
@@ -25,3 +28,102 @@ def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
             topics.ensure(Settings.load({"TIMERS_BROKERS": address}))
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"no broker answers yet at {address}; trying for 0 s more"]
+
+
+SETTINGS = Settings(
+    brokers="b:1", countdown_topic="countdowns", schedule_topics=("schedules",), hot_horizon_s=86_400, app_id="app"
+)
+
+
+def judged(changes: Mapping[str, Mapping[str, str]], replicas: int = 3, brokers: int = 3) -> list[WrongConfig]:
+    """What is wrong if topics are as they must be, but for these changes."""
+    safe = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "compact"}
+    found = [
+        (topic, {**safe, **topic.config, **changes.get(topic.name, {})}, replicas) for topic in own_topics(SETTINGS)
+    ]
+    assert changes.keys() <= {topic.name for topic, _, _ in found}
+    return wrong_configs("b:1", found, brokers)
+
+
+def test_nothing_is_wrong_with_topics_as_the_worker_creates_them() -> None:
+    assert judged({}) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "value", "severity", "needed"),
+    [
+        ("timer-request", "cleanup.policy", "compact", RED, "delete"),
+        ("timer-request-by-id", "cleanup.policy", "compact,delete", RED, "delete"),
+        ("countdowns", "cleanup.policy", "compact", RED, "delete"),
+        ("timer-dead-letter", "cleanup.policy", "compact", RED, "delete"),
+        ("app-progress", "cleanup.policy", "delete", RED, "compact"),
+        ("app-progress", "cleanup.policy", "compact,delete", RED, "compact"),
+        ("timer-request", "retention.ms", "604800000", RED, "-1"),
+        ("app-timer-retry", "retention.bytes", "1000", RED, "-1"),
+        ("timer-cold", "retention.ms", "1000", RED, "-1"),
+        ("countdowns", "retention.ms", "604800000", WARNING, "-1"),
+        ("timer-request", "message.timestamp.type", "CreateTime", RED, "LogAppendTime"),
+        ("app-timer-retry", "message.timestamp.type", "CreateTime", RED, "LogAppendTime"),
+        ("oscillator", "message.timestamp.type", "CreateTime", RED, "LogAppendTime"),
+        ("countdowns", "message.timestamp.type", "CreateTime", WARNING, "LogAppendTime"),
+        ("timer-cold", "max.message.bytes", "1000", RED, ""),
+        ("timer-request", "min.insync.replicas", "1", WARNING, "2"),
+        ("app-progress", "min.insync.replicas", "1", WARNING, "2"),
+        ("timer-dead-letter", "unclean.leader.election.enable", "true", WARNING, "false"),
+        ("schedules", "unclean.leader.election.enable", "true", WARNING, "false"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_the_value_needed_and_the_command(
+    topic: str, name: str, value: str, severity: str, needed: str
+) -> None:
+    (wrong,) = judged({topic: {name: value}})
+    assert (wrong.topic, wrong.name, wrong.value, wrong.severity) == (topic, name, value, severity)
+    assert f"topic {topic!r} has {name}={value}, " in wrong.sentence
+    assert wrong.sentence.startswith("topic ") and f"{needed}: kafka-configs" in wrong.sentence
+    command = f"--bootstrap-server b:1 --alter --entity-type topics --entity-name {topic} --add-config {name}={needed}"
+    assert command in wrong.sentence
+    assert wrong.compacts == (name == "cleanup.policy" and "compact" in value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "value"),
+    [
+        ("oscillator", "retention.ms", "1000"),
+        ("oscillator", "min.insync.replicas", "1"),
+        ("timer-dead-letter", "retention.ms", "1000"),
+        ("timer-verdict", "retention.ms", "1000"),
+        ("app-progress", "retention.ms", "1000"),
+        ("schedules", "retention.ms", "1000"),
+    ],
+)
+def test_a_setting_that_no_promise_needs_is_not_named(topic: str, name: str, value: str) -> None:
+    assert judged({topic: {name: value}}) == [], "a topic that is only compacted has no retention"
+
+
+def test_schedules_with_a_retention_are_a_warning() -> None:
+    (wrong,) = judged({"schedules": {"cleanup.policy": "compact,delete", "retention.ms": "1000"}})
+    assert (wrong.topic, wrong.severity, wrong.is_short_retention) == ("schedules", WARNING, True)
+
+
+def test_one_replica_is_one_finding_and_on_one_broker_only_a_note() -> None:
+    (wrong,) = judged({}, replicas=1)
+    assert wrong.severity == WARNING and wrong.sentence.startswith("P1 rests on one copy: timer-request, ")
+    assert "kafka-reassign-partitions.sh" in wrong.sentence and "oscillator" not in wrong.sentence
+    (note,) = judged({"timer-request": {"min.insync.replicas": "1"}}, replicas=1, brokers=1)
+    assert note.severity == NOTE and note.sentence.startswith("P1 rests on one copy: the cluster")
+
+
+def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    changes = {"app-progress": {"min.insync.replicas": "1"}, "timer-request": {"cleanup.policy": "compact"}}
+    found = judged(changes)
+    assert [each.severity for each in found] == [RED, WARNING]
+    topic_configs.log_new(found)
+    topic_configs.log_new(found, found)
+    topic_configs.log_new(found[1:], found)
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [
+        ("ERROR", found[0].sentence),
+        ("WARNING", found[1].sentence),
+        ("INFO", "topic timer-request: cleanup.policy is right again"),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -43,7 +44,7 @@ class Opened:
         transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
         monkeypatch.setattr(transport, "_topic_tags", lambda admin: {})
         monkeypatch.setattr(transport.transactions, "open", lambda: None)
-        transport._check_returns(None) if existing else transport.open(ignore, ignore, lambda: False)
+        transport._check_sizes(None) if existing else transport.open(ignore, ignore, lambda: False)
 
 
 def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compacted_soon(
@@ -63,3 +64,35 @@ def test_a_topic_of_returns_that_refuses_large_retries_is_said(
 ) -> None:
     Opened(monkeypatch, RETURNS, **({"max.message.bytes": size} if size else {}))
     assert ("retried messages that are larger become dead letters" in caplog.text) == said
+
+
+def test_a_topic_that_is_changed_under_a_queue_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The question does not wait, and its answer is read with the next one."""
+    found = {
+        "jobs": {"cleanup.policy": "compact", "retention.ms": "1000", "min.insync.replicas": "1"},
+        RETURNS: {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"},
+        LEDGER: {"cleanup.policy": "delete"},
+    }
+
+    def ask(_admin: Any, names: list[str], _timeout_s: float) -> dict[str, Future[Any]]:
+        asked: dict[str, Future[Any]] = {name: Future() for name in names}
+        for name, future in asked.items():
+            future.set_result({key: SimpleNamespace(value=value) for key, value in found[name].items()})
+        return asked
+
+    monkeypatch.setattr(module, "ask_for_configs", ask)
+    monkeypatch.setattr(module, "_CONFIGS_S", 0.0)
+    monkeypatch.setattr(module, "_FIRST_CONFIGS_S", 0.0)
+    transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
+    transport.check_configs()
+    assert caplog.text == ""
+    for _ in range(2):
+        transport.check_configs()
+    said = [record.getMessage().split(";")[0] for record in caplog.records]
+    assert said == [
+        "topic 'jobs' has cleanup.policy=compact, which would lose messages",
+        f"topic '{RETURNS}' has retention.ms=1000, so messages that wait longer than its retention are lost",
+        f"topic '{LEDGER}' has cleanup.policy=delete, which would lose messages",
+    ]

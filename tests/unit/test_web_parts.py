@@ -127,6 +127,12 @@ def test_a_healthy_fleet_has_no_findings() -> None:
     ("figures", "where", "page", "worst", "words"),
     [
         ({"red": {"t/3": "no leader"}}, "t/3", "TimersPartitionsWaiting", "red", "no leader"),
+        (
+            {"red": {"t/3": "topic 't' is compacted", "t/4": "topic 't' is compacted"}, "lossy": ["t/3", "t/4"]},
+            *("t/3 and 1 more", "TimersConfigLosesTimers", "red", "Topic 't' is compacted."),
+        ),
+        ({"warnings": ["P1 rests on one copy"]}, "topics", "TimersConfigWeak", "amber", "one copy"),
+        ({"notes": ["P1 rests on one copy"]}, "topics", "TimersConfigWeak", "green", "one copy"),
         ({"ready": False, "reasons": ["no tick was counted for 7.0 s"]}, "w1", "TimersNotReady", "red", "7.0 s"),
         ({"overdue_s": 75.0}, "w1", "TimersOverdue", "red", "1 min 15 s"),
         ({"clock_back": 1}, "w1", "TimersBrokerClockBack", "red", "caught up"),
@@ -154,6 +160,7 @@ def test_the_headline_says_what_the_findings_mean() -> None:
         (Figures(NOW_S, [silent, silent], {}), "it is not known whether timers fire"),
         (Figures(NOW_S, [silent, healthy], {}), "look at it when you have time"),
         (Figures(NOW_S, [silent, {**healthy, "red": {"t/0": "x"}}], {}), "some timers do not fire"),
+        (Figures(NOW_S, [{**healthy, "red": {"t": "x"}, "lossy": ["t"]}], {}), "timers fire, and may be lost"),
     ):
         assert headline(figures, findings(figures)) == words
     (letters,) = findings(Figures(NOW_S, [healthy], {}), 1200)

@@ -17,6 +17,7 @@ from tests.harness.waiting import wait_until
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
+from timers.kafka.topic_configs import RED, WARNING, WrongConfig
 from timers.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
@@ -208,3 +209,28 @@ async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch)
     (reason,) = stuck(PartitionMetrics(), heartbeat)
     assert reason.startswith("the consumer's event loop has made no progress for ")
     beating.cancel()
+
+
+def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() -> None:
+    def wrong(topic: str, name: str, value: str, severity: str) -> WrongConfig:
+        return WrongConfig(topic, name, value, severity, f"{topic} is wrong")
+
+    def machine(pending: int) -> Any:
+        return SimpleNamespace(machine=SimpleNamespace(pending=pending))
+
+    runners = {("requests", 0): machine(1), ("countdowns", 0): machine(1), ("countdowns", 1): machine(0)}
+    pool = SimpleNamespace(runners=runners, stopped={("requests", 1): "lost records"}, waiting={})
+    status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), wrong_configs=[])
+    for found, red in (
+        ([wrong("requests", "cleanup.policy", "compact", RED)], ["requests/0", "requests/1"]),
+        (
+            [wrong("progress", "cleanup.policy", "delete", RED)],
+            [f"{topic}/{n}" for topic, n in sorted({*runners, ("requests", 1)})],
+        ),
+        ([wrong("dead-letters", "cleanup.policy", "compact", RED)], ["dead-letters"]),
+        ([wrong("countdowns", "retention.ms", "604800000", WARNING)], []),
+        ([wrong("countdowns", "retention.ms", "1000", WARNING)], ["countdowns/0"]),
+        ([wrong("requests", "min.insync.replicas", "1", WARNING)], []),
+    ):
+        status.wrong_configs = found
+        assert health.lossy(status) == dict.fromkeys(red, f"{found[0].topic} is wrong")

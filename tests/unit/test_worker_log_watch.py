@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
+from timers.kafka.topic_configs import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
@@ -37,7 +39,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
 
     waited_s: list[float] = []
 
-    def look(_admin: Any, _settings: Settings, timeout_s: float) -> Cluster:
+    def look(_admin: Any, _settings: Settings, _known: Cluster, timeout_s: float, **_: bool) -> Cluster:
         waited_s.append(timeout_s)
         if len(waited_s) < 3:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -79,7 +81,7 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
         await renewed.put(cluster)
 
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(topics, "existing_topics", lambda *_: after)
+    monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: after)
     monkeypatch.setattr(topics, "config_problems", config_problems)
     watch = LogWatch(settings, before, renew)
     await watch.start()
@@ -93,3 +95,40 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
         assert watch.problems == {} and set(map(frozenset, checked)) == {frozenset({topic})}
     finally:
         await watch.stop()
+
+
+async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(brokers="127.0.0.1:1")
+    names = [topic.name for topic in own_topics(settings)]
+    cluster = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    wrong = WrongConfig(settings.request_topic, "cleanup.policy", "compact", RED, "it is compacted")
+    answers = [
+        replace(cluster, wrong_configs=(wrong,)),
+        replace(cluster, wrong_configs=(wrong,), unseen=frozenset({settings.request_topic})),
+    ]
+    looks = asyncio.Queue[bool]()
+    loop = asyncio.get_running_loop()
+
+    def look(_admin: Any, _settings: Settings, _known: Cluster, _timeout_s: float, *, with_configs: bool) -> Cluster:
+        loop.call_soon_threadsafe(looks.put_nowait, with_configs)
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
+        raise AssertionError("the topics are the same")
+
+    monkeypatch.setattr(module, "WATCH_S", 0.01)
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    monkeypatch.setattr(topics, "existing_topics", look)
+    watch = LogWatch(settings, cluster, renew)
+    assert not watch.wrong_configs
+    await watch.start()
+    try:
+        async with asyncio.timeout(30):
+            assert [await looks.get() for _ in range(5)] == [True] * 5
+    finally:
+        await watch.stop()
+    assert watch.wrong_configs == (wrong,)
+    assert caplog.text.count("it is compacted") == 1
+    assert caplog.text.count(f"topic {settings.request_topic}: the right to Describe") == 1

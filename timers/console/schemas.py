@@ -273,8 +273,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "workers": list_of(
                 {"type": "object"},
-                description="`assigned` partitions, readiness, red partitions with reasons, figures of its metrics; "
-                "`ready` is null and `why` says why if it was not asked",
+                description="`assigned` partitions, readiness, red partitions with reasons, those of them that fire "
+                "(`lossy`), `warnings` and `notes` about the configuration of topics, figures of its metrics; `ready` "
+                "is null and `why` says why if it was not asked",
             )
         },
         "workers",

@@ -84,7 +84,8 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
-    red, said = (_object(asked, _PARTITIONS) or {}).get("red"), _metrics(asked)
+    partitions, said = _object(asked, _PARTITIONS) or {}, _metrics(asked)
+    red = partitions.get("red")
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
         return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
@@ -93,6 +94,9 @@ def _shown(asked: _Asked) -> dict[str, Any]:
         **shown,
         **{name: state.get(name) for name in fields},
         "red": red,
+        "lossy": partitions.get("lossy", []),
+        "warnings": partitions.get("warnings", []),
+        "notes": partitions.get("notes", []),
         **worker_metrics.figures(said),
         "dead_letters": worker_metrics.by_label(said, "timers_dead_lettered_total", "code"),
         "waiting": worker_metrics.by_label(said, "timers_partitions_waiting", "reason"),

@@ -38,7 +38,14 @@ class OwnTopic:
     warn_only: bool = False
     """The worker warns about the configuration of an existing topic and does not change it: its producers own it."""
     must_exist: bool = False
-    """Its users create and configure it. The worker neither creates nor checks it."""
+    """Its users create and configure it. The worker does not create it, and warns about its configuration only."""
+    must_last: bool = False
+    """If its records are lost with a broker, a promise is broken."""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether users decide about its configuration."""
+        return self.warn_only or self.must_exist
 
 
 def _request_config(settings: Settings) -> dict[str, str]:
@@ -64,16 +71,18 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     request_operations: tuple[Any, ...] = (_READ, _WRITE) if settings.canary_interval_s else (_READ,)
     canary = [OwnTopic(settings.canary_topic, short_lived, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
-        OwnTopic(settings.request_topic, requests, request_operations, needs_append_time=True, needs_all_records=True),
+        _kept_requests(settings.request_topic, requests, request_operations),
         *_more_formats(settings, requests),
-        OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
+        _kept_requests(settings.retry_topic, requests, (_READ, _WRITE)),
         OwnTopic(
             settings.oscillator_topic,
             short_lived,
             (_READ, _WRITE),
             needs_append_time=True,
         ),
-        OwnTopic(settings.progress_topic, {"cleanup.policy": "compact", **SMALL_SEGMENTS}, (_READ, _WRITE)),
+        OwnTopic(
+            settings.progress_topic, {"cleanup.policy": "compact", **SMALL_SEGMENTS}, (_READ, _WRITE), must_last=True
+        ),
         OwnTopic(
             settings.dead_letter_topic,
             {
@@ -83,11 +92,24 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
                 "max.message.bytes": str(max_message_bytes(settings)),
             },
             (_WRITE,),
+            must_last=True,
         ),
         *_cold_topic(settings),
         *canary,
-        *(OwnTopic(topic, {}, (_READ, _WRITE), must_exist=True) for topic in settings.schedule_topics),
+        *(
+            OwnTopic(topic, {}, (_READ, _WRITE), must_exist=True, needs_all_records=True, must_last=True)
+            for topic in settings.schedule_topics
+        ),
     ]
+
+
+def _kept_requests(
+    name: str, config: dict[str, str], operations: tuple[Any, ...], *, warn_only: bool = False
+) -> OwnTopic:
+    """A topic of requests that are read again, and whose times decide."""
+    return OwnTopic(
+        name, config, operations, needs_append_time=True, needs_all_records=True, warn_only=warn_only, must_last=True
+    )
 
 
 def _cold_topic(settings: Settings) -> list[OwnTopic]:
@@ -96,37 +118,20 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
     if not settings.hot_horizon_s:
         return []
     config = _request_config(settings)
-    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, must_fit_requests=True)]
+    cold = OwnTopic(
+        settings.cold_topic, config, (_WRITE,), needs_all_records=True, must_fit_requests=True, must_last=True
+    )
+    return [cold]
 
 
 def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
     topics = []
     if settings.id_topic:
-        topics.append(OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True))
-    if settings.countdown_topic:
-        # A countdown begins at the time of its record.
-        topics.append(
-            OwnTopic(
-                settings.countdown_topic,
-                requests,
-                (_READ,),
-                needs_append_time=True,
-                needs_all_records=True,
-                warn_only=True,
-            )
-        )
-    if settings.marker_topic:
-        # The deadline of a message follows from the time of its marker.
-        topics.append(
-            OwnTopic(
-                settings.marker_topic,
-                requests,
-                (_READ, _WRITE),
-                needs_append_time=True,
-                needs_all_records=True,
-                warn_only=True,
-            )
-        )
+        topics.append(_kept_requests(settings.id_topic, requests, (_READ,)))
+    if settings.countdown_topic:  # a countdown begins at the time of its record
+        topics.append(_kept_requests(settings.countdown_topic, requests, (_READ,), warn_only=True))
+    if settings.marker_topic:  # the deadline of a message follows from the time of its marker
+        topics.append(_kept_requests(settings.marker_topic, requests, (_READ, _WRITE), warn_only=True))
     if settings.has_ids:
         topics.append(OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)))
     return topics

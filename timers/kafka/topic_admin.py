@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from types import MappingProxyType
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
@@ -146,14 +148,31 @@ def configs(
     Raises:
         KafkaException: the brokers do not answer, or refuse.
     """
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    if not resources:  # the client refuses an empty list
-        return {}
     found = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
+    for topic, asked in ask_for_configs(admin, topics, timeout_s).items():
         try:
-            found[resource.name] = {name: entry.value for name, entry in future.result().items()}
+            found[topic] = config_of(asked)
         except KafkaException as error:
             if not skip_denied or code_of(error) not in NOT_ALLOWED:
                 raise
     return found
+
+
+def ask_for_configs(
+    admin: AdminClient, topics: Iterable[str], timeout_s: float = connection.TIMEOUT_S
+) -> dict[str, Future[Any]]:
+    """Ask for the configuration of topics, without waiting. Read each answer with :func:`config_of`."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    if not resources:  # the client refuses an empty list
+        return {}
+    asked = admin.describe_configs(resources, request_timeout=timeout_s)
+    return {resource.name: future for resource, future in asked.items()}
+
+
+def config_of(asked: Future[Any]) -> dict[str, str]:
+    """The configuration in an answer, name to value; waits for it.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    return {name: entry.value for name, entry in asked.result().items()}

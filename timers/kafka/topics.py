@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
@@ -25,14 +25,17 @@ from confluent_kafka.admin import (
 
 from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import connection
+from timers.kafka import connection, topic_configs
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of
-from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics
+from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, OwnTopic, own_topics
 from timers.kafka.topic_admin import configs
+from timers.kafka.topic_configs import CLEANUP_POLICY, COMPACT, MAX_BYTES, RED, WrongConfig
 
 logger = logging.getLogger(__name__)
+
+_V = TypeVar("_V")
 
 TIMEOUT_S = 30.0
 WARN_AFTER_S = 2.0
@@ -54,6 +57,10 @@ class Cluster:
     partitions: dict[str, int]
     stale_after_s: dict[str, int] = field(default_factory=dict)
     """How long a store of a compacted topic may fall behind its log [I9]: half of ``delete.retention.ms``."""
+    wrong_configs: tuple[WrongConfig, ...] = field(default=(), compare=False)
+    """What is wrong with the configuration of its topics, the worst first."""
+    unseen: frozenset[str] = field(default=frozenset(), compare=False)
+    """Topics whose description or configuration may not be read any more."""
 
     def without(self, names: Collection[str]) -> Cluster:
         """The same without some topics."""
@@ -83,15 +90,18 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe_all(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        existing = [topic for topic in wanted if topic.name not in created and not topic.must_exist]
-        _check_configs(admin, settings, existing)
-        stale_after_s = _stale_after_s(admin, [topic for topic in wanted if topic.must_exist])
+        # Brokers may not know the configuration of a new topic yet, and it is as it must be.
+        known = {name: topic for name, topic in found.items() if name not in created}
+        wrong, config = _look(admin, settings, wanted, known, len(metadata.brokers), TIMEOUT_S)
+        wrong = _mend(admin, wrong)
     except KafkaException as error:
         raise TopicConfigError(
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
             f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
-    return _cluster(metadata.cluster_id or "", found, stale_after_s)
+    topic_configs.log_new(wrong)
+    stale_after_s = _stale_after_s(settings, config)
+    return Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found), stale_after_s, tuple(wrong))
 
 
 def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settings: Settings) -> Any:
@@ -105,16 +115,44 @@ def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settin
         return connection.metadata(admin, reports, TIMEOUT_S)
 
 
-def existing_topics(admin: AdminClient, settings: Settings, timeout_s: float = TIMEOUT_S) -> Cluster:
+def existing_topics(
+    admin: AdminClient,
+    settings: Settings,
+    known: Cluster | None = None,
+    timeout_s: float = TIMEOUT_S,
+    *,
+    with_configs: bool = True,
+) -> Cluster:
     """The worker's topics that exist now. Blocks, for up to ``timeout_s`` for each of its three requests.
 
+    Args:
+        known: the topics as they were. What may not be read any more counts as unchanged. Without them no configuration
+            is read.
+        with_configs: read the configurations, too; those of new topics are always read.
+
     Raises:
-        KafkaException: the brokers do not answer.
+        KafkaException: the brokers do not answer, or refuse and nothing is known.
     """
-    cluster_id = admin.list_topics(timeout=timeout_s).cluster_id or ""
-    found = _describe(admin, [topic.name for topic in own_topics(settings)], timeout_s=timeout_s)
-    user_topics = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
-    return _cluster(cluster_id, found, _stale_after_s(admin, user_topics, timeout_s))
+    metadata = admin.list_topics(timeout=timeout_s)
+    wanted, denied = own_topics(settings), set[str]()
+    found = _describe(admin, [topic.name for topic in wanted], None if known is None else denied, timeout_s)
+    now = Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found))
+    if known is None:
+        return now
+    topic_ids = _with_known(now.topic_ids, known.topic_ids, denied)
+    partitions = _with_known(now.partitions, known.partitions, denied)
+    now = replace(known, cluster_id=now.cluster_id, topic_ids=topic_ids, partitions=partitions)
+    if with_configs or topic_ids != known.topic_ids:
+        wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
+        unseen = frozenset(denied | (found.keys() - config.keys()))
+        wrong += [each for each in known.wrong_configs if each.topic in unseen]
+        stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)
+        now = replace(now, stale_after_s=stale_after_s, wrong_configs=tuple(wrong), unseen=unseen)
+    return now
+
+
+def _with_known(now: dict[str, _V], known: dict[str, _V], names: Collection[str]) -> dict[str, _V]:
+    return {**{name: value for name, value in known.items() if name in names}, **now}
 
 
 def config_problems(admin: AdminClient, settings: Settings, names: Collection[str]) -> dict[str, str]:
@@ -130,28 +168,29 @@ def config_problems(admin: AdminClient, settings: Settings, names: Collection[st
     for topic in own_topics(settings):
         if topic.name in names and not topic.must_exist:
             try:
-                _check_configs(admin, settings, [topic])
+                found = _describe(admin, [topic.name])
+                _mend(admin, _look(admin, settings, [topic], found, 1, TIMEOUT_S)[0])
             except TopicConfigError as error:
                 problems[topic.name] = str(error)
     return problems
 
 
-def _stale_after_s(admin: AdminClient, user_topics: list[OwnTopic], timeout_s: float = TIMEOUT_S) -> dict[str, int]:
+def _stale_after_s(settings: Settings, config: dict[str, dict[str, str]]) -> dict[str, int]:
     """``stale_after_s`` of :class:`Cluster`. Called repeatedly, because users may change these topics."""
+    found = {topic.name: config.get(topic.name, {}) for topic in own_topics(settings) if topic.must_exist}
     return {
-        name: max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
-        for name, config in configs(admin, [topic.name for topic in user_topics], timeout_s).items()
-        if "compact" in config["cleanup.policy"]
+        name: max(MIN_STALE_S, int(each["delete.retention.ms"]) // 2000)
+        for name, each in found.items()
+        if COMPACT in each.get(CLEANUP_POLICY, "")
     }
 
 
-def _cluster(cluster_id: str, found: dict[str, Any], stale_after_s: dict[str, int]) -> Cluster:
-    return Cluster(
-        cluster_id,
-        {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()},
-        {name: len(topic.partitions) for name, topic in found.items()},
-        stale_after_s,
-    )
+def _topic_ids(found: dict[str, Any]) -> dict[str, bytes]:
+    return {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()}
+
+
+def _partitions(found: dict[str, Any]) -> dict[str, int]:
+    return {name: len(topic.partitions) for name, topic in found.items()}
 
 
 def _uuid_bytes(uuid: Any) -> bytes:
@@ -263,68 +302,44 @@ def _access_error(settings: Settings, missing_rights: list[str]) -> AccessError:
     )
 
 
-def _check_configs(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:
-    found = configs(admin, [topic.name for topic in existing], TIMEOUT_S)
-    for topic in existing:
-        config = found[topic.name]
-        policy = topic.config["cleanup.policy"]
-        if config["cleanup.policy"] != policy:
-            raise TopicConfigError(
-                f"topic {topic.name!r} has cleanup.policy={config['cleanup.policy']}, which would lose timers; it must "
-                f"be exactly {policy}: {_alter_command(settings, topic.name, f'cleanup.policy={policy}')}"
-            )
-        if topic.needs_append_time and config[TIMESTAMP_TYPE] != LOG_APPEND_TIME:
-            if topic.warn_only:
-                _warn_of_producer_time(settings, topic.name)
-            else:
-                _set_append_time(admin, settings, topic.name)
-        needed = topic.config["max.message.bytes"] if topic.must_fit_requests else "0"
-        if int(config["max.message.bytes"] or 0) < int(needed):
-            raise TopicConfigError(
-                f"topic {topic.name!r} has max.message.bytes={config['max.message.bytes']}, less than the {needed} "
-                f"that a request may take: {_alter_command(settings, topic.name, f'max.message.bytes={needed}')}"
-            )
-        if topic.needs_all_records:
-            _warn_of_retention(settings, topic.name, config)
+def _look(
+    admin: AdminClient,
+    settings: Settings,
+    wanted: list[OwnTopic],
+    found: dict[str, Any],
+    broker_count: int,
+    timeout_s: float,
+) -> tuple[list[WrongConfig], dict[str, dict[str, str]]]:
+    """What is wrong with the configuration of topics that exist, and the configurations that may be read."""
+    config = configs(admin, found, timeout_s, skip_denied=True)
+    replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
+    judged = [(topic, config[topic.name], replicas[topic.name]) for topic in wanted if topic.name in config]
+    return topic_configs.wrong_configs(settings.brokers, judged, broker_count), config
 
 
-def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None:
+def _mend(admin: AdminClient, wrong: list[WrongConfig]) -> list[WrongConfig]:
+    """Set what the worker sets itself. Returns the others.
+
+    Raises:
+        TopicConfigError: the worker must not use the topic as it is.
+    """
+    left = []
+    for each in wrong:
+        if each.severity == RED and each.name in (CLEANUP_POLICY, MAX_BYTES):
+            raise TopicConfigError(each.sentence)
+        if each.severity == RED and each.name == TIMESTAMP_TYPE:
+            _set_append_time(admin, each)
+        else:
+            left.append(each)
+    return left
+
+
+def _set_append_time(admin: AdminClient, wrong: WrongConfig) -> None:
     entry = ConfigEntry(TIMESTAMP_TYPE, LOG_APPEND_TIME, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    resource = ConfigResource(ResourceType.TOPIC, wrong.topic, incremental_configs=[entry])
     try:
         admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
     except KafkaException as error:
-        raise TopicConfigError(
-            f"topic {topic!r} needs {TIMESTAMP_TYPE}={LOG_APPEND_TIME}, and this worker may not set it "
-            f"({error.args[0].str()}): {_alter_command(settings, topic, f'{TIMESTAMP_TYPE}={LOG_APPEND_TIME}')}"
-        ) from None
-    logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, topic)
-
-
-def _warn_of_producer_time(settings: Settings, topic: str) -> None:
-    logger.warning(
-        "topic %s has %s=CreateTime: countdowns and redeliveries begin at the producers' times; to use the brokers' "
-        "times instead: %s",
-        topic,
-        TIMESTAMP_TYPE,
-        _alter_command(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),
-    )
-
-
-def _warn_of_retention(settings: Settings, topic: str, config: dict[str, str]) -> None:
-    for name in ("retention.ms", "retention.bytes"):
-        if config[name] != UNLIMITED:
-            logger.warning(
-                "topic %s has %s=%s: timers that wait longer than its retention are lost; correct it with: %s",
-                topic,
-                name,
-                config[name],
-                _alter_command(settings, topic, f"{name}={UNLIMITED}"),
-            )
-
-
-def _alter_command(settings: Settings, topic: str, change: str) -> str:
-    return (
-        f"kafka-configs.sh --bootstrap-server {settings.brokers} --alter --entity-type topics "
-        f"--entity-name {topic} --add-config {change}"
-    )
+        refusal = f"this worker may not set it ({error.args[0].str()})"
+        raise TopicConfigError(f"{wrong.sentence}; {refusal}") from None
+    logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, wrong.topic)

@@ -141,6 +141,7 @@ class Receiver:
         if monotonic() >= self._next_control or self._fed_bytes > _CONTROL_BYTES:
             self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
             self._pausing.control()
+            self._transport.check_configs()
         if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
             self._begin_settling()
 

@@ -18,8 +18,9 @@ from timers.config.settings import Settings
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes, reader
-from timers.kafka.own_topics import SMALL_SEGMENTS
-from timers.kafka.topic_admin import configs, create_if_missing
+from timers.kafka.own_topics import SMALL_SEGMENTS, OwnTopic
+from timers.kafka.topic_admin import ask_for_configs, config_of, configs, create_if_missing
+from timers.kafka.topic_configs import MAX_BYTES, NOTE, WrongConfig, log_new, wrong_configs
 from timers.queue import records
 from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds
 from timers.queue.plain_commits import PlainCommits
@@ -44,7 +45,10 @@ default is 3 s."""
 
 _TAG_CHARACTERS = 8
 _RETURNS_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-_MAX_BYTES = "max.message.bytes"
+
+_CONFIGS_S, _FIRST_CONFIGS_S = 15.0, 1.0
+"""Seconds between two questions for the configuration of the topics, and between the first two. The answer is read with
+the next question."""
 _log = logging.getLogger("timers.queue")
 
 
@@ -71,6 +75,9 @@ class Transport:
         self._reports = connection.ErrorReports(kafka.settings)
         self._admin: Any = None
         self._described: dict[str, Any] = {}
+        self._configs: dict[str, Future[Any]] = {}
+        self._next_configs = 0.0
+        self._wrong_configs: list[WrongConfig] = []
         self._firsts: Asked = {}
         self._consumer: Consumer | None = None
         self._asking: Consumer
@@ -111,7 +118,7 @@ class Transport:
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
             self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
             if not self._returns_count:
-                config = {**_RETURNS_CONFIG, _MAX_BYTES: str(max_message_bytes(self._settings))}
+                config = {**_RETURNS_CONFIG, MAX_BYTES: str(max_message_bytes(self._settings))}
                 create_if_missing(self._settings, self.returns_topic, partitions=count, config=config)
                 self._returns_count = count
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
@@ -119,7 +126,7 @@ class Transport:
                     self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
                 )
             self._logs = self._topic_tags(admin)
-            self._check_returns(admin)
+            self._check_sizes(admin)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
         self.transactions.open()
@@ -188,23 +195,45 @@ class Transport:
         described: dict[str, Any] = admin.describe_topics(names, request_timeout=_TIMEOUT_S)
         return described
 
-    def _check_returns(self, admin: Any) -> None:
-        """Log an error if the brokers may delete returned messages that were not received, or refuse large ones."""
+    def _check_sizes(self, admin: Any) -> None:
+        """Log a warning if the brokers refuse large returned messages."""
         found = configs(admin, [self.returns_topic], skip_denied=True).get(self.returns_topic, {})
-        wrong = {name: value for name, value in found.items() if _RETURNS_CONFIG.get(name, value) != value}
-        if wrong:
-            _log.error(
-                "topic %s has %s: the brokers may delete retried messages that no process received. Set %s with "
-                "kafka-configs.sh --alter",
-                *(self.returns_topic, wrong, _RETURNS_CONFIG),
-            )
         needed = max_message_bytes(self._settings)
-        if int(found.get(_MAX_BYTES, needed)) < needed:
+        if int(found.get(MAX_BYTES, needed)) < needed:
             _log.warning(
                 "topic %s has %s=%s: retried messages that are larger become dead letters. Set it to %d with "
                 "kafka-configs.sh --alter",
-                *(self.returns_topic, _MAX_BYTES, found[_MAX_BYTES], needed),
+                *(self.returns_topic, MAX_BYTES, found[MAX_BYTES], needed),
             )
+
+    def check_configs(self) -> None:
+        """Ask for the configuration of the topics from time to time, without waiting, and log what is wrong in the
+        answers to the question before. A topic whose configuration may not be read is left out."""
+        if monotonic() < self._next_configs:
+            return
+        answers = {}
+        for name, asked in self._configs.items():
+            if asked.done() and asked.exception() is None:
+                answers[name] = config_of(asked)
+        topics = [
+            # Users decide how long messages stay on their topic.
+            OwnTopic(self.topic, {"cleanup.policy": "delete"}, (), must_last=True),
+            OwnTopic(self.returns_topic, _RETURNS_CONFIG, (), needs_all_records=True, must_last=True),
+            OwnTopic(self.ledger_topic, {"cleanup.policy": "compact"}, (), must_last=True),
+        ]
+        judged = [(topic, answers[topic.name], self._replicas) for topic in topics if topic.name in answers]
+        found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")
+        wrong = [each for each in found if each.severity != NOTE]  # that there is one replica, workers say
+        log_new(wrong, self._wrong_configs, _log)
+        self._wrong_configs = wrong
+        self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
+        self._configs = ask_for_configs(self._admin, [self.topic, self.returns_topic, self.ledger_topic], _TIMEOUT_S)
+
+    @property
+    def _replicas(self) -> int:
+        """Number of replicas, from the last answers about the topics; 0 if it is not known."""
+        known = [asked.result() for asked in self._described.values() if asked.done() and asked.exception() is None]
+        return min((len(each.replicas) for topic in known for each in topic.partitions), default=0)
 
     @property
     def _group_config(self) -> dict[str, Any]:
@@ -241,7 +270,7 @@ class Transport:
             else:
                 _log.warning("a consumer of %s is given up: no broker took its leave", self.group)
         self._consumer = self._admin = None
-        self._described, self._firsts = {}, {}
+        self._described, self._firsts, self._configs = {}, {}, {}
         self.transactions.close()
 
     # ---- reading -------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 Alive: its threads make progress; a worker that waits for brokers is alive. Ready: the worker has joined its group and
 got its partitions, which may be none, each of them fires or is red, and ticks count. Red: the timers of a partition do
-not fire. A partition that no restart can help does not keep a worker from becoming ready, and one that has been ready
-stays ready when a partition turns red: a rolling update waits until each worker is ready, and would stop there.
+not fire, or its topics are configured so that timers are lost. A partition that no restart can help does not keep a
+worker from becoming ready, and one that has been ready stays ready when a partition turns red: a rolling update waits
+until each worker is ready, and would stop there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
+from timers.kafka.topic_configs import RED
 from timers.worker.machines.failures import BROKERS
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S
@@ -50,6 +52,28 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
     }
     waiting = {tp: waiting.sentence for tp, waiting in status.pool.waiting.items()}
     return {**unowned, **waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
+
+
+def lossy(status: WorkerStatus) -> dict[str, str]:
+    """What is configured so that timers are lost or fire early -> why, in a sentence.
+
+    These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
+    """
+    pool, found = status.pool, dict[str, str]()
+    for wrong in status.wrong_configs:
+        owned = {*pool.runners, *pool.stopped, *pool.waiting}
+        if wrong.topic != status.settings.progress_topic:
+            owned = {tp for tp in owned if tp[0] == wrong.topic}
+        if wrong.severity == RED:
+            named = ["/".join(map(str, tp)) for tp in sorted(owned)] or [wrong.topic]
+        elif wrong.is_short_retention:
+            open_ones = sorted(owned & pool.runners.keys())
+            named = ["/".join(map(str, tp)) for tp in open_ones if pool.runners[tp].machine.pending]
+        else:
+            named = []
+        for name in named:
+            found.setdefault(name, wrong.sentence)
+    return found
 
 
 def unready(status: WorkerStatus) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
+from timers.kafka.topic_configs import WrongConfig
 from timers.partition_metrics import Heartbeat
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
@@ -91,6 +92,11 @@ class WorkerStatus:
     def topic_problems(self) -> list[str]:
         """Why topics that were created again cannot be used, a sentence each."""
         return [] if self.log_watch is None else list(self.log_watch.problems.values())
+
+    @property
+    def wrong_configs(self) -> Sequence[WrongConfig]:
+        """What is wrong with the configuration of the worker's topics, the worst first."""
+        return () if self.log_watch is None else self.log_watch.wrong_configs
 
     @property
     def tick_age_s(self) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
+from timers.kafka.topic_configs import NOTE, WARNING
 from timers.metrics import registry
 from timers.worker import health
 from timers.worker.metrics.catalog import METRICS
@@ -42,9 +43,23 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
 
     @page("/health/partitions")
     async def partitions(web: Any, request: Any) -> Any:
-        red = {f"{topic}/{partition}": why for (topic, partition), why in health.red_partitions(status).items()}
+        closed = {f"{topic}/{partition}": why for (topic, partition), why in health.red_partitions(status).items()}
+        lossy = health.lossy(status)
+        red = {**lossy, **closed}
+        said = {
+            severity: [wrong.sentence for wrong in status.wrong_configs if wrong.severity == severity]
+            for severity in (WARNING, NOTE)
+        }
         owned = sorted(f"{topic}/{partition}" for topic, partition in status.pool.runners)
-        return web.json({"green": not red, "red": red, "owned": owned}, status=UNAVAILABLE if red else 200)
+        body = {
+            "green": not red,
+            "red": red,
+            "lossy": sorted(lossy.keys() - closed.keys()),
+            "warnings": said[WARNING],
+            "notes": said[NOTE],
+            "owned": owned,
+        }
+        return web.json(body, status=UNAVAILABLE if red else 200)
 
     @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:

@@ -13,6 +13,9 @@ Worker: TypeAlias = dict[str, Any]
 
 RED, AMBER, GREEN = "red", "amber", "green"
 
+LOSSY = "TimersConfigLosesTimers"
+"""The page of a finding about timers that fire, and are lost if a worker has to read their log again."""
+
 OVERDUE_S = 10.0
 """A stored timer that is due for longer is overdue, as everywhere in this project."""
 
@@ -25,7 +28,7 @@ class Finding(NamedTuple):
     """Something that is wrong.
 
     Attributes:
-        level: red: timers do not fire, or may not; amber: look at it.
+        level: red: timers do not fire, or may not; amber: look at it; green: good to know.
         where: what it is about, such as a worker.
         way_out: what the reader can do.
         page: of docs/operations.md, the heading with more.
@@ -60,7 +63,7 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         why = f"Workers run different versions: {', '.join(versions)}."
         found.append(Finding(AMBER, "workers", why, "Finish the upgrade, or go back.", "TimersVersionsMixed"))
     # A partition may be red on several workers.
-    return sorted(dict.fromkeys(found), key=lambda finding: finding.level != RED)
+    return sorted(dict.fromkeys(found), key=lambda finding: (RED, AMBER, GREEN).index(finding.level))
 
 
 def level(found: list[Finding]) -> str:
@@ -74,6 +77,8 @@ def headline(figures: Figures, found: list[Finding]) -> str:
         return "look at it when you have time"
     if figures.problem is None and not figures.workers:
         return "no timer fires"
+    if all(finding.page == LOSSY for finding in found if finding.level == RED):
+        return "timers fire, and may be lost"
     if all(worker["ready"] is None for worker in figures.workers):
         return "it is not known whether timers fire"
     return "some timers do not fire"
@@ -89,8 +94,17 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         yield Finding(silent, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
         return
     red = {**worker.get("red", {}), **(worker.get("stopped") or {})}
+    lossy: dict[str, list[str]] = {}
+    for partition in worker.get("lossy") or ():
+        lossy.setdefault(str(red.pop(partition, "")), []).append(partition)
+    for why, where in lossy.items():
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        yield Finding(RED, f"{where[0]}{more}", _sentence(why), "", LOSSY)
     for partition, why in red.items():
         yield Finding(RED, partition, str(why), "Its timers wait until this is mended.", "TimersPartitionsWaiting")
+    for sentences, shade in ((worker.get("warnings"), AMBER), (worker.get("notes"), GREEN)):
+        for why in sentences or ():
+            yield Finding(shade, "topics", _sentence(why), "", "TimersConfigWeak")
     for reason in worker.get("reasons") or ():
         if not any(reason in str(why) for why in red.values()):
             yield Finding(RED, name, f"This worker is not ready: {reason}.", "", "TimersNotReady")
@@ -98,6 +112,10 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         if rule.holds({figure: value or 0 for figure, value in worker.items()}):
             shown = {figure: rule.unit(worker.get(figure) or 0) for figure in rule.figures}
             yield Finding(rule.level, name, rule.why.format(**shown), rule.way_out, rule.page)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 class Rule(NamedTuple):

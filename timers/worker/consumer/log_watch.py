@@ -1,4 +1,4 @@
-"""Detects that a topic of the worker was deleted, or deleted and created again, while the worker runs.
+"""Detects that a topic of the worker was deleted, created again, or configured otherwise, while the worker runs.
 
 A topic that was created again is configured as at the worker's start. If that is not possible, the worker treats it as
 deleted until it is.
@@ -7,13 +7,18 @@ A new log under the same name has its own offsets. If the machine continued, it 
 log, and its next owner would find the progress of the old log and fire everything again. aiokafka's fetch requests name
 topics and not topic ids. So every fetch error that a deletion can cause suspends the partition: its fetches are dropped
 until the topic's id was looked up.
+
+The configuration of a topic that exists may be changed at any time. What is wrong is said, and nothing is changed. One
+setting is an exception: if the oscillator has no ticks with the broker's time, this time is set again, as at the start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -23,16 +28,17 @@ from mode import Service
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import topics
+from timers.kafka import topic_configs, topics
 from timers.kafka.clients import asking_admin
 from timers.kafka.own_topics import own_topics
+from timers.kafka.topic_configs import WrongConfig
 from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
 
 WATCH_S = 10.0
 """Seconds between two lookups of topic ids while no partition is suspended. The consumer does not fetch every topic, so
-a deletion need not cause a fetch error."""
+a deletion need not cause a fetch error. Configurations are not read more often than this."""
 
 GRACE_S = 15.0
 """Seconds for which a topic must be missing before the worker creates it: an operator may want to create it with other
@@ -76,12 +82,18 @@ class LogWatch(Service):
         self._requested = asyncio.Event()
         self._missing_since: dict[str, float] = {}
         self._checked_ids = dict(cluster.topic_ids)
+        self._configs_read_at = monotonic()
         self.problems: dict[str, str] = {}
 
     @property
     def missing(self) -> list[str]:
         """Topics that were deleted."""
         return sorted(self._missing_since)
+
+    @property
+    def wrong_configs(self) -> Sequence[WrongConfig]:
+        """What is wrong with the configuration of the topics, the worst first."""
+        return self._cluster.wrong_configs
 
     def request_lookup(self) -> None:
         """Look up the topics soon."""
@@ -122,12 +134,13 @@ class LogWatch(Service):
 
     async def _look_up(self) -> None:
         suspended = dict(self._suspended)
-        cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings, self._answer_s)
+        cluster = await self._existing()
         self._answer_s = FIRST_ANSWER_S
         if self._note_missing(cluster):
             await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
-            cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings, self._answer_s)
+            cluster = await self._existing()
             self._note_missing(cluster)
+        self._note_configs(cluster)
         cluster = await self._without_unusable(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
         if cluster != self._cluster or checked:
@@ -135,6 +148,25 @@ class LogWatch(Service):
             for tp in checked:
                 del self._suspended[tp]
             await self._on_checked(cluster, checked)
+
+    async def _existing(self) -> Cluster:
+        now = monotonic()
+        with_configs = now - self._configs_read_at > 0.9 * WATCH_S
+        look = partial(topics.existing_topics, with_configs=with_configs)
+        cluster = await asyncio.to_thread(look, self._admin, self._settings, self._cluster, self._answer_s)
+        if with_configs:
+            self._configs_read_at = now
+        return cluster
+
+    def _note_configs(self, cluster: Cluster) -> None:
+        """Keep what is wrong with the configurations, and log what is new."""
+        topic_configs.log_new(cluster.wrong_configs, self._cluster.wrong_configs)
+        for name in sorted(cluster.unseen - self._cluster.unseen):
+            logger.warning(
+                "topic %s: the right to Describe or DescribeConfigs is gone, so a change of the topic is not noticed",
+                name,
+            )
+        self._cluster = replace(self._cluster, wrong_configs=cluster.wrong_configs, unseen=cluster.unseen)
 
     async def _without_unusable(self, cluster: Cluster) -> Cluster:
         """Check the configuration of new topics. Returns the cluster without those that cannot be used."""

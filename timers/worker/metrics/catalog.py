@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
+from timers.kafka.topic_configs import NOTE, RED, WARNING
 from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
 from timers.worker import health
@@ -189,6 +190,15 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "
         "(damaged again and again), unforeseen (an exception that no code expects).",
         samples.waiting,
+    ),
+    Entry(
+        "timers_wrong_configs{severity}",
+        "Settings of the worker's topics that have another value than the promises need. severity: red (timers are "
+        "lost or fire early), warning (a promise is weaker than it could be).",
+        lambda status: samples.sum_by(
+            (RED, WARNING),
+            ({wrong.severity: 1} for wrong in status.wrong_configs if wrong.severity != NOTE),
+        ),
     ),
     Entry(
         "timers_unforeseen_failures_total",

@@ -27,10 +27,13 @@
         ├── Fenced             another worker owns the partition now
         ├── HistoryMismatch    the engine on Spark has decoded requests with an old settings history
         └── LogMismatch        the request log does not match the stored progress
+            ├── DoubtfulLog    the log may lack requests that the store of this worker lacks, too
             └── LevelTooHigh   the machine was raised to a feature level that this version does not support
 
 Each message names the variable or object, its value, what is expected, and what to do.
 """
+
+from typing import Any
 
 
 class TimersError(Exception):
@@ -152,6 +155,19 @@ class HistoryMismatch(MachineStopped):
 
 class LogMismatch(MachineStopped):
     """The request log does not match the stored progress."""
+
+
+class DoubtfulLog(LogMismatch):
+    """The request log may lack requests, because its topic is or was compacted, and the store of this worker lacks them
+    too.
+
+    Attributes:
+        progress: committed.
+    """
+
+    def __init__(self, sentence: str, progress: Any) -> None:
+        super().__init__(sentence)
+        self.progress = progress
 
 
 class LevelTooHigh(LogMismatch):

@@ -27,7 +27,7 @@ from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Tick
+from timers.core.timer import Decoded, Tick, TopicPartition
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
@@ -90,6 +90,9 @@ class Requests:
         if piece not in self._decoded:
             self._decoded[piece] = self._decode(records, max_request_bytes)
         return self._decoded[piece]
+
+    def check_doubt(self, tp: TopicPartition, progress: Progress, applied: int, compacted: str | None) -> Progress:
+        return progress
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of the log, for :func:`open_store`."""

@@ -6,6 +6,7 @@ from tests.simulation import clock_mutations as k
 from tests.simulation import cold_mutations as c
 from tests.simulation import condition_mutations as ci
 from tests.simulation import delivery_mutations as d
+from tests.simulation import doubt_mutations as o
 from tests.simulation import id_mutations as i
 from tests.simulation import level_mutations as lv
 from tests.simulation import loop_mutations as lm
@@ -171,6 +172,11 @@ MUTATIONS: dict[str, Mutation] = {
     "[I24] a replay stores what a wrong clock has fired": machine(k.ReplaysHoles),
     "[I24] a verdict forgets what a wrong clock has fired": (Parts(index=k.JudgesWithoutHoles), SimWorker),
     "[I24] a store keeps what a wrong clock has fired": worker(k.KeepsHolesOnOpening),
+    "[I29] a compacted topic is only reported": machine(o.NotesNoDoubt),
+    "[I29] a doubt ends when the topic is corrected": machine(o.EndsDoubtsAtOnce),
+    "[I29] a doubtful log is read from its start": worker(o.OpensInDoubt),
+    "[I29] a refusal is forgotten": worker(o.ForgetsRefusals),
+    "[I29] progress is read without its doubt": worker(o.KeepsDoubtsToItself),
     "[P1] postponed timers are dropped": outbox(m.DropsPostponed),
     "[P3] postponed timers fire twice": outbox(m.FiresPostponed),
     "[P3] a postponed timer has another source": policy(m.PostponesWithAnotherSource),

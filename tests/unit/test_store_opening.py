@@ -57,6 +57,10 @@ class SimProgressLog:
         self._answer("ends")
         return 3, 5
 
+    def check_doubt(self, tp: object, progress: Progress, applied: int, compacted: str | None) -> Progress:
+        self._answer("check_doubt")
+        return progress
+
     def check_start(self, tp: object, low: int, position: int, progress: Progress) -> None:
         self._answer("check_start")
 
@@ -85,7 +89,9 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 
 
-QUESTIONS = ["__init__", "read", "check", "check_partitions", "ends", "check_start", "level_of_new_machines"]
+QUESTIONS = [
+    *("__init__", "read", "check", "check_partitions", "ends", "check_doubt", "check_start", "level_of_new_machines"),
+]
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -115,8 +115,10 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
         loop.call_soon_threadsafe(looks.put_nowait, with_configs)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
+    renewed: list[Cluster] = []
+
     async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
-        raise AssertionError("the topics are the same")
+        renewed.append(cluster)
 
     monkeypatch.setattr(module, "WATCH_S", 0.01)
     monkeypatch.setattr(module, "PAUSE_S", 0.01)
@@ -130,5 +132,6 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     finally:
         await watch.stop()
     assert watch.wrong_configs == (wrong,)
+    assert [each.compacted for each in renewed] == [{settings.request_topic: "it is compacted"}] * 2, "two changes"
     assert caplog.text.count("it is compacted") == 1
     assert caplog.text.count(f"topic {settings.request_topic}: the right to Describe") == 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from timers.broker.config import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import Fenced
+from timers.errors import DoubtfulLog, Fenced
+from timers.kafka.topic_configs import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
@@ -128,3 +131,39 @@ async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened
     assert failures == []
     gc.collect()
     assert "Unclosed" not in caplog.text
+
+
+async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -> None:
+    """One that reads its log again is closed, and what was refused is tried again after a change."""
+
+    async def owns(tp: TopicPartition) -> bool | None:
+        return True
+
+    class SimMachineRunner(SimRunner):
+        def __init__(self, name: str, recovering: bool) -> None:
+            self.name = name
+            self.told: list[bool] = []
+            self.machine = SimpleNamespace(recovering=recovering, note_compaction=self.note)
+
+        def note(self, worker: str, *, is_compacted: bool) -> None:
+            self.told.append(is_compacted)
+
+        def ask(self, question: Callable[[Any], None]) -> None:
+            question(self.machine)
+
+    settings = settings_for(tmp_path)
+    wrong = WrongConfig("timer-request", "cleanup.policy", "compact", RED, "it is compacted")
+    right = Cluster("c", {"timer-request": b"1"}, {"timer-request": 3})
+    compacted = replace(right, wrong_configs=(wrong,))
+    pool = pool_of(settings, right, owns, [])
+    whole, reading = SimMachineRunner("timer-request/0", False), SimMachineRunner("timer-request/1", True)
+    runners: Any = {("timer-request", 0): whole, ("timer-request", 1): reading}
+    pool._runners = runners
+    pool._stopped = {("timer-request", 2): DoubtfulLog("it may lack requests", None)}
+    await pool.renew(compacted, {})
+    assert (whole.told, reading.told) == ([True], [])
+    assert {*pool.runners} == {("timer-request", 0)} and not pool.stopped
+    await pool.renew(replace(compacted, unseen=frozenset({"oscillator"})), {})
+    await pool.renew(right, {})
+    assert whole.told == [True, False]
+    await pool.close()

@@ -80,6 +80,11 @@ class Index:
         self._holes = holes
         self._sweeper = Sweeper(store)
 
+    @property
+    def remembered_s(self) -> int | None:
+        """Seconds for which an id is remembered after its last timer; None: not bounded."""
+        return self._retention_s
+
     def enter(self, progress: Progress) -> None:
         """Note the settings history, when the machine opens and when it was raised. This index does not use it."""
 
@@ -151,7 +156,7 @@ class NoIndex(Index):
     """The index of timers without ids: it has no entries, and every row may fire."""
 
     def __init__(self) -> None:
-        pass
+        self._retention_s = 0
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         return OperationResults({})

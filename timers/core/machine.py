@@ -15,8 +15,10 @@ holds the state that both share, and :mod:`timers.core.loop` decides the order. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from timers.core.accepting import Accepting
+from timers.core.doubts import Leftovers, noted, remembered_s
 from timers.core.firing import Firing
 from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import Entry
@@ -111,6 +113,38 @@ class Machine(Accepting, Firing, Rescuing):
         self._index.enter(self.progress)
         return True
 
+    def note_compaction(self, worker: str, *, is_compacted: bool) -> None:
+        """Note what the last comparison of the topic's configuration says. Call it when the machine is opened, and
+        after each change. While it recovers, a machine of a compacted topic must be closed instead.
+
+        Args:
+            worker: id of this worker, whose store is whole.
+            is_compacted: whether brokers may delete requests that wait [I29].
+        """
+        if is_compacted:
+            self._doubting = worker
+        elif self._doubting is not None or not self._was_compared:
+            # What was accepted since the last comparison may be gone, too.
+            self._doubting, self._extends_doubt, self._was_compared = None, worker, True
+
+    def _settle_doubt(self) -> None:
+        """Extend or end the doubt about the log. For once a second."""
+        if self._doubting is None and self._extends_doubt is not None:
+            if self.progress.doubt is not None:
+                self.progress = noted(self.progress, self._extends_doubt)
+            self._extends_doubt = None
+        doubt = self.progress.doubt
+        if doubt is None or self._doubting is not None or not self._was_compared or doubt != self._committed.doubt:
+            return
+        if self._leftovers is None or self._leftovers.doubt != doubt:
+            bound_s = remembered_s(self.progress, self._index.remembered_s)
+            self._leftovers = Leftovers(self._store, doubt, bound_s)
+        if self._doubt_is_over(self._leftovers):
+            self.progress = replace(self.progress, doubt=None)
+
+    def _doubt_is_over(self, leftovers: Leftovers) -> bool:
+        return leftovers.are_gone(self._committed.fired_through)
+
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
         """Commit the progress of what was accepted since the last commit, for lag tools and a new owner.
 
@@ -128,12 +162,17 @@ class Machine(Accepting, Firing, Rescuing):
         if not self.recovering:
             self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
             self._horizon.sweep()
+            self._settle_doubt()
         self._store_age.note(self.released_s)
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
         committed, progress = self._committed, self.progress
-        changed = (committed.next_offset, committed.settings) != (progress.next_offset, progress.settings) or (
-            (even_if_idle or committed.fired_through == NEVER) and committed != progress
+        known = committed.next_offset, committed.settings, committed.doubt
+        begins_doubt = self._doubting is not None and committed.doubt is None
+        changed = (
+            begins_doubt
+            or known != (progress.next_offset, progress.settings, progress.doubt)
+            or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
         if not changed or self.recovering or self._tick is None:
             return False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from timers.core.counters import Counters
+from timers.core.doubts import Leftovers, noted
 from timers.core.limits import Limits
 from timers.core.lineage import Lineage, PassedBatch
 from timers.core.pace import Pace
@@ -57,6 +58,10 @@ class MachineState:
         self._horizon = variant.horizon
         self._barrier = variant.barrier
         self._store_age = variant.store_age
+        self._doubting: str | None = None
+        self._extends_doubt: str | None = None
+        self._was_compared = False
+        self._leftovers: Leftovers | None = None
 
     @property
     def position(self) -> int:
@@ -148,6 +153,8 @@ class MachineState:
 
     def _commit(self, after: Progress, timers: int = 0) -> None:
         """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
+        if self._doubting is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
+            after = noted(after, self._doubting)
         self.counters.transaction.progress = after
         self._outbox.chunk.begin(timers)
         try:

@@ -34,6 +34,11 @@ class MarkerIndex(Index):
         super().__init__(store, retention_s=0)
         self._callback_topic = callback_topic
 
+    @property
+    def remembered_s(self) -> int | None:
+        """None: an entry holds its message for as long as markers of it come."""
+        return None
+
     def settle(
         self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
     ) -> tuple[RowsByDue, OperationResults]:

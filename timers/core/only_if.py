@@ -96,6 +96,10 @@ class ConditionalIndex(Index):
             self._fired_before = progress.setting_at(FIRED_AT_CONDITIONS_S, since, -1), 0
             self._holes_before = [hole for hole in progress.holes if hole.before_offset <= since]
 
+    @property
+    def remembered_s(self) -> int | None:
+        return max((value for _, value in self._retentions), default=self._retention_s)
+
     def raised(self, progress: Progress, level: int) -> Progress:
         if self._since is not None or level < CONDITIONS:
             return progress

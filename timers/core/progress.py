@@ -83,12 +83,12 @@ class Rescue(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """Brokers may have deleted pending requests while a configuration of their topic was wrong."""
+    """Brokers may have deleted pending requests while a configuration of their topic was wrong [I29]."""
 
     before_offset: int
-    """End of the request log when the wrong configuration was seen."""
+    """All that was accepted below this offset may be missing in the log; a store that was written up to it is whole."""
     worker: str
-    """Id of the worker whose store is whole."""
+    """Id of the worker whose store is whole; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,15 @@ class Progress:
         settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
         cut = SettingChange(LOG_CUT, end, self.largest(LOG_CUT) + 1)
         next_offset = min(self.next_offset, end)
-        lineage = self.lineage.before(end)
-        rescue = Rescue(end, self.next_offset)
-        return replace(self, next_offset=next_offset, settings=(*settings, cut), lineage=lineage, rescue=rescue)
+        doubt = self.doubt and self.doubt._replace(before_offset=min(end, self.doubt.before_offset))
+        return replace(
+            self,
+            next_offset=next_offset,
+            settings=(*settings, cut),
+            lineage=self.lineage.before(end),
+            rescue=Rescue(end, self.next_offset),
+            doubt=doubt,
+        )
 
     @property
     def cuts(self) -> Cuts:

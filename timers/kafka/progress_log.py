@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
@@ -12,9 +13,10 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core import levels
+from timers.core.doubts import is_refused
 from timers.core.progress import PARTITIONS, Progress
 from timers.core.timer import TopicPartition
-from timers.errors import LevelTooHigh, LogMismatch
+from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.error_codes import code_of
@@ -194,6 +196,32 @@ class ProgressLog:
             "before they could be read (retention.ms or retention.bytes of the topic is too small)",
             progress,
         )
+
+    def check_doubt(self, tp: TopicPartition, progress: Progress, applied: int, compacted: str | None) -> Progress:
+        """Returns the progress with which a machine whose store was written up to ``applied`` may go on [I29].
+
+        Args:
+            compacted: why the topic is compacted now, in a sentence; None: it is not.
+
+        Raises:
+            DoubtfulLog: the log may lack what the machine would read.
+        """
+        name, doubt = "/".join(map(str, tp)), progress.doubt
+        if not is_refused(progress, applied, is_compacted=compacted is not None):
+            ends = compacted is None and name in self._settings.accept_loss.split(",")
+            return replace(progress, doubt=None) if ends else progress
+        before = progress.next_offset if compacted is not None or doubt is None else doubt.before_offset
+        whole = f"worker {doubt.worker}" if doubt is not None and doubt.worker else "the worker that owned it before"
+        sentence = (
+            f"{name} must be read from offset {applied}, but its topic {'is' if compacted else 'was'} compacted, and "
+            f"requests below offset {before} may be gone. The store of {whole} is whole: start it with its disk"
+        )
+        try:
+            return self.mismatch(
+                tp, f"{sentence}. {compacted}" if compacted else sentence, replace(progress, doubt=None)
+            )
+        except LogMismatch as mismatch:
+            raise DoubtfulLog(str(mismatch), progress) from None
 
     def accept_cut(self, tp: TopicPartition, progress: Progress, cut: int, holds: str) -> Progress:
         """Returns the progress with which a machine goes on after its log has lost the records from ``cut`` on [I28].

@@ -57,10 +57,15 @@ class Cluster:
     partitions: dict[str, int]
     stale_after_s: dict[str, int] = field(default_factory=dict)
     """How long a store of a compacted topic may fall behind its log [I9]: half of ``delete.retention.ms``."""
-    wrong_configs: tuple[WrongConfig, ...] = field(default=(), compare=False)
+    wrong_configs: tuple[WrongConfig, ...] = ()
     """What is wrong with the configuration of its topics, the worst first."""
-    unseen: frozenset[str] = field(default=frozenset(), compare=False)
+    unseen: frozenset[str] = frozenset()
     """Topics whose description or configuration may not be read any more."""
+
+    @property
+    def compacted(self) -> dict[str, str]:
+        """Topic that is compacted and must not be -> why this is wrong, in a sentence."""
+        return {wrong.topic: wrong.sentence for wrong in self.wrong_configs if wrong.compacts}
 
     def without(self, names: Collection[str]) -> Cluster:
         """The same without some topics."""
@@ -149,6 +154,20 @@ def existing_topics(
         stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)
         now = replace(now, stale_after_s=stale_after_s, wrong_configs=tuple(wrong), unseen=unseen)
     return now
+
+
+def compacted_now(admin: AdminClient, settings: Settings, known: Cluster, timeout_s: float) -> dict[str, str]:
+    """Topics of requests that are compacted now and must not be, as :attr:`Cluster.compacted`. Blocks. If no broker
+    answers, those of ``known``."""
+    wanted = [topic for topic in own_topics(settings) if topic.needs_all_records and topic.name in known.topic_ids]
+    try:
+        found = configs(admin, [topic.name for topic in wanted], timeout_s, skip_denied=True)
+    except KafkaException as error:
+        logger.warning("the configuration of topics cannot be read (%s)", error)
+        return known.compacted
+    judged = [(topic, found[topic.name], 0) for topic in wanted if topic.name in found]
+    wrong = topic_configs.wrong_configs(settings.brokers, judged, 0)
+    return replace(known, wrong_configs=tuple(wrong)).compacted
 
 
 def _with_known(now: dict[str, _V], known: dict[str, _V], names: Collection[str]) -> dict[str, _V]:

@@ -40,8 +40,12 @@ def open_partition(
     formats: Mapping[str, RequestFormat],
     tp: TopicPartition,
     compare: CompareLogs,
+    compacted: str | None = None,
 ) -> Opened:
     """Returns the progress and the store of a machine. Blocks. Call after the former owner is fenced.
+
+    Args:
+        compacted: why the topic is compacted now, in a sentence; None: it is not, or must be.
 
     Raises:
         LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
@@ -57,7 +61,7 @@ def open_partition(
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        opening = Opening(log, settings, cluster, memory, condemnations, tp, compare, indexed=indexed)
+        opening = Opening(log, settings, cluster, memory, condemnations, tp, compare, compacted, indexed=indexed)
         progress, store = opening.open(progress)
         return first or progress, store
 
@@ -72,7 +76,8 @@ class Opening(NamedTuple):
     condemnations: Condemnations
     tp: TopicPartition
     compare: CompareLogs
-    indexed: bool
+    compacted: str | None = None
+    indexed: bool = False
 
     def open(self, progress: Progress) -> Opened:
         """Returns the progress with which the machine goes on, and its store.
@@ -86,12 +91,17 @@ class Opening(NamedTuple):
             progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:
                 return progress, store
-            if use is StoreUse.EMPTY or not catch_up(store, progress, indexed=self.indexed):
+            usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.indexed)
+            applied = store.applied if usable else 0
+            # Before the store is emptied: it may be the only one that holds what the log lacks.
+            progress = self.log.check_doubt(self.tp, progress, applied, self.compacted)
+            if applied < low:
+                self.log.check_start(self.tp, low, applied, progress)
+            if not usable:
                 store.close()
                 RocksStore.wipe(self._path)
                 store = self._open()
             if store.applied < low:
-                self.log.check_start(self.tp, low, store.applied, progress)
                 store.write({}, low)
         except StoreDamaged as damage:
             forget_frames(damage)

@@ -16,8 +16,10 @@ from timers.testing.clock import SimClock
 from timers.testing.levels import SimLevels
 from timers.testing.log import SimLog
 from timers.testing.oscillator import YEAR_S, SimOscillator
+from timers.testing.outbox import PROGRESS_PARTITION
 from timers.testing.worker import Parts, SimWorker
 from timers.testing.workload import Workload
+from timers.wire import progress as progress_record
 from timers.wire.topics import ID_REQUEST
 
 STALE_AFTER_S = 30
@@ -50,6 +52,7 @@ class SimCluster:
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
         self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
         self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
+        self._config_random = Random(f"{seed} configurations")
         chosen = self._condition_random.choice(["never", "later", "always", "always"])
         self._conditions = worker.conditions or chosen
         """When conditions begin to count."""
@@ -239,6 +242,92 @@ class SimCluster:
         worker = self._condition_random.choice(self.workers)
         worker.retention_s = self._condition_random.choice([2, 6, 86_400])
         return f"{worker.name} {worker.retention_s}"
+
+    def _compact_requests(self) -> str:
+        """Compact a request topic for some time, while its partitions change their owners.
+
+        A compaction that no worker notices in time loses timers, which is documented: here it is taken back.
+        """
+        topic, random = self._settings.request_topic, self._config_random
+        name = (topic, random.randrange(self.log.partitions))
+        owner = self._owner.get(name)
+        if owner is None or not owner.alive:
+            return "no owner"
+        self._workload.several(self.clock.now_s + random.choice([2, 5, 30]), name[1])
+        self._read_on(name, owner)
+        runner = owner.runners.get(name)
+        if runner is None or runner.machine.recovering or runner.outbox.is_fenced:
+            return "no owner"
+        for worker in self.workers:
+            worker.refused.discard(name)
+        self.log.wrongly_compacted.add(topic)
+        # What a worker has just read is in the active segment, which is not compacted.
+        committed = self.checkers.logs[name].progress.next_offset
+        removed = self.log.compact(*name, min(runner.machine.position, committed), 0)
+        did = [self._while_compacted(name, owner) for _ in range(random.randint(0, 2))]
+        if self._is_noticed(name, owner):
+            did += [self._while_compacted(name, owner) for _ in range(random.randint(0, 2))]
+        else:
+            did.append("taken back")
+            for record in removed:
+                record.compacted = False
+        self.log.wrongly_compacted.clear()
+        for worker in self.workers:
+            worker.compare_configs(self.machines)
+        if random.random() < 0.6:
+            did.append(f"then to {self._move(name)}")
+        return f"{name[1]} of {owner.name}: {', '.join(did)}"
+
+    def _is_noticed(self, name: TopicPartition, former: SimWorker) -> bool:
+        """Let workers compare the configuration until one has refused the partition, or has committed afterwards."""
+        where = self._settings.progress_topic, PROGRESS_PARTITION, progress_record.encode_key(*name)
+        for _ in range(3):
+            if name not in self._owner or name not in self._owner[name].runners:  # else no worker compares its topic
+                for worker in self.workers:
+                    if not worker.alive:
+                        worker.start()
+                self._give_to_any(name, excluded=former if self._config_random.random() < 0.7 else None)
+            if any(name in worker.refused for worker in self.workers):
+                return True
+            for worker in self.workers:
+                worker.compare_configs(self.machines)
+            before_seq, owner = self.log.seq, self._owner.get(name)
+            if owner is None or name not in owner.runners or owner.runners[name].outbox.is_fenced:
+                continue
+            self._tick()
+            owner.fire_unread(name)
+            self.checkers.check()
+            newest = self.log.newest(*where)
+            if newest is not None and newest.seq > before_seq and name in owner.runners:
+                return True
+        return False
+
+    def _while_compacted(self, name: TopicPartition, owner: SimWorker) -> str:
+        did = self._config_random.choice(["killed", "moved", "read on"])
+        if did == "killed":
+            owner.crash()
+        elif did == "moved":
+            self._move(name)
+        else:
+            self._workload.near()
+            self._read_on(name, owner)
+        return did
+
+    def _move(self, name: TopicPartition) -> str:
+        """Give a partition to another worker, if there is one. Its former owner closes it."""
+        former = self._owner.pop(name, None)
+        self._revoke_all(name)
+        return self._give_to_any(name, excluded=former)
+
+    def _read_on(self, name: TopicPartition, owner: SimWorker) -> None:
+        """Let a machine accept what waits, and commit."""
+        self._tick()
+        if name in owner.runners:
+            fetched = owner.poll_requests(name)
+            if fetched is not None:
+                owner.runners[name].loop.add_fetch(fetched)
+            owner.fire_unread(name)
+        self.checkers.check()
 
     def _repair(self) -> str:
         """Let a wrong clock fire timers of a partition, correct it, and take the time of the partition back.

@@ -112,6 +112,7 @@ class SimLog:
         slow_above_records: the brokers take no transaction of more records in time.
         was_cut: whether a log has lost records.
         max_message_bytes: topic with a limit -> size of its largest record.
+        wrongly_compacted: topics that are compacted now and must not be.
     """
 
     def __init__(self, clock: SimClock, partitions: int = 2) -> None:
@@ -126,6 +127,7 @@ class SimLog:
         self.leaderless: set[TopicPartition] = set()
         self.max_message_bytes: dict[str, int] = {}
         self.compacted: set[str] = set()
+        self.wrongly_compacted: set[str] = set()
         self.lists_refused = True
         self.slow_above_records = 1_000_000
         self.was_cut = False
@@ -228,8 +230,13 @@ class SimLog:
             self.committed.extend(transaction.records)
             self.group_offsets.update(transaction.offsets)
 
-    def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> None:
-        """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time."""
+    def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> list[SimRecord]:
+        """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time.
+
+        Returns:
+            The records that were removed now and are not tombstones.
+        """
+        removed = []
         end = min(to_offset, self.last_stable(topic, partition))
         newest: dict[bytes | None, SimRecord] = {}
         for record in self._logs.get((topic, partition), ())[:end]:
@@ -237,12 +244,14 @@ class SimLog:
                 continue
             if record.key in newest:
                 newest[record.key].compacted = True
+                removed.append(newest[record.key])
             newest[record.key] = record
         for record in newest.values():
             if record.value is None and record.delete_after_ms is None:
                 record.delete_after_ms = self.clock.now_ms + delete_retention_ms
             elif record.value is None and self.clock.now_ms > (record.delete_after_ms or 0):
                 record.compacted = True
+        return removed
 
     # ---- leaders and losses -------------------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ SEGMENT_MS = (CLEANING_S + 1) * 1000
 SETTLE_ROUNDS = 400
 """Maximum number of seconds at the end until all due timers have fired. Retries take long: their pauses double."""
 
+ACCEPT_ROUND = 60
+"""After so many rounds an operator accepts the doubts that are left: random owners have found each whole store."""
+
 STILL_S = 100
 """Without faults, a machine that has work reads or fires within this time; the longest pause of a retry is shorter."""
 
@@ -89,6 +92,8 @@ class Simulator(SimCluster):
             actions += [(self._raise_to_conditions, 2)] if self._conditions == "later" else []
         if self._leader_random.random() < 0.15:
             actions += [(self._fall_silent, 2)]
+        if self._config_random.random() < 0.15 and len(self.workers) > 1:
+            actions += [(self._compact_requests, 10)]
         actions += self._level_actions
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
         # times in a row would be found too rarely.
@@ -270,11 +275,16 @@ class Simulator(SimCluster):
         worker = self._random_worker()
         worker.crash()
         how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
-        if how == "power lost":
+        if self._is_doubtful():
+            how = "killed"  # the only whole store must not be lost: the log may lack what it holds
+        elif how == "power lost":
             worker.disk.lose_power(self._random.randint(1, 6))
         elif how == "disk lost":
             worker.disk.wipe()
         return f"{worker.name} {how}"
+
+    def _is_doubtful(self) -> bool:
+        return any(log.progress.doubt is not None for log in self.checkers.logs.values())
 
     def _restart(self) -> str:
         """Start stopped workers, or assign partitions without an owner, or both."""
@@ -349,10 +359,12 @@ class Simulator(SimCluster):
         for worker in self.workers:
             worker.faults.clear()
         seen: list[int] = []
-        for _ in range(SETTLE_ROUNDS):
+        for round_number in range(SETTLE_ROUNDS):
             self._settle_once()
             if self._is_quiet():
                 break
+            if round_number == ACCEPT_ROUND:
+                self._accept_doubts()
             self.clock.advance_ms(1000)
             read = sum(self.checkers.logs[name].progress.next_offset for name in self.machines)
             seen.append(read + self.checkers.counts["fired"])
@@ -376,6 +388,20 @@ class Simulator(SimCluster):
                     if name in worker.runners:
                         self._deliver(worker, name)
                         self._step(worker, name)
+
+    def _accept_doubts(self) -> None:
+        """Open the machines that no worker may open, each at the worker whose store is whole.
+
+        A worker that died between a commit and its write to the store lacks a batch, which is still in the log here.
+        """
+        for name in self.machines:
+            doubt = self.checkers.logs[name].progress.doubt
+            if name in self._owner or doubt is None:
+                continue
+            whole = max(self.workers, key=lambda worker: worker.disk.applied(name))
+            whole.accepted.add(name)
+            self._give(name, whole)
+            whole.accepted.discard(name)
 
     def _is_quiet(self) -> bool:
         """Whether all machines have an owner, and no requests to read or timers to fire."""

@@ -95,6 +95,10 @@ class SimDisk:
         self._open.add(machine)
         return self._stores[machine]
 
+    def applied(self, machine: TopicPartition) -> int:
+        """Offset up to which the store of ``machine`` was written; 0 without a store."""
+        return self._stores[machine].applied if machine in self._stores else 0
+
     def close(self, machine: TopicPartition) -> None:
         self._open.discard(machine)
 

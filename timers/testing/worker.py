@@ -16,7 +16,7 @@ from typing import ClassVar
 from zlib import crc32
 
 from timers.config.settings import Settings
-from timers.core import levels
+from timers.core import doubts, levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.lineage import EpochEnd, Lineage, Parted, next_question, parted_inside
@@ -26,7 +26,7 @@ from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.rescue import StoreUse, compared
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
-from timers.errors import Fenced, LevelTooHigh, LogMismatch
+from timers.errors import Fenced, LogMismatch
 from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimProducer, SimRecord
@@ -103,6 +103,7 @@ class SimWorker:
         accepted: machines whose losses the operator accepts.
         stopped: machines that must not run, until they are assigned again -> why.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
+        refused: machines that it has refused because their topic was compacted.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class SimWorker:
         self.accepted: set[TopicPartition] = set()
         self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._routes = SimRoutes(log)
+        self.refused: set[TopicPartition] = set()
         self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
@@ -160,7 +162,9 @@ class SimWorker:
         try:
             self.fence(outboxes)
             for machine in fresh:
-                with suppress(LevelTooHigh):  # it stays the owner of a machine that it cannot run
+                with suppress(
+                    LogMismatch
+                ):  # a level that is too high, or a doubt: it stays the owner of a machine that it cannot run
                     self._open(machine, outboxes[machine])
         except Unforeseen as error:
             for machine in fresh:
@@ -185,11 +189,18 @@ class SimWorker:
         except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
             self.stopped[machine] = mismatch
             self.disk.close(machine)
+            if machine[0] in self.log.wrongly_compacted:
+                with suppress(Lost, Fenced):
+                    self.commit_refusal(outbox, progress)
+                    self.refused.add(machine)
             return
+        if machine in self.accepted:
+            progress = replace(progress, doubt=None)
         outbox.bind(progress.cuts)
         loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
+        self.compare_configs([machine])
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
 
@@ -202,9 +213,33 @@ class SimWorker:
         return PartitionSpec(machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts)
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        """Delete the rows that fired since the store was written, or empty the store."""
-        if not spec.catch_up(store, progress):
+        """Delete the rows that fired since the store was written, or empty the store.
+
+        Raises:
+            LogMismatch: the log may lack what the machine would read [I29].
+        """
+        usable = spec.catch_up(store, progress)
+        if spec.tp not in self.accepted and self.is_refused(spec.tp, progress, store.applied if usable else 0):
+            raise LogMismatch(f"{spec.tp} may lack requests")
+        if not usable:
             store.empty()
+
+    def is_refused(self, machine: TopicPartition, progress: Progress, applied: int) -> bool:
+        """Whether a machine must not be opened."""
+        return doubts.is_refused(progress, applied, is_compacted=machine[0] in self.log.wrongly_compacted)
+
+    def commit_refusal(self, outbox: SimOutbox, progress: Progress) -> None:
+        """Let the next owner know that the log may lack requests."""
+        doubts.commit_refusal(outbox, progress)
+
+    def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
+        """Tell open machines whether their topic is compacted, which it must not be."""
+        for machine in [each for each in machines if each in self.runners]:
+            is_compacted = machine[0] in self.log.wrongly_compacted
+            if is_compacted and self.runners[machine].machine.recovering:
+                self.revoke(machine)
+            else:
+                self.runners[machine].machine.note_compaction(self.name, is_compacted=is_compacted)
 
     def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
         """Returns the progress with which a machine goes on, after its log was compared with progress and store.

@@ -99,6 +99,11 @@ class Workload:
         kind()
         return kind.__name__
 
+    def several(self, due_s: int, partition: int) -> None:
+        """Write timers of one due second, of which compaction keeps one."""
+        for _ in range(3):
+            self._send(due_s, partition)
+
     def near(self) -> None:
         """Write a timer that is due during the simulation."""
         self._send(self._log.clock.now_s + self._random.randint(0, 12))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -140,8 +139,8 @@ class LogWatch(Service):
             await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
             cluster = await self._existing()
             self._note_missing(cluster)
-        self._note_configs(cluster)
         cluster = await self._without_unusable(cluster)
+        self._note_configs(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
         if cluster != self._cluster or checked:
             self._cluster = cluster
@@ -159,14 +158,14 @@ class LogWatch(Service):
         return cluster
 
     def _note_configs(self, cluster: Cluster) -> None:
-        """Keep what is wrong with the configurations, and log what is new."""
-        topic_configs.log_new(cluster.wrong_configs, self._cluster.wrong_configs)
+        """Log what is wrong with the configurations, once. What makes a topic unusable was logged before."""
+        wrong = [each for each in cluster.wrong_configs if each.topic not in self.problems]
+        topic_configs.log_new(wrong, self._cluster.wrong_configs)
         for name in sorted(cluster.unseen - self._cluster.unseen):
             logger.warning(
                 "topic %s: the right to Describe or DescribeConfigs is gone, so a change of the topic is not noticed",
                 name,
             )
-        self._cluster = replace(self._cluster, wrong_configs=cluster.wrong_configs, unseen=cluster.unseen)
 
     async def _without_unusable(self, cluster: Cluster) -> Cluster:
         """Check the configuration of new topics. Returns the cluster without those that cannot be used."""

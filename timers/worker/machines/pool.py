@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Protocol
 
 from timers.config.settings import Settings
+from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import Fenced, LogMismatch
+from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.log_lineage import LogLineages, comparing
 from timers.kafka.producer_loop import ProducerLoop
@@ -227,10 +228,29 @@ class Pool:
             fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
             changed = gone | (grown & fixed)
             own = {*self._runners} | self._openings.partitions
-            await self._close(tp for tp in own if tp[0] in changed or suspended.get(tp))
+            doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
+            await self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
             for tp in suspended.keys() & self._runners.keys():
                 self._consumer.read_again(tp, self._runners[tp].machine.position)
             self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
+
+    def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
+        """Tell the machines of topics that are compacted now, or are not any more [I29].
+
+        Returns:
+            Those that read their log again: compaction may delete what they have not read. No store is whole then, so
+            they must not be opened again without an operator.
+        """
+        if before != now:  # what was refused because of it is tried again
+            self._stopped = {tp: why for tp, why in self._stopped.items() if not isinstance(why, DoubtfulLog)}
+        doubtful = set()
+        for (topic, partition), runner in self._runners.items():
+            if topic in now and runner.machine.recovering:
+                doubtful.add((topic, partition))
+            elif (topic in now) != (topic in before):
+                worker, is_compacted = self._bound.settings.worker_id, topic in now
+                runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
+        return doubtful
 
     async def revoke(self, tps: Iterable[TopicPartition] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then releases store and producer."""
@@ -361,6 +381,8 @@ class Pool:
         """Start the thread of a machine, and read its log on from its position."""
         metrics = self.partition_metrics[tp]
         metrics.reopened += again
+        parts = self._bound
+        opened.machine.note_compaction(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner("/".join(map(str, tp)), opened.machine, opened.close, opened.stop, self, metrics)
         self._runners = {**self._runners, tp: runner}
         self._consumer.read_again(tp, opened.machine.position)
@@ -386,3 +408,7 @@ class Pool:
     async def owns(self, tp: TopicPartition) -> bool | None:
         """Ask the group whether this worker owns a partition; None without an answer."""
         return await self._consumer.owns(tp)
+
+
+def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:
+    machine.note_compaction(worker, is_compacted=is_compacted)

@@ -11,15 +11,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
+from timers.core.doubts import commit_refusal
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
+from timers.errors import DoubtfulLog
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
+from timers.kafka.topics import compacted_now
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_partition
+from timers.store.opening import ANSWER_S, open_partition
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.making import Parts, closer
 
@@ -32,7 +35,7 @@ READERS = 8
 """Number of partitions whose progress is read at a time: each needs two clients of librdkafka with their threads."""
 
 LEADERS_FRESH_S = 1.0
-"""Seconds for which the openings of all partitions share one answer about leaders."""
+"""Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
 
 
 class OpenMachine(NamedTuple):
@@ -57,6 +60,8 @@ class Takeover:
         self._admin: AdminClient | None = None
         self._leaderless: asyncio.Future[frozenset[TopicPartition]] | None = None
         self._leaderless_until = 0.0
+        self._compacted: asyncio.Future[dict[str, str]] | None = None
+        self._compacted_until = 0.0
 
     def in_thread(self, call: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
         """Run a blocking call."""
@@ -82,10 +87,12 @@ class Takeover:
             Fenced: the machine was taken over while it was opened.
             KafkaException, Lost: a broker did not answer, or a partition has no leader.
         """
+        asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
         await self._check_leaders(parts, tp)
-        outbox = parts.outbox(tp, stop, metrics)
+        outbox, compacted = parts.outbox(tp, stop, metrics), None
         try:
             await self.in_thread(outbox.open)
+            compacted = (await asyncio.shield(asked)).get(tp[0])
             async with self._reading:
                 if stop.is_set():
                     raise Lost("told to stop")
@@ -93,7 +100,17 @@ class Takeover:
                     open_partition,
                     *(parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp),
                     parts.compare_logs,
+                    compacted,
                 )
+        except DoubtfulLog as doubtful:
+            try:
+                if compacted is not None:
+                    place = progress_partition(tp, parts.cluster, parts.settings)
+                    outbox.bind(parts.cluster.topic_ids[tp[0]], place, doubtful.progress.cuts)
+                    await self.in_thread(commit_refusal, outbox, doubtful.progress)
+            finally:
+                await self.in_thread(outbox.close)
+            raise
         except BaseException:
             await self.in_thread(outbox.close)
             raise
@@ -114,6 +131,13 @@ class Takeover:
         missing = [f"{topic}/{partition}" for topic, partition in needed if (topic, partition) in known]
         if missing:
             raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
+
+    def _ask_what_is_compacted(self, parts: Parts) -> Awaitable[dict[str, str]]:
+        if self._compacted is None or (self._compacted.done() and monotonic() > self._compacted_until):
+            self._admin = self._admin or leaders.admin_of(parts.settings)
+            self._compacted = self.in_thread(compacted_now, self._admin, parts.settings, parts.cluster, ANSWER_S)
+            self._compacted_until = monotonic() + LEADERS_FRESH_S
+        return self._compacted
 
     def _ask_for_leaders(self, parts: Parts) -> Awaitable[frozenset[TopicPartition]]:
         if self._leaderless is None or (self._leaderless.done() and monotonic() > self._leaderless_until):

@@ -1,0 +1,44 @@
+"""Classes that each break one rule about logs that may lack requests [I29]. The simulator must find each one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timers.core.doubts import Leftovers
+from timers.core.machine import Machine
+from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
+from timers.testing import SimOutbox, SimWorker
+
+
+class NotesNoDoubt(Machine):
+    """A compacted topic is only reported."""
+
+    def note_compaction(self, worker: str, *, is_compacted: bool) -> None: ...
+
+
+class EndsDoubtsAtOnce(Machine):
+    """The doubt ends when the topic is corrected."""
+
+    def _doubt_is_over(self, leftovers: Leftovers) -> bool:
+        return True
+
+
+class OpensInDoubt(SimWorker):
+    """A log that may lack requests is read from its start."""
+
+    def is_refused(self, machine: TopicPartition, progress: Progress, applied: int) -> bool:
+        return False
+
+
+class ForgetsRefusals(SimWorker):
+    """A worker that refuses a partition of a compacted topic commits no doubt."""
+
+    def commit_refusal(self, outbox: SimOutbox, progress: Progress) -> None: ...
+
+
+class KeepsDoubtsToItself(SimWorker):
+    """Progress is read without its doubt."""
+
+    def decode_progress(self, value: bytes | None) -> Progress:
+        return replace(super().decode_progress(value), doubt=None)

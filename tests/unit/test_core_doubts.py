@@ -1,0 +1,150 @@
+"""A doubt about a log begins when its topic is compacted, grows meanwhile, and ends when nothing rests on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.machines import BY_ID, MachineRig, NativeRig
+from timers.core import doubts
+from timers.core.doubts import Leftovers, is_refused
+from timers.core.progress import HOT_HORIZON, Doubt, Progress
+from timers.errors import DoubtfulLog
+from timers.kafka.progress_log import ProgressLog
+from timers.testing import ListOutbox
+from timers.wire import progress as progress_record
+
+
+def compacted(rig: MachineRig, now: bool) -> None:
+    rig.machine.note_compaction("ada", is_compacted=now)
+
+
+def committed(rig: MachineRig) -> Doubt | None:
+    """The committed doubt, after a commit if there is something to commit."""
+    rig.machine.commit_progress()
+    progress: Progress = rig.outbox.progress
+    return progress.doubt
+
+
+def test_a_doubt_grows_with_each_commit_and_once_more_when_the_topic_is_corrected() -> None:
+    rig = NativeRig()
+    rig.observe(0)
+    compacted(rig, False)
+    rig.accept(50, 60)
+    assert committed(rig) is None
+    compacted(rig, True)
+    assert committed(rig) == Doubt(2, "ada"), "at once"
+    rig.accept(70)
+    assert committed(rig) == Doubt(3, "ada")
+    rig.accept(80)
+    compacted(rig, False)
+    assert committed(rig) == Doubt(4, "ada")
+    rig.accept(90)
+    assert committed(rig) == Doubt(4, "ada")
+
+
+def test_a_doubt_ends_when_the_rows_below_its_offset_have_fired() -> None:
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(5, 30)
+    compacted(rig, True)
+    rig.machine.commit_progress()
+    compacted(rig, False)
+    rig.accept(6, 20)
+    for second, left in ((6, True), (20, True), (30, False)):
+        rig.observe(second)
+        rig.fire()
+        assert (committed(rig) is not None) == left, second
+        rig.machine.commit_progress(even_if_idle=True)
+    assert rig.outbox.progress.doubt is None
+
+
+def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -> None:
+    progress = Progress(settings=())
+    store: Any = SimpleNamespace(waiting=lambda after: iter(()))
+    with_ids, without, unbounded = (Leftovers(store, Doubt(5, "ada"), each) for each in (60, 0, None))
+    assert without.are_gone((100, 0))
+    assert [with_ids.are_gone((second, 0)) for second in (100, 159, 160)] == [False, False, True]
+    assert not unbounded.are_gone((10**9, 0))
+    assert doubts.remembered_s(progress.with_setting(HOT_HORIZON, 60), 60) is None
+    assert doubts.remembered_s(progress, 60) == 60
+
+
+def test_a_search_stays_at_the_first_row_that_is_left_and_reads_a_bounded_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doubts, "SEARCHED_ROWS", 2)
+    rows = {10: 9, 11: 8, 12: 7, 13: 1}
+    began = []
+
+    def waiting(after: tuple[int, int]) -> Any:
+        began.append(after[0])
+        return iter([((due, offset), [(offset,)]) for due, offset in rows.items() if (due, offset) > after])
+
+    store: Any = SimpleNamespace(waiting=waiting)
+    search = Leftovers(store, Doubt(5, ""), 0)
+    assert [search.are_gone((0, 0)) for _ in range(4)] == [False] * 4
+    assert began == [-1, 11, 12, 12], "two rows, then one, then it waits for the last"
+    del rows[13]
+    assert search.are_gone((0, 0))
+
+
+@pytest.mark.parametrize(
+    ("doubt", "applied", "is_compacted", "refused"),
+    [
+        (None, 0, False, False),
+        (None, 99, True, True),
+        (None, 100, True, False),
+        (Doubt(80, "ada"), 79, False, True),
+        (Doubt(80, "ada"), 80, False, False),
+        (Doubt(80, "ada"), 80, True, True),
+    ],
+)
+def test_a_machine_whose_store_is_not_whole_is_refused(
+    doubt: Doubt | None, applied: int, is_compacted: bool, refused: bool
+) -> None:
+    progress = Progress(100, doubt=doubt)
+    assert is_refused(progress, applied, is_compacted=is_compacted) == refused
+
+
+def test_a_refusal_is_committed_once_and_keeps_the_known_worker() -> None:
+    outbox = ListOutbox()
+    doubts.commit_refusal(outbox, Progress(100))
+    assert outbox.progress.doubt == Doubt(100, "")
+    doubts.commit_refusal(outbox, outbox.progress)
+    doubts.commit_refusal(outbox, Progress(120, doubt=Doubt(100, "ada")))
+    assert [progress.doubt for _, _, progress in outbox.commits] == [Doubt(100, ""), Doubt(120, "ada")]
+
+
+def test_a_log_that_lost_its_end_keeps_its_doubt_for_what_is_left() -> None:
+    assert Progress(100, doubt=Doubt(80, "ada")).shortened(50).doubt == Doubt(50, "ada")
+    assert Progress(100, doubt=Doubt(30, "ada")).shortened(50).doubt == Doubt(30, "ada")
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_the_sentence_names_the_worker_and_the_way_out(accepted: bool) -> None:
+    log: Any = ProgressLog.__new__(ProgressLog)
+    log._settings = SimpleNamespace(accept_loss="t/3" if accepted else "")
+    progress = Progress(100, doubt=Doubt(80, "ada"))
+    whole = replace(progress, doubt=None) if accepted else progress
+    assert log.check_doubt(("t", 3), progress, 80, None) == whole, "an acceptance also ends a doubt of a whole store"
+    if accepted:
+        assert log.check_doubt(("t", 3), progress, 0, None) == replace(progress, doubt=None)
+        return
+    with pytest.raises(DoubtfulLog, match=r"^t/3 must be read from offset 0.*worker ada is whole.*ACCEPT_LOSS=t/3$"):
+        log.check_doubt(("t", 3), progress, 0, None)
+    with pytest.raises(DoubtfulLog, match=r"is compacted.*the worker that owned it before.*run this command"):
+        log.check_doubt(("t", 3), Progress(100), 0, "run this command")
+
+
+def test_progress_records_keep_the_doubt() -> None:
+    progress = Progress(100, doubt=Doubt(80, "ada"))
+    assert progress_record.decode(progress_record.encode(progress, b"id"))[0] == progress
+
+
+def test_an_index_of_conditions_remembers_by_its_longest_retention() -> None:
+    rig = MachineRig(BY_ID)
+    assert rig.machine._index.remembered_s == 86_400

@@ -1,0 +1,106 @@
+"""Doubts about a request log: brokers may have deleted pending requests while its topic was compacted [I29].
+
+A worker notices a compacted topic by its configuration. It cannot know which requests are gone: compaction leaves no
+trace. But a store that had read them before still holds them. So progress keeps a doubt: the offset up to which the log
+may lack requests, and the worker whose store is whole. A machine whose store ends before this offset would have to read
+what may be gone, so it is not opened. The doubt ends when a whole store holds nothing of the requests below the offset,
+or when an operator accepts the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timers.core.keys import NEVER, OrderKey
+from timers.core.ports import Outbox, Store
+from timers.core.progress import HOT_HORIZON, Doubt, Progress
+from timers.core.timer import Tick
+
+SEARCHED_ROWS = 2_000
+"""Rows that one search reads at most: 4 ms, in which no timer fires."""
+
+FIRST_TICK = Tick(0)
+
+
+def is_refused(progress: Progress, applied: int, *, is_compacted: bool) -> bool:
+    """Whether a machine must not be opened, because it would read what the log may lack.
+
+    Args:
+        progress: committed.
+        applied: offset up to which its store was written.
+        is_compacted: whether the topic is compacted now. Then all that the store lacks may be gone.
+    """
+    if is_compacted:
+        return applied < progress.next_offset
+    return progress.doubt is not None and applied < progress.doubt.before_offset
+
+
+def noted(progress: Progress, worker: str) -> Progress:
+    """Returns the progress with a doubt about all that was accepted. ``worker``: its store is whole; empty: not known.
+
+    A doubt never shrinks: a store may have accepted less again after an operator has lowered ``next_offset``.
+    """
+    before = max(progress.next_offset, progress.doubt.before_offset if progress.doubt else 0)
+    known = progress.doubt.worker if progress.doubt else ""
+    return replace(progress, doubt=Doubt(before, worker or known))
+
+
+def commit_refusal(outbox: Outbox, progress: Progress) -> None:
+    """Commit a doubt for a machine that is refused because its topic is compacted now, if progress has none that is as
+    large. Otherwise the next opening after the topic was corrected would not know of it.
+
+    Raises:
+        Lost, Fenced: as :meth:`timers.core.ports.Outbox.commit`.
+    """
+    after = noted(progress, "")
+    if after != progress:
+        outbox.begin(FIRST_TICK)
+        outbox.commit(after)
+
+
+class Leftovers:
+    """Looks, a piece at a time, for what a whole store still holds of the requests below the offset of a doubt.
+
+    Rows are read in the order in which they fire. The search stays at the first row below the offset until this row is
+    gone. Rows that are written later have higher offsets, so the search never goes back.
+
+    Args:
+        store: of the machine.
+        doubt: what is searched for.
+        remembered_s: seconds for which ids are remembered after their last timer; None: not bounded, so the search
+            never ends.
+    """
+
+    def __init__(self, store: Store, doubt: Doubt, remembered_s: int | None) -> None:
+        self.doubt = doubt
+        self._store = store
+        self._remembered_s = remembered_s
+        self._after = NEVER
+        self._gone_s: int | None = None
+
+    def are_gone(self, fired_through: OrderKey) -> bool:
+        """Whether the store holds neither a row below the offset nor an id that must be remembered."""
+        if self._remembered_s is None:
+            return False
+        if self._gone_s is None and self._no_row_is_left():
+            self._gone_s = fired_through[0]
+        # All versions below the offset are in the past of this second, so their ids are forgotten this much later.
+        return self._gone_s is not None and fired_through[0] >= self._gone_s + self._remembered_s
+
+    def _no_row_is_left(self) -> bool:
+        read = 0
+        for through, rows in self._store.waiting(self._after):
+            if any(row[0] < self.doubt.before_offset for row in rows):
+                return False
+            self._after, read = through, read + len(rows)
+            if read >= SEARCHED_ROWS:
+                return False
+        return True
+
+
+def remembered_s(progress: Progress, of_index_s: int | None) -> int | None:
+    """Returns for how long ids are remembered, also in an index without ids; None: not bounded.
+
+    A cold request, and a promoted copy, may have to be remembered for as long as the timer is cold.
+    """
+    return None if progress.largest(HOT_HORIZON) else of_index_s

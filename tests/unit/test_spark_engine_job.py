@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from timers.config.settings import Settings
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.reopening import ReopenBackoff
-from timers.errors import SparkError, TimersError
+from timers.errors import NameTakenError, SparkError, TimersError
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
 from timers.spark.engine.processor import Told
@@ -100,6 +100,13 @@ def test_an_engine_that_must_not_run_ends() -> None:
     with pytest.raises(SparkError, match=r"^the log is shorter$"):
         engine._restartable(StreamingQueryException(message))
     assert engine._restartable(None).sentence == "without a reason"
+
+
+def test_an_engine_that_a_newer_one_has_replaced_ends_with_an_exit_code_of_its_own() -> None:
+    message = f"{FAILED}: {TRACEBACK}\ntimers.errors.NameTakenError: another engine was started\n\tat a.b"
+    with pytest.raises(NameTakenError, match=r"^another engine was started$") as taken:
+        engine._restartable(StreamingQueryException(message))
+    assert taken.value.exit_code == 6
 
 
 class Ended:

@@ -186,13 +186,16 @@ def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brok
     queue.send(b"")
     asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S))
     cluster.send_signal(end)
-    for call in calls_of(client):
-        ends(call)
-    ends(lambda: asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S)))
-    ends(lambda: asyncio.run(in_loop.schedule_many(REQUESTS)))
-    ends(lambda: queue.send(b""))
-    ends(lambda: queue.send(b"", delay=5))
-    ends(queue.stats)
+    calls = [
+        *calls_of(client),
+        lambda: asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S)),
+        lambda: asyncio.run(in_loop.schedule_many(REQUESTS)),
+        lambda: queue.send(b""),
+        lambda: queue.send(b"", delay=5),
+        queue.stats,
+    ]
+    for ending in [call_in_thread("call", ends, call) for call in calls]:
+        ending.result(STUCK_S)
     for close in (client.close, lambda: asyncio.run(in_loop.close()), queue.close):
         call_in_thread("close", close).result(STUCK_S)
 

@@ -382,7 +382,8 @@ class Trial:
         return Counter(int(record.value or b"-1") for record in self.feed.records(self.target))
 
     def _note_fired(self) -> None:
-        self.facts.fired_before = {*self._fired()}
+        """Note what has fired so far; a disk that was put back does not show all of it any more."""
+        self.facts.fired_before |= {*self._fired()}
 
     def _letters(self) -> Counter[int]:
         """How often each timer is a dead letter."""

@@ -92,7 +92,7 @@ def test_each_request_comes_to_one_thing(spark: SparkSession) -> None:
 
 def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
     accepted_ms, hour_ms = (DUE - 100) * 1000, 3_600_000
-    asked = [request(offset) for offset in range(6)]
+    asked = [*map(request, range(6)), request(8)]
     asked += [request(6, accepted_ms=(DUE + 100) * 1000), request(7, accepted_ms=(DUE + 100) * 1000)]
     firings = [
         fired("timer-request/0/0", content=8),
@@ -104,6 +104,7 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
         fired("timer-request/0/5", DUE * 1000 + hour_ms + 60_000),  # after it was put off
         fired("timer-request/0/6", (DUE + 100) * 1000, late_ms=-1),  # it was late, and is older than its request
         fired("timer-request/0/7", (DUE + 99) * 1000, late_ms=1000),  # by a tick that was older, which is right
+        fired("timer-request/0/8") | {"fired_ms": None},  # it does not say at which tick
     ]
     found = became(spark, asked, firings, moved=[("timer-request/0/5", DUE + 120, 1)])
     assert {offset: faults for offset, (_, faults) in said(found).items()} == {
@@ -115,6 +116,7 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
         5: [],
         6: ["older-than-request"],
         7: [],
+        8: ["altered"],
     }
 
 

@@ -128,7 +128,14 @@ def open_transactions_elsewhere(world: World) -> None:
     world.good()
 
 
+def canaries_of_long_ago(world: World) -> None:
+    canaries = world.system.create_topic(world.system.settings.canary_topic, 1, message_timestamp_type="CreateTime")
+    world.writer.fire(world.writer.ask(canaries, world.due_s, world.asked_ms))
+    world.system.delete_all(canaries, 0)
+
+
 CLEAN = [
+    canaries_of_long_ago,
     nothing,
     all_formats,
     receivers_copies,
@@ -151,6 +158,8 @@ def test_a_clean_system_stays_clean(
     write(seen)
     findings = found(spark, seen)
     assert findings.verdict == "clean", list(report.lines(findings))
+    canaries = [each.records for each in findings.unplaced if each.what == "canaries"]
+    assert canaries == ([1] if write is canaries_of_long_ago else [])
 
 
 # ---- undecided ------------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ UNDECIDED = "undecided"
 DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
 ALTERED, SLOW, TOO_OLD = "altered", "slow", "older-than-request"
 """Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled, replaced or refused.
-``altered``: with another key, value or header than was requested. ``slow``: its lag is too large.
-``older-than-request``: its callback was appended before its request."""
+``altered``: with another key, value or header than was requested, or without the time of its tick. ``slow``: its lag is
+too large. ``older-than-request``: its callback was appended before its request."""
 
 PLACE = ["request", "due_s", "callback_topic"]
 """Columns that requests and firings share."""
@@ -88,6 +88,7 @@ def outcomes(
         F.min("append_ms").alias("append_ms"),
         F.min("content").alias("least_content"),
         F.max("content").alias("largest_content"),
+        F.max(F.col("fired_ms").isNull()).alias("is_untimed"),
         F.min("timer_id").alias("fired_id"),
     )
     joined = known.join(fired, PLACE, "full").withColumn("timer_id", F.coalesce("timer_id", "fired_id"))
@@ -123,6 +124,7 @@ def _faults(moment: Moment) -> Column:
     # The tick and the callback may have been appended by two brokers.
     early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") + moment.clocks_ms < start_ms)
     altered = (F.col("least_content") != F.col("content")) | (F.col("largest_content") != F.col("content"))
+    altered |= F.coalesce("is_untimed", F.lit(False))  # its tick cannot be compared with the due second
     slow = F.lit(False) if moment.max_lag_s is None else F.col("lag_ms") > moment.max_lag_s * 1000
     matched = F.col("status").isNotNull()  # the request of an unmatched firing may be out of scope
     fired = F.col("status") == FIRED

@@ -35,7 +35,7 @@ _MEANING = {
     EARLY: "fired before the start of the due second",
     REVOKED: "fired although a verdict says that it was cancelled, replaced or refused",
     UNASKED: "fired, but a committed reader sees no request for it",
-    ALTERED: "fired with another key, value or header than was requested",
+    ALTERED: "fired with another key, value or header than was requested, or without the time of its tick",
     SLOW: "fired later than --max-lag allows",
     TOO_OLD: "the callback was appended before its request",
 }

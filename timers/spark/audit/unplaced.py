@@ -22,10 +22,10 @@ UNASKED = "unasked"
 """Fault of a callback whose request no committed reader ever saw, such as an aborted one."""
 
 COPY, OTHER_TOPIC, NOT_IN_SCOPE = "copy", "other-topic", "not-in-scope"
-NO_SOURCE, INCOMPLETE, NO_REQUEST = "no-source", "incomplete", "no-request"
+NO_SOURCE, INCOMPLETE, NO_REQUEST, GONE = "no-source", "incomplete", "no-request", "canary-gone"
 
-CALLBACKS, LETTERS, RETRIES = "callbacks", "dead letters", "timers on the retry topic"
-"""The outputs that are looked at."""
+CALLBACKS, LETTERS, RETRIES, CANARIES = "callbacks", "dead letters", "timers on the retry topic", "canaries"
+"""What is looked at."""
 
 MEANING = {
     COPY: "name a request that asks for another callback topic (a receiver has copied the callback)",
@@ -34,6 +34,7 @@ MEANING = {
     NO_SOURCE: "have only an id that no request in scope has, or name no record",
     INCOMPLETE: "lack headers that the engine writes, or have them with another form",
     NO_REQUEST: "name a record of a request topic that is not there",
+    GONE: "cannot be judged, because their topic keeps callbacks for an hour",
 }
 
 

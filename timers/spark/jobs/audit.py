@@ -90,8 +90,9 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         found = kept.on_disk(evidence_of.outcomes(cold))
         counts = {row.status: row["count"] for row in found.groupBy("status").count().collect()}
         stage.rows = sum(counts.values())
+        left_out: list[Unplaced] = []
         if counts.get(LOST):
-            found = _decided(audit, topics, reading, found)
+            found, left_out = _decided(audit, topics, reading, found)
     with stages("tables written") as stage:
         callbacks = evidence_of.unplaced_callbacks(found) if counts.get(None) else None
         offenders = evidence_of.offenders(found, callbacks)
@@ -104,7 +105,7 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         findings = collect(tables, found, audit.moment)
         if audit.tables is not None:
             _write(tables, audit)
-    findings.unplaced = evidence_of.not_judged(callbacks)
+    findings.unplaced = evidence_of.not_judged(callbacks) + left_out
     findings.gaps = list(_reasons(audit, topics, reading, request_rows))
     findings.counted = counted
     findings.from_cold = from_cold
@@ -209,8 +210,10 @@ class _Evidence:
         return unplaced.Log(before({topic: reading.ends[topic] for topic in topics}), read)
 
 
-def _decided(audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFrame) -> DataFrame:
-    """The outcomes, with lost timers that are undecided."""
+def _decided(
+    audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFrame
+) -> tuple[DataFrame, list[Unplaced]]:
+    """The outcomes, with lost timers that are undecided; and how many canaries are left out of them."""
     settings = audit.settings
     lost = found.where(F.col("status") == LOST).select("callback_topic")
     rows = reading.with_existing(lost).distinct().collect()
@@ -226,7 +229,11 @@ def _decided(audit: Audit, topics: TopicOffsets, reading: Reading, found: DataFr
     decided = gaps.decide(found, missing)
     # The topic of canaries keeps their callbacks for an hour.
     is_canary = F.col("callback_topic").eqNullSafe(settings.canary_topic)
-    return decided.where(~(F.col("status").eqNullSafe(UNDECIDED) & is_canary))
+    is_gone = F.col("status").eqNullSafe(UNDECIDED) & is_canary
+    gone = decided.where(is_gone).agg(F.count(F.lit(1)), F.min("request")).first()
+    assert gone is not None
+    left_out = [Unplaced(unplaced.CANARIES, unplaced.GONE, *gone)] if gone[0] else []
+    return decided.where(~is_gone), left_out
 
 
 def _reasons(audit: Audit, topics: TopicOffsets, reading: Reading, requests: DataFrame) -> Iterator[gaps.Reason]:

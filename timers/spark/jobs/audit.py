@@ -187,12 +187,14 @@ class _Evidence:
 
     def not_judged(self, callbacks: DataFrame | None) -> list[Unplaced]:
         """The outputs that belong to no request in scope, without the unasked callbacks."""
-        is_moved = (F.col("topic") == self._settings.retry_topic) & (F.col("kind") == TIMER)
+        span, retry_topic = self._reading.span, self._settings.retry_topic
+        is_moved = (F.col("topic") == retry_topic) & (F.col("kind") == TIMER)
         moved = self._requests.where(is_moved).groupBy("request").agg(F.count(F.lit(1)).alias("records"))
         outputs = self._letters.select(
             F.lit(unplaced.LETTERS).alias("what"), "request", F.col("letters").alias("records")
         )
-        outputs = outputs.unionByName(moved.withColumn("what", F.lit(unplaced.RETRIES)))
+        if span.starts.get(retry_topic) != span.ends.get(retry_topic):  # to look for its rows costs a look at all
+            outputs = outputs.unionByName(moved.withColumn("what", F.lit(unplaced.RETRIES)))
         found = []
         if not outputs.isEmpty():
             others = unplaced.others(outputs, self._requests.where(~is_moved), self._log())

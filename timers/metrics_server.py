@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from timers.errors import SettingsError
+from timers.open_connections import OpenConnections
 
 _CLIENT_TIMEOUT_S = 10.0
+_MOST_THREADS = 64
+"""Each connection has a thread."""
+
 _log = logging.getLogger(__name__)
 
 Reasons: TypeAlias = Callable[[], Iterable[str]]
 """Returns why a process is not healthy; nothing if it is."""
+
+
+class _LimitedServer(ThreadingHTTPServer):
+    """A server with a limit of its connections and of the time for a request's head."""
+
+    request_queue_size = 1024
+
+    def __init__(
+        self, address: tuple[str, int], pages: type[BaseHTTPRequestHandler], connections: OpenConnections
+    ) -> None:
+        self._connections = connections
+        super().__init__(address, pages)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        def close() -> None:
+            with contextlib.suppress(OSError):  # its thread has closed it meanwhile
+                request.shutdown(socket.SHUT_RDWR)
+
+        self._connections.opened(request, close)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.lost(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called twice a second, and before each connection."""
+        self._connections.close_late()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do not write tracebacks: the caller has gone, or was closed."""
+        _log.debug("a request of %s failed", client_address, exc_info=True)
 
 
 class MetricsServer:
@@ -38,11 +76,13 @@ class MetricsServer:
         self._metrics = metrics
         self._health = {"live": unlive, "ready": unready}
         server = self
+        connections = OpenConnections(f"the port {port} of metrics and health", _MOST_THREADS)
 
         class Pages(BaseHTTPRequestHandler):
             timeout = _CLIENT_TIMEOUT_S
 
             def do_GET(self) -> None:
+                connections.answering(self.connection)
                 status, content_type, page = server.page(self.path, self.headers.get("Accept", ""))
                 self.send_response(status)
                 self.send_header("Content-Type", content_type)
@@ -54,7 +94,7 @@ class MetricsServer:
                 _log.debug(format, *args)
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Pages)
+            self._server = _LimitedServer((host, port), Pages, connections)
         except OSError as error:
             raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror}): choose another") from error
         self.port: int = self._server.server_address[1]

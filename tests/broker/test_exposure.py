@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import psutil
 import pytest
 
-from tests.harness.system import System
-from tests.harness.waiting import DEADLINE_S
+from tests.harness.console_process import ConsoleProcess
+from tests.harness.half_open import half_open, has_ended
+from tests.harness.scrape import health
+from tests.harness.system import System, soon
+from tests.harness.waiting import DEADLINE_S, wait_until
 from tests.harness.worker import COMMAND
+from timers.open_connections import MOST
 
 pytestmark = pytest.mark.broker
 
@@ -42,3 +47,28 @@ def test_neither_the_machine_nor_the_web_port_shows_more_than_it_should(running:
     for page in ("router/", "table/", "graph/", "performance/", "stats/"):
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"http://127.0.0.1:{worker.port}/{page}", timeout=DEADLINE_S)
+
+
+def test_half_sent_requests_keep_no_probe_out_of_worker_and_console_and_delay_no_timer(
+    running: System, tmp_path: Path
+) -> None:
+    """Without a login, 2,000 callers send a part of a request each, and wait."""
+    (worker,) = running.workers
+    console = ConsoleProcess(tmp_path / "console", running.environment)
+    try:
+        console.start().wait_for(r"console: http://127\.0\.0\.1:\d+ \(only reads\)")
+        lines = len(worker.log.splitlines())
+        requests = running.send(*soon(running.target(), 100))
+        with half_open(worker.port, 2000) as to_worker, half_open(console.port, 2000) as to_console:
+            for _ in range(20):
+                assert health(worker.port, "live")[0] == 200
+                assert console.ask("GET", "/v1/health/live")[0] == 200
+            running.fired(requests)
+            wait_until(lambda: sum(not has_ended(each) for each in to_worker) <= MOST, "the oldest are closed")
+            wait_until(lambda: sum(not has_ended(each) for each in to_console) <= MOST, "the console's, too")
+        assert sum("connections closed" in line for line in worker.log.splitlines()[lines:]) == 1
+        assert sum("connections closed" in line for line in console.log.splitlines()) == 1
+        assert len(worker.log.splitlines()) < lines + 50 and len(console.log.splitlines()) < 50
+        console.stop()
+    finally:
+        console.end()

@@ -42,7 +42,7 @@ class SimProgressLog:
         if self.fails == name:
             raise TimeoutError(name)
 
-    def read(self, tps: object) -> dict[Any, bytes]:
+    def read(self, tps: object, *, only_some: bool = False) -> dict[Any, bytes]:
         self._answer("read")
         return {}
 

@@ -56,7 +56,7 @@ async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does
     monkeypatch.setattr(openings, "Takeover", SimTakeover)
     listener: Any = SimListener()
     unused: Any = None
-    opening = Openings({}, unused, unused, listener, lambda tp: unused)
+    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
     opening.begin(lambda: unused, REQUESTS)
     await asyncio.sleep(0)  # its takeover has begun
     takeover: Any = opening._takeover

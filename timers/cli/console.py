@@ -17,6 +17,8 @@ from timers.config.settings import Settings
 from timers.errors import SettingsError
 
 if TYPE_CHECKING:
+    import ssl
+
     from timers.console.server import Server
 
 _TOKEN_BYTES = 32
@@ -77,8 +79,8 @@ async def _serve(settings: Settings, url: str) -> None:
         await cluster.close()
 
 
-async def _run(server: Server, settings: Settings, tls: object, url: str) -> None:
-    from aiohttp import web
+async def _run(server: Server, settings: Settings, tls: ssl.SSLContext | None, url: str) -> None:
+    from timers.web_site import LimitedSite
 
     runner = server.runner()
     await runner.setup()
@@ -86,7 +88,7 @@ async def _run(server: Server, settings: Settings, tls: object, url: str) -> Non
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     try:
-        site = web.TCPSite(runner, settings.console_bind, settings.console_port, ssl_context=tls)  # type: ignore[arg-type]
+        site = LimitedSite(runner, settings.console_bind, settings.console_port, server.connections, tls)
         try:
             await site.start()
         except OSError as error:

@@ -20,6 +20,7 @@ from timers.cli.lazy import LazyGroup
 from timers.cli.output import say_failure, say_usage
 from timers.errors import TimersError
 from timers.logs import make_safe
+from timers.process_limits import raise_open_files
 
 FAILED = 1
 INTERRUPTED = 130
@@ -76,6 +77,7 @@ def main(args: Sequence[str] | None = None) -> int:
     make_safe([logging.lastResort])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the locale may lack a character of a key
+    raise_open_files()  # consoles, queues and drivers of Spark have many connections
     try:
         with extra_of_missing_module():
             code = cli.main(args=args, prog_name="timers", standalone_mode=False)

@@ -42,6 +42,8 @@ from timers.console.signing import Signer
 from timers.console.users import Principal
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError
+from timers.open_connections import OpenConnections
+from timers.web_site import limited
 from timers.wire.query import given_in
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,9 @@ class Server:
     Args:
         cluster: brokers and workers.
 
+    Attributes:
+        connections: of its port.
+
     Raises:
         SettingsError: the settings would let users in who may not use it, or a file of them is wrong.
     """
@@ -95,6 +100,7 @@ class Server:
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self._metrics = ConsoleMetrics()
+        self.connections = OpenConnections("the console")
         self._handlers: dict[str, Handler] = {
             **timer_pages.handlers(),
             **history_pages.handlers(),
@@ -121,7 +127,7 @@ class Server:
         served = [(route, handlers[route.name]) for route in (*ROUTES, *foreign)]
         for route, handler in (*served, *self._site.routes()):
             application.router.add_route(route.method, self._base_path + route.path, self._endpoint(route, handler))
-        return application
+        return limited(application, self.connections)
 
     def _endpoint(self, route: Route, handler: Handler) -> _Next:
         async def answer(request: web.Request) -> web.StreamResponse:

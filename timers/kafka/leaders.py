@@ -57,6 +57,14 @@ def admin_of(settings: Settings) -> AdminClient:
     return asking_admin(settings)
 
 
+def broker_count(settings: Settings) -> int:
+    """Number of brokers of the cluster. Without an answer, of those in ``TIMERS_BROKERS``. Blocks."""
+    try:
+        return len(asking_admin(settings).list_topics(timeout=TIMEOUT_S).brokers)
+    except KafkaException:
+        return len(settings.brokers.split(","))
+
+
 class AnsweringLeaders:
     """Knows which partitions of topics can take records now. Metadata are not enough: brokers notice a dead or frozen
     leader only after seconds, and a transaction with one of its partitions ends only when it is back. One thread uses

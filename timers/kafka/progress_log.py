@@ -66,8 +66,8 @@ class ProgressLog:
             with contextlib.suppress(Exception):
                 consumer.close()
 
-    def read(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """Newest committed progress record of each machine that has one [I14].
+    def read(self, tps: Iterable[TopicPartition], *, only_some: bool = False) -> dict[TopicPartition, bytes]:
+        """Newest committed progress record of each machine that has one [I14]; with ``only_some``, of at least one.
 
         Call it after the machines' former owners are fenced: then their open transactions are decided.
 
@@ -85,6 +85,8 @@ class ProgressLog:
             if len(records) < len(keys) and high - low > TAIL_RECORDS:
                 records = self._read_back(partition, low, high, keys)
             found.update({keys[key]: value for key, value in records.items()})
+            if only_some and found:
+                break
         return found
 
     def level_of_new_machines(self) -> int:

@@ -160,8 +160,7 @@ class TransactionalProducer:
         except TimeoutError:
             await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
-                f"the coordinator of the transactional id {self._transactional_id!r} did not let it begin within "
-                f"{OPEN_TIMEOUT_S:.0f} s"
+                f"the coordinator of {self._transactional_id!r} did not let it begin within {OPEN_TIMEOUT_S:.0f} s"
             ) from None
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
             await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
@@ -196,8 +195,10 @@ class TransactionalProducer:
                     await produce.open_again(producer)
                 self._producer = producer
                 return
-            except (TimeoutError, KafkaError, AssertionError):
+            except BaseException as error:
                 await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+                if not isinstance(error, TimeoutError | KafkaError | AssertionError):
+                    raise
         await self._open()
 
     @property

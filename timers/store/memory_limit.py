@@ -26,6 +26,10 @@ ARENA_BYTES = 128 * 1024
 store: 512 partitions would hold 556 MiB under a limit of 128 MiB."""
 
 
+UNCOUNTED_FILES = 10
+"""RocksDB keeps so many tables fewer open than its ``max_open_files`` says, for other files. It takes 20 at least."""
+
+
 class RocksMemory:
     """Limits the memory of all stores of a worker: one cache for their blocks, indexes and write buffers.
 
@@ -33,9 +37,13 @@ class RocksMemory:
     below ``limit_bytes`` plus 0.25 MB for each open store. Two cases exceed the limit: a limit below 0.5 MB for each
     store, because a store that is written to holds at least one fetch; and, for a moment, stores that are written
     faster than they are flushed.
+
+    Attributes:
+        max_open_files: RocksDB's limit of one store: its open tables, and :data:`UNCOUNTED_FILES`.
     """
 
     def __init__(self, limit_bytes: int) -> None:
+        self.max_open_files = 256
         self.cache = Cache(limit_bytes)
         self._journals: set[IndexJournal] = set()
         # The cache counts write buffers, and evicts blocks for them. Writers never wait: the memory may belong to
@@ -61,7 +69,7 @@ class RocksMemory:
         options.set_max_write_buffer_number(3)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)
-        options.set_max_open_files(256)
+        options.set_max_open_files(self.max_open_files)
         options.set_keep_log_file_num(2)
         options.set_max_total_wal_size(256 * 1024 * 1024)
         return options

@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import faust
+from aiohttp.web import BaseSite
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 from faust import tables, worker
 from faust.cli import worker as commands
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+from faust.web.drivers import aiohttp as web_driver
+
+from timers.open_connections import OpenConnections
+from timers.web_site import LimitedSite, limited
 
 Transport = driver.Transport
 
@@ -136,10 +141,26 @@ class Worker(worker.Worker):
         return None
 
 
+class Web(web_driver.Web):
+    """Faust's web server, with a limit of its :attr:`connections`."""
+
+    def __init__(self, app: Any, **kwargs: Any) -> None:
+        super().__init__(app, **kwargs)
+        self.connections = OpenConnections("the worker's web port")
+        limited(self.web_app, self.connections)
+
+    def _new_transport_tcp(self) -> BaseSite:
+        conf = self.app.conf
+        return LimitedSite(self._runner, conf.web_bind, conf.web_port, self.connections, conf.web_ssl_context)
+
+
 class App(faust.App):
     """Faust's app, with a transport of :attr:`Transport`."""
 
     Transport: ClassVar[type[driver.Transport]]
+
+    def _new_web(self) -> Web:
+        return Web(self)
 
     def _new_transport(self) -> driver.Transport:
         return self.Transport(self.conf.broker_consumer, self)

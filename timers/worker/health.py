@@ -13,7 +13,7 @@ from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka.topic_configs import RED
-from timers.worker.machines.failures import BROKERS
+from timers.worker.machines.failures import STORE, UNFORESEEN
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S
 
@@ -98,10 +98,11 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
     reasons.extend(status.topic_problems)
     if not status.was_ready:
-        # A restart does not help if a log lost records or has no leader. Another version of this project, or another
-        # disk, may help: a rolling update stops at such a worker.
+        # A restart does not help if a log lost records or has no leader, or if the worker cannot open more partitions
+        # before the next worker starts. Another version of this project, or another disk, may help: a rolling update
+        # stops at such a worker.
         reasons.extend(str(why) for why in pool.stopped.values() if isinstance(why, LevelTooHigh))
-        reasons.extend(waiting.sentence for waiting in pool.waiting.values() if waiting.reason != BROKERS)
+        reasons.extend(waiting.sentence for waiting in pool.waiting.values() if waiting.reason in (STORE, UNFORESEEN))
     if status.refusal is not None:
         reasons.append(str(status.refusal))
     if pool.opening or (pool.waiting and not (pool.runners or status.was_ready)):

@@ -17,17 +17,17 @@ from faust.types import TP
 from mode import Service
 from yarl import URL
 
-from timers import __version__
+from timers import __version__, process_limits
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import fired_time, topics
+from timers.kafka import fired_time, leaders, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
-from timers.store.memory_limit import RocksMemory
+from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
@@ -37,6 +37,7 @@ from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.data_owner import note_cluster
 from timers.worker.levels import LevelWatch
 from timers.worker.logins import faust_credentials, hide_logins
+from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
@@ -118,6 +119,7 @@ class TimersApp(faust_internals.App):
     group_watch: GroupWatch
 
     def __init__(self, settings: Settings) -> None:
+        self._most_files = process_limits.raise_open_files()
         self.settings = settings
         self.fatal: TimersError | None = None
         hide_logins()
@@ -182,8 +184,21 @@ class TimersApp(faust_internals.App):
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
         note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
+        await self._look_at_limits(cluster)
         _tune_interpreter()
         self._make_parts(cluster)
+
+    async def _look_at_limits(self, cluster: Cluster) -> None:
+        """Compute how many partitions this process can open, and log a warning if there are more."""
+        capacity, settings = self._pool.capacity, self.settings
+        machines = sum(cluster.partitions.get(topic, 0) for topic in self._pool.formats)
+        brokers = await asyncio.to_thread(leaders.broker_count, settings)
+        connections = self.web.connections.limit
+        capacity.measure(self._most_files, process_limits.most_threads(), connections, brokers, machines)
+        self._pool.memory.max_open_files = capacity.tables + UNCOUNTED_FILES
+        for sentence in (capacity.shortage(machines), memory_shortage(settings.store_memory_mb, machines)):
+            if sentence:
+                logger.warning("%s", sentence)
 
     def _make_parts(self, cluster: Cluster) -> None:
         settings, pool, now_s = self.settings, self._pool, self._tick_scheduler.broker_now_s

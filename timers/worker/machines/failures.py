@@ -13,10 +13,11 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.errors import TimersError
 from timers.store.failures import StoreDamaged, StoreWaits
+from timers.worker.machines.capacity import NoRoom
 
 logger = logging.getLogger(__name__)
 
-BROKERS, STORE, UNFORESEEN = REASONS = ("brokers", "store", "unforeseen")
+BROKERS, STORE, UNFORESEEN, LIMITS = REASONS = ("brokers", "store", "unforeseen", "limits")
 """Why a partition waits: a broker or a leader is missing, its store is damaged again and again or cannot be
 opened now, or its machine failed
 with an exception that no code expects."""
@@ -58,7 +59,7 @@ class Failures:
             pause_s, reason, sentence = error.pause_s, STORE, str(error)
         elif isinstance(error, (Lost, KafkaException)):
             # The next transaction has fewer timers: it need not wait.
-            reason, sentence = STORE if isinstance(error, StoreWaits) else BROKERS, _text(error)
+            reason, sentence = _reason(error), _text(error)
             pause_s = 0.0 if isinstance(error, TooMuch) else self._reopening.pause_s(reason, AFTER_LOST, monotonic())
         else:
             return self._judge_unforeseen(error)
@@ -82,6 +83,12 @@ class Failures:
             UNFORESEEN,
             f"{what} again and again: its timers wait, and no record is skipped; the worker's log has the traceback",
         )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, NoRoom):
+        return LIMITS
+    return STORE if isinstance(error, StoreWaits) else BROKERS
 
 
 def _text(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
+from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
 from timers.worker.machines.making import Parts
 from timers.worker.machines.runner import Runner
@@ -86,6 +87,7 @@ class Openings:
         formats: request topic -> request format.
         memory: of the stores.
         condemnations: of the stores.
+        capacity: of the process.
         listener: gets the results.
         metrics: returns the metrics of a partition.
     """
@@ -95,10 +97,11 @@ class Openings:
         formats: dict[str, RequestFormat],
         memory: RocksMemory,
         condemnations: Condemnations,
+        capacity: Capacity,
         listener: Listener,
         metrics: Callable[[TopicPartition], PartitionMetrics],
     ) -> None:
-        self._takeover = Takeover(formats, memory, condemnations)
+        self._takeover = Takeover(formats, memory, condemnations, capacity)
         self._listener = listener
         self._metrics = metrics
         self._openings: dict[TopicPartition, _Opening] = {}

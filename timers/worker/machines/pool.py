@@ -24,6 +24,7 @@ from timers.sending.targets import Targets
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
+from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LogEndTicks
@@ -61,6 +62,8 @@ class Pool:
 
     Attributes:
         formats: request topic -> request format.
+        memory: of the stores.
+        capacity: how many machines fit into the process.
         producers: the event loop of all machines' producers.
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
@@ -72,13 +75,15 @@ class Pool:
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory) -> None:
+        self.memory = memory
+        self.capacity = Capacity()
         self.formats = formats
         self.producers = ProducerLoop()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.closed = False
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
-        self._openings = Openings(formats, memory, self.condemnations, self, self._metrics_of)
+        self._openings = Openings(formats, memory, self.condemnations, self.capacity, self, self._metrics_of)
         self._recoveries = Recoveries()
         self._lock = asyncio.Lock()
         self._assigned: set[TopicPartition] = set()

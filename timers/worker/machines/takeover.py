@@ -24,6 +24,7 @@ from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import ANSWER_S, open_partition
 from timers.wire.formats import RequestFormat
+from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.making import Parts, closer
 
 _T = TypeVar("_T")
@@ -51,8 +52,15 @@ class OpenMachine(NamedTuple):
 class Takeover:
     """Opens machines. Methods run on the event loop; blocking calls run in threads."""
 
-    def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory, condemnations: Condemnations) -> None:
+    def __init__(
+        self,
+        formats: dict[str, RequestFormat],
+        memory: RocksMemory,
+        condemnations: Condemnations,
+        capacity: Capacity,
+    ) -> None:
         self._formats = formats
+        self._capacity = capacity
         self._condemnations = condemnations
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
@@ -85,10 +93,34 @@ class Takeover:
         Raises:
             LogMismatch: the machine must not run.
             Fenced: the machine was taken over while it was opened.
+            NoRoom: the process has too many machines.
             KafkaException, Lost: a broker did not answer, or a partition has no leader.
         """
-        asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
-        await self._check_leaders(parts, tp)
+        self._capacity.enter()
+        try:
+            asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
+            await self._check_leaders(parts, tp)
+            machine, close = await self._open(parts, tp, metrics, stop, asked)
+        except BaseException:
+            self._capacity.leave()
+            raise
+
+        def close_and_leave() -> None:
+            try:
+                close()
+            finally:
+                self._capacity.leave()
+
+        return OpenMachine(machine, close_and_leave, stop)
+
+    async def _open(
+        self,
+        parts: Parts,
+        tp: TopicPartition,
+        metrics: PartitionMetrics,
+        stop: threading.Event,
+        asked: Awaitable[dict[str, str]],
+    ) -> tuple[Machine, Callable[[], None]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
         try:
             await self.in_thread(outbox.open)
@@ -121,7 +153,7 @@ class Takeover:
             forget_frames(error)
             await self.in_thread(close)
             raise
-        return OpenMachine(machine, close, stop)
+        return machine, close
 
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:
         """Raise Lost if a log of the machine has no leader: every further step would wait for it."""

@@ -188,7 +188,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_partitions_waiting{reason}",
         "Of the partitions assigned to this worker, those whose timers wait: closed after a failure and tried again "
         "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "
-        "(damaged again and again), unforeseen (an exception that no code expects).",
+        "(damaged again and again, or still open), unforeseen (an exception that no code expects), limits (the process "
+        "may open no more files, or have no more threads).",
         samples.waiting,
     ),
     Entry(

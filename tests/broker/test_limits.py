@@ -1,0 +1,107 @@
+"""A worker whose process may open few files opens the partitions that fit, and says why the others wait."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.harness.records import Request
+from tests.harness.scrape import health, scrape, wait_equal
+from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.worker import Worker
+
+pytestmark = pytest.mark.broker
+
+FEW_FILES = 300
+FITTING = 6
+"""Partitions that fit into :data:`FEW_FILES`, of eight: four of the request topic and four of the retry topic."""
+
+
+class LimitedWorker(Worker):
+    """A worker that begins with these limits of open files."""
+
+    soft, hard = FEW_FILES, FEW_FILES
+
+    def _command(self) -> list[str]:
+        limits = f'ulimit -Sn {self.soft} && ulimit -Hn {self.hard} && exec "$@"'
+        return ["bash", "-c", limits, "bash", *super()._command()]
+
+
+def limited(system: System, directory: Path, soft: int, hard: int) -> LimitedWorker:
+    worker = LimitedWorker(directory / "limited", system.environment)
+    worker.soft, worker.hard = soft, hard
+    system.workers.append(worker)
+    return worker
+
+
+def is_ready(worker: Worker) -> bool:
+    with contextlib.suppress(OSError):
+        return health(worker.port, "ready")[0] == 200
+    return False
+
+
+def stores(worker: Worker) -> int:
+    """Number of stores that a worker has made."""
+    return len(list(worker.data_dir.glob("worker-*/app-*/*/*/LOCK")))
+
+
+def test_what_fits_opens_and_the_rest_waits_for_another_worker_with_a_sentence(system: System, tmp_path: Path) -> None:
+    worker = limited(system, tmp_path, FEW_FILES, FEW_FILES).start()
+    worker.wait_for(
+        rf"can open {FITTING} of the app's {2 * PARTITIONS} partitions, because its limit of open files is 300"
+    )
+    wait_until(lambda: is_ready(worker), "ready")
+    status, page = health(worker.port, "partitions")
+    assert (status, len(page["owned"]), len(page["red"])) == (503, FITTING, 2)
+    for why in page["red"].values():
+        assert re.match(
+            rf"it does not fit into this worker, which can open {FITTING} partitions with its limit of 300", why
+        )
+    assert scrape(worker.port).by("timers_partitions_waiting", "reason") == {"limits": 2}
+    assert stores(worker) == FITTING
+
+    fitting = [int(name.rpartition("/")[2]) for name in page["owned"] if name.startswith(system.request_topic)]
+    requests = [Request(system.target(), due_in(3), "k", partition=partition) for partition in range(PARTITIONS)]
+    sent = system.send(
+        *[Request(requests[0].target, each.due_s, each.key, partition=each.partition) for each in requests]
+    )
+    reader = system.reader(requests[0].target)
+    assert {record.timer_id for record in reader.take(len(fitting))} == {sent[each].source for each in fitting}
+    system.worker().start()
+    wait_equal(lambda: health(worker.port, "partitions")[0], 200, 3 * DEADLINE_S)
+    rest = {each.source for each in sent} - {sent[each].source for each in fitting}
+    assert {record.timer_id for record in reader.take(len(rest))} == rest
+    assert "Too many open files" not in worker.log
+
+
+@pytest.mark.long
+def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tmp_path: Path) -> None:
+    names = {"TIMERS_ID_TOPIC": f"by-id-{tmp_path.name}", "TIMERS_VERDICT_TOPIC": f"verdict-{tmp_path.name}"}
+    system = System(broker_address, tmp_path, TIMERS_PARTITIONS="128", **names)
+    try:
+        worker = limited(system, tmp_path, 1024, 16_384).start()
+        found = worker.wait_for(r"ready: (\d+) partitions", 6 * DEADLINE_S)
+        assert int(found[1]) == 3 * 128
+        wait_until(lambda: is_ready(worker), "ready")
+        assert health(worker.port, "partitions")[0] == 200
+        target = system.target()
+        system.fired(system.send(*(each for partition in range(128) for each in soon(target, 2, partition=partition))))
+        worker.stop()
+        shutil.rmtree(worker.data_dir)
+
+        worker.soft = worker.hard = 2048
+        worker.start().wait_for(r"can open (\d+) of the app's 384 partitions")
+        wait_until(lambda: is_ready(worker), "ready", 3 * DEADLINE_S)
+        page = health(worker.port, "partitions")[1]
+        assert len(page["owned"]) == stores(worker)
+        assert len(page["owned"]) + len(page["red"]) == 384
+        assert all("limit of 2048 open files" in why for why in page["red"].values())
+        assert "Too many open files" not in worker.log
+    finally:
+        system.close()
+        system.delete_topics()

@@ -1,0 +1,150 @@
+"""How many machines fit into the limits of the process, and what is said about those that do not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.markdown import ROOT
+from timers import process_limits
+from timers.open_connections import most_connections
+from timers.worker.machines import takeover
+from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
+from timers.worker.machines.takeover import Takeover
+
+MANY = 2**40
+
+
+def measured(files: int, machines: int, *, threads: int = MANY, brokers: int = 1) -> Capacity:
+    capacity = Capacity()
+    capacity.measure(files, threads, most_connections(files), brokers, machines)
+    return capacity
+
+
+def test_the_table_in_the_docs_has_the_numbers_of_the_code() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE)
+    found = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    assert [row[0] for row in found] == [1024, 2048, 4096, 16_384, 65_536]
+    expected = []
+    for files, *_ in found:
+        one, three = (measured(files, MANY, brokers=brokers).most for brokers in (1, 3))
+        expected.append([files, most_connections(files), one, three, one // 3, three // 3])
+    assert found == expected
+
+
+def test_tables_share_what_the_limit_leaves() -> None:
+    assert measured(2048, 384).tables == FEWEST_TABLES
+    assert measured(2**20, 8).tables == MOST_TABLES
+    between = measured(16_384, 384)
+    assert FEWEST_TABLES < between.tables < MOST_TABLES
+    assert between.most >= 384 and between.shortage(384) == ""
+
+
+def test_a_machine_that_does_not_fit_waits_until_another_one_closes() -> None:
+    capacity = measured(2048, 384)
+    for _ in range(capacity.most):
+        capacity.enter()
+    with pytest.raises(NoRoom, match=rf"can open {capacity.most} partitions with its limit of 2048 open files"):
+        capacity.enter()
+    capacity.leave()
+    capacity.enter()
+
+
+def test_the_warning_names_the_figure_the_limit_to_raise_and_the_number_of_workers() -> None:
+    said = measured(2048, 384).shortage(384)
+    assert "can open 86 of the app's 384 partitions, because its limit of open files is 2048." in said
+    (needed,) = re.findall(r"raise the hard limit of open files \(ulimit -Hn\) to (\d+), or run 5 workers", said)
+    assert measured(int(needed), 384).shortage(384) == "" and measured(int(needed) - 1, 384).shortage(384)
+    few = measured(MANY, 384, threads=400).shortage(384)
+    assert "can open 90 of the app's 384 partitions, because its limit of threads is 400" in few
+
+
+def test_memory_that_may_not_be_enough_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_limits, "most_memory_bytes", lambda: 512 * 2**20)
+    assert memory_shortage(192, 100) == ""
+    assert "may have 512 MB of memory, and may need 762 MB" in memory_shortage(192, 384)
+
+
+def test_limits_of_a_control_group_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_limits, "_CGROUP", tmp_path)
+    no_limit = process_limits.most_threads()
+    (tmp_path / "pids.max").write_text("max\n")
+    assert process_limits.most_threads() == no_limit
+    (tmp_path / "pids.max").write_text("77\n")
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert (process_limits.most_threads(), process_limits.most_memory_bytes()) == (77, 1000)
+
+
+def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
+    program = (
+        "from timers.process_limits import raise_open_files as r; import resource; print(r(), resource.getrlimit(7))"
+    )
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 900))
+
+    done = subprocess.run([sys.executable, "-c", program], preexec_fn=limit, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["900", "(900,", "900)"]
+
+
+async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+    capacity = measured(0, 8)
+    assert capacity.most == 1
+    unused: Any = None
+    taken: Any = Takeover({}, unused, unused, capacity)
+    fails = True
+
+    class SimOutbox:
+        def open(self) -> None:
+            if fails:
+                raise TimeoutError
+
+        def close(self) -> None:
+            closed.append("outbox")
+
+    class SimStore:
+        def close(self) -> None:
+            closed.append("store")
+
+    class SimParts:
+        settings = cluster = None
+
+        def outbox(self, *_: object) -> SimOutbox:
+            return SimOutbox()
+
+        def machine(self, *_: object) -> str:
+            return "machine"
+
+    async def has_leaders(*_: object) -> None: ...
+
+    monkeypatch.setattr(taken, "_check_leaders", has_leaders)
+    monkeypatch.setattr(taken, "_formats", {"requests": None})
+    monkeypatch.setattr(takeover, "open_partition", lambda *_: (None, SimStore()))
+
+    async def opening() -> Any:
+        return await taken.open(SimParts(), ("requests", 0), None, threading.Event())
+
+    with pytest.raises(TimeoutError):
+        await opening()
+    assert closed == ["outbox"]
+    fails = False
+    opened = await opening()
+    with pytest.raises(NoRoom):
+        await opening()
+    assert closed == ["outbox"], "it was not begun"
+    await asyncio.to_thread(opened.close)
+    assert closed == ["outbox", "outbox", "store"]
+    (await opening()).close()
+    taken.close()

@@ -1,0 +1,50 @@
+"""The limits that the system sets to this process: open files, threads and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+
+_UNLIMITED = 2**63 - 1
+_MOST_FILES = 1_048_576
+"""The most that is asked for. A hard limit may be unlimited, and no system opens as many."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files as far as the hard limit allows, and return it.
+
+    The usual soft limit of 1,024 is meant for programs that call ``select``. This project calls ``epoll`` and ``poll``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS refuses more than its own limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def most_threads() -> int:
+    """Returns how many threads this process may have; if a group or a user has a limit, all its processes together."""
+    limits = [_UNLIMITED, *_numbers("pids.max", "pids/pids.max")]
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not every system has this limit
+        processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        limits += [] if processes == resource.RLIM_INFINITY else [processes]
+    return min(limits)
+
+
+def most_memory_bytes() -> int:
+    """Returns how much memory this process and the others of its group may have."""
+    return min([_UNLIMITED, *_numbers("memory.max", "memory/memory.limit_in_bytes")])
+
+
+def _numbers(*names: str) -> list[int]:
+    """The numbers in files of the process's control group, by version 2 and 1 of Linux's groups. "max" is no number."""
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int((_CGROUP / name).read_text()))
+    return found

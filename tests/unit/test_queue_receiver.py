@@ -43,10 +43,10 @@ def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     for message in queue.receive(MESSAGES):
         message.ack()
-    assert queue.state.load_error == "no leader of jobs/1 answers"
+    assert (queue.state.load_error, queue.state.loading) == ("no leader of jobs/1 answers", 1)
     queue.transport.leaderless = set()
     assert {message.source.rpartition("/")[0] for message in queue.receive(MESSAGES)} == {"jobs/1"}
-    assert queue.state.load_error == ""
+    assert (queue.state.load_error, queue.state.loading) == ("", 0)
 
 
 def test_a_partition_that_is_lost_before_it_was_loaded_is_not_stopped(queue: Opened) -> None:

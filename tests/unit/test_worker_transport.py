@@ -8,10 +8,13 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest
 from faust.types import TP
 
 from timers.core.timer import Fetched, TopicPartition
+from timers.worker import faust_internals
 from timers.worker.consumer.transport import BatchConsumerThread
 
 REQUESTS = TP("timer-request", 0)
@@ -84,3 +87,39 @@ async def test_the_first_fetch_of_an_assigned_partition_suspends_it_once() -> No
         reader._inspect_fetch(fetched)
         assert len(suspended) == assigned, "the topic was checked after the assignment"
         await reader.forget({REQUESTS})
+
+
+class SimClient:
+    """A client whose first connections fail."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.is_started = False
+
+    async def start(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.is_started = True
+
+
+async def test_a_client_whose_first_connections_are_cut_starts_when_the_brokers_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    client = SimClient(KafkaConnectionError("Unable to bootstrap"), ConnectionResetError(), KafkaConnectionError())
+    await faust_internals.start_patiently(client, "the producer", lambda: False).start()
+    assert client.is_started
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["the producer waits for the brokers"]
+
+
+async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    client = SimClient(*(KafkaConnectionError() for _ in range(9)))
+    await faust_internals.start_patiently(client, "the producer", lambda: len(client.failures) < 5).start()
+    assert not client.is_started and len(client.failures) == 4
+
+
+async def test_an_error_that_is_no_connection_ends_the_start() -> None:
+    client = SimClient(TopicAuthorizationFailedError("orders"))
+    with pytest.raises(TopicAuthorizationFailedError):
+        await faust_internals.start_patiently(client, "the producer", lambda: False).start()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 import faust
 from aiohttp.web import BaseSite
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from faust import tables, worker
 from faust.cli import worker as commands
 from faust.transport.drivers import aiokafka as driver
@@ -25,7 +26,12 @@ from faust.web.drivers import aiohttp as web_driver
 from timers.open_connections import OpenConnections
 from timers.web_site import LimitedSite, limited
 
+logger = logging.getLogger(__name__)
+
 Transport = driver.Transport
+
+RETRY_S = 0.5
+"""Pause before a client of aiokafka tries again to connect at the start."""
 
 
 def connection_options(conf: Any, transport: driver.Transport) -> dict[str, Any]:
@@ -34,6 +40,29 @@ def connection_options(conf: Any, transport: driver.Transport) -> dict[str, Any]
         "bootstrap_servers": driver.server_list(transport.url, transport.default_port),
         **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
     }
+
+
+def start_patiently(client: Any, name: str, is_stopping: Callable[[], bool]) -> Any:
+    """Returns a client of aiokafka whose ``start`` tries again while the brokers take no connection, or cut it.
+
+    The topics were found before, so there are brokers. Faust would end the worker at the first connection that fails.
+    """
+    start: Callable[[], Awaitable[None]] = client.start
+
+    async def until_it_connects() -> None:
+        logged = False
+        while not is_stopping():
+            try:
+                await start()
+                return
+            except (KafkaConnectionError, OSError) as error:
+                if not logged:
+                    logged = True
+                    logger.warning("%s waits for the brokers (%r)", name, error)
+                await asyncio.sleep(RETRY_S)
+
+    client.start = until_it_connects
+    return client
 
 
 def hide_banner() -> None:
@@ -66,7 +95,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return records
 
     def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
-        return self.make_consumer(transport)
+        consumer = self.make_consumer(transport)
+        return start_patiently(consumer, "the consumer of the group", lambda: self.should_stop)
 
     def _stopped_set(self) -> None:
         """Set the stopped flag. Ignore the RuntimeError of an event loop that is closed after a crash."""
@@ -109,6 +139,9 @@ class Consumer(driver.Consumer):
 
 class Producer(driver.Producer):
     """Faust's producer, which knows the leaders of partitions."""
+
+    def _new_producer(self) -> Any:
+        return start_patiently(super()._new_producer(), "the producer of ticks", lambda: self.should_stop)
 
     async def learn_leaders(self, topic: str, timeout_s: float) -> None:
         """Ask the brokers for the leaders of a topic's partitions. Without an answer in time, nothing changes."""

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
+from timers.core.keys import NEVER
 from timers.core.levels import FIRST
 from timers.core.progress import Progress
 from timers.kafka.progress_log import ProgressLog
 from timers.store import opening
 from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
+from timers.store.layout import ROWS_END
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
 from timers.store.rocks import RocksStore
@@ -140,6 +142,27 @@ def test_a_new_store_of_which_a_step_fails_leaves_no_directory_and_no_lock(
         with pytest.raises(Exception, match="open files"):
             open_again()
     open_again().close()
+
+
+@pytest.mark.parametrize("read", ["scan", "waiting", "items", "_keys"])
+def test_a_closed_store_can_be_opened_although_an_iterator_over_it_is_kept(
+    read: str, open_again: Callable[[], RocksStore]
+) -> None:
+    """An error that a machine has handled may keep it, in a frame, until the garbage collector looks."""
+    store = open_again()
+    store.write({7: [(3, "t", "k", b"", None, None)]}, 4)
+    database: Any = store._db
+    iterators: dict[str, Callable[[], Iterator[Any]]] = {
+        "scan": lambda: store.scan(NEVER, 9),
+        "waiting": lambda: store.waiting(NEVER),
+        "items": lambda: database.items(b"", ROWS_END),
+        "_keys": lambda: database._keys(b""),
+    }
+    kept = iterators[read]()
+    assert next(kept)
+    store.close()
+    open_again().close()
+    assert list(kept) == []
 
 
 def test_a_store_that_this_process_has_open_does_not_end_the_worker(

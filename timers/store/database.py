@@ -19,9 +19,10 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from rocksdict import DbClosedError, Options, Rdict, ReadOptions, WriteBatch
 
@@ -30,6 +31,8 @@ from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemn
 from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 SLOTS = 8192
 """How many batch numbers are kept: more than the batches in write-ahead logs, see :data:`FLUSH_EVERY`."""
@@ -57,6 +60,7 @@ class Database:
         self._path = path
         self._condemnations = condemnations
         self._broken = self._condemned = False
+        self._iterators: WeakSet[Generator[Any]] = WeakSet()
         self._batches = self.number(BATCHES)
 
     @classmethod
@@ -141,8 +145,17 @@ class Database:
             raise self.damaged(UNREADABLE, f"{key!r} is not a number")
         return int(U64.unpack(value)[0])
 
+    def closing(self, iterator: Generator[_T]) -> Iterator[_T]:
+        """Returns a generator that reads :attr:`rdict`. :meth:`close` ends it: RocksDB keeps the lock of the directory
+        as long as there is an iterator, and an exception may refer to one until the garbage collector looks at it."""
+        self._iterators.add(iterator)
+        return iterator
+
     def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Keys and values from ``first`` to before ``end``. ``end`` must not be above the last key."""
+        return self.closing(self._items(first, end))
+
+    def _items(self, first: bytes, end: bytes) -> Generator[tuple[bytes, Any]]:
         key = first
         try:
             for key, value in self.rdict.items(from_key=first, read_opt=self.no_caching):
@@ -158,6 +171,9 @@ class Database:
         return next(self._keys(key))
 
     def _keys(self, first: bytes) -> Iterator[bytes]:
+        return self.closing(self._read_keys(first))
+
+    def _read_keys(self, first: bytes) -> Generator[bytes]:
         """Keys from ``first`` on. The caller must stop at a key above its range: the end of all keys means damage."""
         key = first
         try:
@@ -240,6 +256,8 @@ class Database:
             StoreError: the system did not flush the newest batches. They are in the write-ahead log. Not raised after a
                 failed write, which has raised its own error.
         """
+        for iterator in list(self._iterators):
+            iterator.close()
         try:
             self.rdict.close()
         except DbClosedError:

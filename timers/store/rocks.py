@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -244,10 +244,11 @@ class RocksStore:
         self._applied, self._pending, self._lineage = applied, pending, lineage
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows).
+        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
+        return self._db.closing(self._scan(after, until_s))
 
-        The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry.
-        """
+    def _scan(self, after: OrderKey, until_s: int) -> Generator[tuple[int, list[Row]]]:
+        """The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry."""
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))
         first = key = next_key(after)

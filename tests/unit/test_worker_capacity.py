@@ -129,6 +129,9 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
 
     async def has_leaders(*_: object) -> None: ...
 
+    none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+    none_compacted.set_result({})
+    monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
     monkeypatch.setattr(taken, "_formats", {"requests": None})
     monkeypatch.setattr(takeover, "open_partition", lambda *_: (None, SimStore()))

@@ -7,9 +7,12 @@ from enum import Enum
 from pathlib import Path
 
 from tests.harness.acls import worker_acls
+from timers.client import retry
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
-from timers.wire import topics
+from timers.queue import signing
+from timers.wire import headers, topics
+from timers.wire.formats import countdown, schedule
 
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
@@ -56,3 +59,12 @@ def test_each_setting_it_names_is_one() -> None:
         "TIMERS_SASL_PASSWORD",
         "TIMERS_SSL_KEY_PASSWORD",
     }
+
+
+def test_the_page_says_what_each_header_is_worth() -> None:
+    table = DOC.partition("## What headers are worth")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    modules = (headers, signing, schedule, retry)
+    names = {value for module in modules for name, value in vars(module).items() if name.isupper()}
+    read = {name for name in names if isinstance(name, str) and re.fullmatch(r"[a-z0-9-]*[a-z0-9]", name)}
+    assert {name for row in rows for name in re.findall(r"`([^`]+)`", row)} == {*read, countdown.CALLER}

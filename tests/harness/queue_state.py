@@ -12,11 +12,15 @@ from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved
 from timers.queue.records import Letter
 from timers.queue.settling import Commit
+from timers.queue.signing import KEY_BYTES, Signing
 from timers.queue.starts import Start
 from timers.queue.state import State, Terms
+from timers.wire.headers import Header
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
+RETURNS = ("queue.jobs-returns", 0)
 SESSION_S = 10.0
+SIGNING = Signing("jobs", {1: b"k" * KEY_BYTES})
 
 
 class SimClock:
@@ -30,8 +34,9 @@ class SimClock:
 class Record:
     """A record of confluent-kafka."""
 
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
+    def __init__(self, topic: str, partition: int, offset: int, headers: Sequence[Header] = ()) -> None:
         self._at = topic, partition, offset
+        self._headers = headers
 
     def topic(self) -> str:
         return self._at[0]
@@ -51,8 +56,8 @@ class Record:
     def value(self) -> bytes:
         return b"%d" % self._at[2]
 
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return ()
+    def headers(self) -> Sequence[Header]:
+        return self._headers
 
 
 class SimGuards(Guards):
@@ -87,6 +92,7 @@ def opened(
         "jobs", "jobs", "queue.jobs-returns", Backoff(attempts=attempts), 30.0, ordered, False, 1_000_000, SESSION_S
     )
     state = State(terms, guards or SimGuards(), clock or SimClock())
+    state.signing = SIGNING
     add(state, JOBS, messages)
     return state
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.queue_state import SIGNING
 from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
@@ -20,6 +21,7 @@ from timers.queue.guards import Guards
 from timers.queue.receiver import Receiver
 from timers.queue.records import Output
 from timers.queue.settling import Commit, Job, Partition, Plan
+from timers.queue.signing import Signing
 from timers.queue.state import State, Terms
 from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport
@@ -56,8 +58,9 @@ class Record:
     def timestamp(self) -> tuple[int, int]:
         return 2, 0
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> Any:
+        is_returned = self._at[0] == SIGNING.returns_topic
+        return SIGNING.sign(f"jobs/0/{self._at[2]}", 0, 1, self.key(), self.value()) if is_returned else None
 
     def key(self) -> bytes:
         return b"key"
@@ -149,11 +152,12 @@ class SimTransport:
 
     def open(
         self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None], is_over: Callable[[], bool]
-    ) -> None:
+    ) -> Signing:
         self.assigned, self.revoked = assigned, revoked
         self.opened.set()
         self.opens += 1
         self.calls.append(lambda: assigned(self.owned))
+        return SIGNING
 
     def poll(self, limit: int, wait_s: float) -> list[Any]:
         self.polls += 1

@@ -13,12 +13,17 @@ from typing import TypeAlias
 
 from timers.queue.metadata import MAX_BYTES, Saved, decode
 from timers.queue.settling import Commit, Job, Partition
+from timers.queue.signing import ATTEMPT, SENT, SIGNATURE, SOURCE, Identity, Signing
+from timers.wire import topics
+from timers.wire.headers import Header
 
 LOG = "simulate"
 RETURNS = ("returns", 0)
 PARTITIONS: tuple[Partition, ...] = (("jobs", 0), ("jobs", 1), RETURNS)
 MESSAGES = 12
 """Messages of each partition at the beginning; that of returns has none."""
+
+_MOST_FORGED = 4
 
 _END = 20
 """End of their logs."""
@@ -29,6 +34,11 @@ Place: TypeAlias = tuple[Partition, int]
 
 class Violation(Exception):
     """A promise was broken."""
+
+
+def source_of(place: Place) -> bytes:
+    """Return the name of a message."""
+    return topics.source(*place[0], place[1]).encode()
 
 
 class Brokers:
@@ -47,6 +57,10 @@ class Brokers:
         guards: id of a guard whose timer is set -> its message.
         guarded: the same for all guards, of former ones too.
         origins: place on the partition of returns -> the message that came back.
+        keys: number of a key -> key, in the order of the ledger topic.
+        signed: id of a guard -> the headers of its timer.
+        headers: place on the partition of returns -> the headers of its record.
+        forged: places on the partition of returns whose record no process of the queue sent.
         final: messages whose receiver was told that its acknowledgement of a guarded message counts.
         now_s: the time.
         promises: partition and commit -> until when messages wait by this commit.
@@ -62,6 +76,10 @@ class Brokers:
         self.guards: dict[str, Place] = {}
         self.guarded: dict[str, Place] = {}
         self.origins: dict[Place, Place] = {}
+        self.keys: dict[int, bytes] = {}
+        self.signed: dict[str, list[Header]] = {}
+        self.headers: dict[Place, list[Header]] = {}
+        self.forged: set[Place] = set()
         self.final: set[Place] = set()
         self.now_s = 1000.0
         self.promises: dict[tuple[Partition, Commit], dict[int, float]] = {}
@@ -212,7 +230,35 @@ class Brokers:
             raise Violation(f"{message} comes back twice")
         self._came_back.add(guard)
         self.origins[RETURNS, len(self.messages[RETURNS])] = message
-        self.messages[RETURNS].append(len(self.messages[RETURNS]))
+        self._append(self.signed[guard])
+
+    def _append(self, headers: list[Header]) -> Place:
+        """Write a record on the partition of returns."""
+        place = RETURNS, len(self.messages[RETURNS])
+        self.messages[RETURNS].append(place[1])
+        self.headers[place] = headers
+        return place
+
+    def forge(self, rng: random.Random) -> bool:
+        """A requester's timer writes on the partition of returns, in the name of a message."""
+        if len(self.forged) >= _MOST_FORGED:
+            return False
+        place = rng.choice([(each, offset) for each in PARTITIONS[:-1] for offset in self.messages[each]])
+        claimed: list[Header] = [(SOURCE, source_of(place)), (SENT, b"0"), (ATTEMPT, b"1")]
+        others = [dict(headers) for headers in self.signed.values() if dict(headers)[SOURCE] != source_of(place)]
+        seen = sorted(headers[SIGNATURE] or b"" for headers in others)
+        guessed = rng.choice([b"", b"1." + b"0" * 64, *seen])
+        self.forged.add(self._append([*claimed, (SIGNATURE, guessed)] if guessed else claimed))
+        return True
+
+    def is_unsigned(self, place: Place, signing: Signing) -> bool:
+        """Whether a process finds that the queue has not signed a record. Checks what it finds."""
+        found = signing.identity(Identity(source_of(place).decode(), 0, 1), None, b"", self.headers[place])
+        if bool(found.doubt) != (place in self.forged):
+            raise Violation(f"{place}, {'forged' if place in self.forged else 'a return'}, is taken for {found}")
+        if not found.doubt and found != Identity(source_of(self.origin(place)).decode(), 0, 2):
+            raise Violation(f"{self.origin(place)} is delivered as {found}")
+        return bool(found.doubt)
 
     def cancel(self, guard: str) -> bool:
         """Cancel a guard's timer; False if it is not set."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
@@ -12,7 +12,9 @@ from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.settling import Commit, Job, Partition, Plan, Settler
+from timers.queue.signing import ATTEMPT, SENT, SOURCE, Identity, Signing
 from timers.queue.starts import Start, Starts
+from timers.wire.headers import Header
 
 
 class CommitsWhileUnknown(Settler):
@@ -219,6 +221,28 @@ class GuardsMessagesWithOutputs(SimProcess):
         return guard
 
 
+class BelievesEachReturn(Signing):
+    def identity(self, own: Identity, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Identity:
+        claimed = dict(headers)
+        return Identity((claimed[SOURCE] or b"").decode(), int(claimed[SENT] or 0), int(claimed[ATTEMPT] or 0) + 1)
+
+
+class SignsTheKeyAndTheValueOnly(Signing):
+    def _digest(self, secret: bytes, parts: Sequence[bytes | None]) -> bytes:
+        return super()._digest(secret, parts[-2:])
+
+
+class SignsWithTheNewestKey(Signing):
+    def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
+        super().__init__(queue, keys)
+        self._number = [*keys][-1]
+
+
+class CountsItsOwnKeyOnly(Signing):
+    def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
+        super().__init__(queue, dict([[*keys.items()][-1]]))
+
+
 def with_starts(kind: type[Starts[Any]]) -> type[Ledger]:
     """A ledger with other starts."""
 
@@ -255,6 +279,10 @@ MUTATIONS = {
     "a guard is set before its transaction": Parts(process=SetsGuardsBeforeTheTransaction),
     "a guard is extended": Parts(process=ExtendsItsGuard),
     "ordered messages have guards": Parts(process=GuardsOrderedMessages),
+    "a return that is not signed is believed": Parts(signing=BelievesEachReturn),
+    "a signature counts for another message": Parts(signing=SignsTheKeyAndTheValueOnly),
+    "two first starts sign with two keys": Parts(signing=SignsWithTheNewestKey),
+    "only the newest key counts": Parts(signing=CountsItsOwnKeyOnly),
     "a guarded message has outputs": Parts(process=GuardsMessagesWithOutputs),
     "starts 1 allowed before the commit": Parts(settler=AllowsBeforeTheCommit),
     "starts 1 allowed after a refused commit": Parts(settler=AllowsAfterARefusedCommit),

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers, Place, Violation
+from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation, source_of
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, WAITING, Entry, Ledger
 from timers.queue.metadata import decode
 from timers.queue.settling import Job, Partition, Plan, Settler
+from timers.queue.signing import KEY_BYTES, Signing
 from timers.queue.starts import MAX_CRASHES, NOTHING
 
 LEASE_S = 3.0
@@ -27,6 +28,7 @@ class Parts:
     settler: type[Settler] = Settler
     guard: type[Guard] = Guard
     clock: type[BrokersClock] = BrokersClock
+    signing: type[Signing] = Signing
     process: type[SimProcess] | None = None
 
 
@@ -74,7 +76,14 @@ class SimProcess:
         self.is_dead = False
         self.client = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
+        self.signing: Signing
         brokers.end(name, commit=False)
+
+    def open(self, number: int | None) -> None:
+        """Read the keys of the queue. With a number it has found none before, and writes one first."""
+        if number is not None:
+            self.brokers.keys[number] = b"%d" % number * KEY_BYTES
+        self.signing = self.parts.signing("jobs", self.brokers.keys)
 
     @property
     def now_s(self) -> float:
@@ -150,6 +159,8 @@ class SimProcess:
     def protect(self, held: Held) -> Guard:
         """Set a guard for a message whose partition moves."""
         held.guard = guard = self.parts.guard(self.client, self.brokers.new_guard())
+        origin = source_of(self.brokers.origin((held.partition, held.entry.offset)))
+        self.brokers.signed[guard.id] = self.signing.sign(origin.decode(), 0, 1, None, b"")
         held.ledger.bind(held.entry, held.delivery)
         self.settler.add(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
         return guard
@@ -190,6 +201,10 @@ class SimProcess:
             entry = ledger.take(self.now_s + LEASE_S)
             if entry is None:
                 continue
+            if partition == RETURNS and self.brokers.is_unsigned((partition, entry.offset), self.signing):
+                ledger.bind(entry, entry.delivery)
+                self.settler.add(Job(partition, ledger, entry, [""]))
+                return True
             if entry.crashes >= MAX_CRASHES:
                 if len(self.brokers.blamed.get((partition, entry.offset), ())) < MAX_CRASHES:
                     raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")

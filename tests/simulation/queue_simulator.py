@@ -21,6 +21,9 @@ class QueueSimulator:
         self.ordered = self.rng.random() < 0.5
         self.rebalance_share = self.rng.choice((0.01, 0.05, 0.1))
         self.processes = [self._process(name) for name in ("a", "b")]
+        second = self.rng.choice((None, 3, 9))  # the number of its key, if both find none at the same time
+        for process, number in zip(self.processes, (7, second), strict=True):
+            process.open(number)
         self.brokers.running = lambda name: next(each for each in self.processes if each.name == name).running()
         self.rebalance()
 
@@ -52,12 +55,16 @@ class QueueSimulator:
         self._note_running()
         name = self.processes[index].name
         self.processes[index] = self._process(name)
+        self.processes[index].open(None)
         self.rebalance()
 
     def step(self, process: SimProcess) -> bool:
         actions = (process.poll, process.read, process.take, process.answer, process.settle, process.settle)
-        rare = (process.pass_time, process.land_late, lambda: self.brokers.fire(self.rng))
+        rare = (process.pass_time, process.land_late, lambda: self.brokers.fire(self.rng), self._forge)
         return self.rng.choice(rare if self.rng.random() < 0.2 else actions)()
+
+    def _forge(self) -> bool:
+        return self.rng.random() < 0.2 and self.brokers.forge(self.rng)
 
     def run(self, steps: int = 300) -> None:
         """Run with faults, then without, until all messages are done.

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.harness.queue_state import SIGNING
 from timers.config.settings import Settings
 from timers.queue import transport as module
 from timers.queue.transport import Transport
@@ -44,6 +45,7 @@ class Opened:
         transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
         monkeypatch.setattr(transport, "_topic_tags", lambda admin: {})
         monkeypatch.setattr(transport.transactions, "open", lambda: None)
+        monkeypatch.setattr("timers.queue.ledger_log.signing", lambda *_, **__: SIGNING)
         transport._check_sizes(None) if existing else transport.open(ignore, ignore, lambda: False)
 
 

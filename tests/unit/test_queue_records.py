@@ -8,14 +8,29 @@ from typing import Any, cast
 
 import pytest
 
+from tests.harness import queue_state
+from tests.harness.queue_state import SIGNING
 from timers.errors import InvalidTimerError
 from timers.queue import records
-from timers.queue.records import Identity, Later
+from timers.queue.deliveries import Deliveries
+from timers.queue.records import Later
 from timers.queue.sending import Sender
-from timers.queue.settling import Commit
+from timers.queue.signing import (
+    ATTEMPT,
+    ERROR,
+    NO_VALUE,
+    SENT,
+    SIGNATURE,
+    SOURCE,
+    Identity,
+    Signing,
+    returned_value,
+)
+from timers.queue.starts import Start
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord
+from timers.wire.headers import Header
 
 MAX_BYTES = 1_000_000
 Headers = list[tuple[str, bytes | None]]
@@ -39,6 +54,14 @@ class Record:
 
     record_topic: str
     record_headers: Headers
+    record_key: bytes | None = None
+    record_value: bytes | None = None
+
+    def key(self) -> bytes | None:
+        return self.record_key
+
+    def value(self) -> bytes | None:
+        return self.record_value
 
     def topic(self) -> str:
         return self.record_topic
@@ -65,47 +88,113 @@ def fired(later: Later, due_s: int) -> tuple[str, bytes | None, bytes, Headers]:
     return row[1], key, row[3], list(row[4] or ())
 
 
+def back(request: Later) -> Record:
+    """The callback of a timer as a record of the returns topic."""
+    topic, key, value, headers = fired(request, 1_800_000_000)
+    return Record(topic, headers, key, value)
+
+
+def identity(record: Record, signing: Signing = SIGNING) -> Identity:
+    """What a record of the returns topic is; without the sentence on a doubt."""
+    found = records.identity(record, signing)
+    return found._replace(doubt=found.doubt and "a doubt")
+
+
+OF_ITS_OWN = Identity("queue.jobs-returns/0/5", 99, 1, "a doubt")
+
+
 def test_a_retry_comes_back_as_it_was_sent() -> None:
     message = Delivered(headers=[("trace", b"1"), ("null", None), ("trace", b"2")], attempt=4)
-    topic, key, value, headers = fired(records.later(message, "returns", 5, "no answer", MAX_BYTES), 1_800_000_000)
-    assert (topic, key, value) == ("returns", b"\xff", b"\x00value")
-    assert records.user_headers(headers, returned=True) == message.headers
-    assert records.identity(Record("returns", headers), returned=True) == Identity("jobs/3/14", 1_700_000_000_123, 5)
-    assert dict(headers)[records.ERROR] == b"no answer"
-    assert records.returned_value(value, headers) == b"\x00value"
+    record = back(records.later(message, SIGNING, 5, "no answer", MAX_BYTES))
+    assert (record.topic(), record.key(), record.value()) == ("queue.jobs-returns", b"\xff", b"\x00value")
+    assert records.user_headers(record.headers(), returned=True) == message.headers
+    assert identity(record) == Identity("jobs/3/14", 1_700_000_000_123, 5)
+    assert dict(record.headers())[ERROR] == b"no answer"
+    assert returned_value(record.value(), record.headers()) == b"\x00value"
 
 
-def test_a_null_value_comes_back_as_null_and_an_empty_one_as_empty() -> None:
-    for sent in (None, b""):
-        _, _, value, headers = fired(records.later(Delivered(value=sent), "returns", 0, "", MAX_BYTES), 1_800_000_000)
-        assert records.returned_value(value, headers) == sent
+@pytest.mark.parametrize("sent", [None, b""])
+@pytest.mark.parametrize("key", [None, b""])
+def test_null_comes_back_as_null_and_empty_as_empty(key: bytes | None, sent: bytes | None) -> None:
+    record = back(records.later(Delivered(key=key, value=sent), SIGNING, 0, "", MAX_BYTES))
+    assert (record.key(), returned_value(record.value(), record.headers())) == (key, sent)
+    assert not identity(record).doubt
 
 
 @pytest.mark.parametrize("sent_ms", [-1, 0, 10**17])
 def test_a_message_keeps_its_time_of_sending_whatever_it_is(sent_ms: int) -> None:
     """It is a part of the message's id."""
-    *_, headers = fired(records.later(Delivered(sent_ms=sent_ms), "returns", 0, "", MAX_BYTES), 1_800_000_000)
-    assert records.identity(Record("returns", headers), returned=True).sent_ms == sent_ms
+    record = back(records.later(Delivered(sent_ms=sent_ms), SIGNING, 0, "", MAX_BYTES))
+    assert identity(record).sent_ms == sent_ms
 
 
 def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
-    copied: Headers = [(records.SOURCE, b"other/0/1"), (records.ATTEMPT, b"7"), (records.SENT, b"1"), ("a", b"1")]
-    assert records.identity(Record("jobs", copied), returned=False) == Identity("jobs/0/5", 99, 1)
+    copied = back(records.later(Delivered(), SIGNING, 0, "", MAX_BYTES)).headers()
+    assert records.identity(Record("jobs", copied), None) == Identity("jobs/0/5", 99, 1)
     assert records.user_headers(copied, returned=False) == copied
-    later = records.later(Delivered(headers=copied, attempt=1), "returns", 0, "", MAX_BYTES)
-    back = records.identity(Record("returns", fired(later, 1_800_000_000)[3]), returned=True)
-    assert back == Identity("jobs/3/14", 1_700_000_000_123, 2)
+    message = Delivered(headers=[*copied, ("a", b"1")], attempt=1, source="jobs/0/6")
+    again = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
+    assert identity(again) == Identity("jobs/0/6", 1_700_000_000_123, 2)
+    assert records.user_headers(again.headers(), returned=True) == [("a", b"1")]
 
 
-@pytest.mark.parametrize("text", [b"", b"-2", b"1" * 20, "²".encode(), None])
-def test_damaged_headers_on_the_returns_topic_are_a_first_attempt(text: bytes | None) -> None:
-    headers: Headers = [(records.SOURCE, text), (records.ATTEMPT, text), (records.SENT, text)]
-    assert records.identity(Record("returns", headers), returned=True) == Identity("returns/0/5", 99, 1)
+@pytest.mark.parametrize("text", [b"", b"-2", b"1" * 20, "²".encode(), b"1.00", b".", None])
+def test_a_record_that_is_not_signed_is_a_message_of_its_own(text: bytes | None) -> None:
+    for names in ([SIGNATURE], [SOURCE, ATTEMPT, SENT, SIGNATURE], [SOURCE, SENT]):
+        assert identity(Record("queue.jobs-returns", [(name, text) for name in names])) == OF_ITS_OWN
+
+
+CHANGED: list[tuple[str, Any]] = [
+    ("key", b"other"),
+    ("key", None),
+    ("value", b"other"),
+    ("value", b""),
+    (SOURCE, b"jobs/3/15"),
+    (SENT, b"1700000000124"),
+    (ATTEMPT, b"999"),
+    (ATTEMPT, b"04"),
+    (NO_VALUE, b""),
+    (SIGNATURE, b"1." + b"0" * 64),
+]
+
+
+@pytest.mark.parametrize(("part", "changed"), CHANGED)
+def test_a_changed_record_is_a_message_of_its_own(part: str, changed: Any) -> None:
+    message = Delivered(value=b"" if part == NO_VALUE else b"\x00value", attempt=4)
+    record = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
+    assert not identity(record).doubt
+    if part in ("key", "value"):
+        setattr(record, f"record_{part}", changed)
+    else:
+        record.record_headers = [*record.headers(), (part, changed)]  # the last one counts
+    assert identity(record) == OF_ITS_OWN
+
+
+def test_what_another_queue_signed_with_the_same_key_does_not_count() -> None:
+    other = Signing("jobs2", {1: b"k" * 32})
+    record = back(records.later(Delivered(), other, 0, "", MAX_BYTES))
+    record.record_topic = SIGNING.returns_topic
+    assert identity(record) == OF_ITS_OWN
+
+
+def test_all_keys_count_and_the_first_one_signs() -> None:
+    first, second = Signing("jobs", {7: b"a" * 32, 9: b"b" * 32}), Signing("jobs", {9: b"b" * 32})
+    for signing in (first, second):
+        assert not identity(back(records.later(Delivered(), signing, 0, "", MAX_BYTES)), first).doubt
+    assert identity(back(records.later(Delivered(), first, 0, "", MAX_BYTES)), second) == OF_ITS_OWN
+
+
+@pytest.mark.parametrize("changes", [{"key": b"k"}, {"value": b"v"}, {"key": None, "value": None}])
+def test_parts_cannot_be_moved_into_each_other(changes: dict[str, Any]) -> None:
+    """The signature covers where each part ends."""
+    key, value = {"key": b"ab", "value": b"c"}, {"key": b"a", "value": b"bc"}
+    signed = [dict(SIGNING.sign("jobs/0/1", 1, 0, **parts)) for parts in (key, value, key | changes)]
+    assert len({each[SIGNATURE] for each in signed}) == 3
 
 
 def test_a_message_larger_than_a_request_is_refused() -> None:
     with pytest.raises(InvalidTimerError, match="TIMERS_MAX_REQUEST_BYTES"):
-        records.later(Delivered(value=b"x" * 2000), "returns", 1, "", 1000)
+        records.later(Delivered(value=b"x" * 2000), SIGNING, 1, "", 1000)
 
 
 UNSENDABLE: list[tuple[dict[str, Any], str]] = [
@@ -140,47 +229,34 @@ def test_delays_are_rounded_up_from_the_brokers_time() -> None:
     assert records.due_key(1_000_000, 0) == b"1000"
     assert records.due_key(1_000_001, 0) == b"1001"
     assert records.due_key(999_999, 1) == b"1000"
-    assert records.later(Delivered(), "returns", 0.0001, "", MAX_BYTES).after_ms == 1
+    assert records.later(Delivered(), SIGNING, 0.0001, "", MAX_BYTES).after_ms == 1
 
 
 @pytest.mark.parametrize("sent", [b"\x00value", b"", None])
 def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_attempt(sent: bytes | None) -> None:
     message = Delivered(value=sent, headers=[("trace", b"1"), ("null", None)], attempt=4)
-    letter = records.letter(message, "returns", "rejected", "too old", MAX_BYTES)
+    letter = records.letter(message, SIGNING, "rejected", "too old", MAX_BYTES)
     decoded = dead_letter.decode(letter.headers)
     assert decoded is not None
     assert (decoded.code, decoded.message, decoded.source) == ("rejected", "too old", "jobs/3/14")
     again = Later(0, letter.value or b"", list(decoded.headers), "")
-    topic, key, value, headers = fired(again, 1_800_000_000)
-    assert (topic, key, records.returned_value(value, headers)) == ("returns", b"\xff", sent)
-    assert records.user_headers(headers, returned=True) == message.headers
-    assert records.identity(Record("returns", headers), returned=True) == Identity("jobs/3/14", 1_700_000_000_123, 1)
+    record = back(again)
+    found = record.topic(), record.key(), returned_value(record.value(), record.headers())
+    assert found == ("queue.jobs-returns", b"\xff", sent)
+    assert records.user_headers(record.headers(), returned=True) == message.headers
+    assert identity(record) == Identity("jobs/3/14", 1_700_000_000_123, 1)
 
 
 def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
     for record, code in (
-        (records.later(Delivered(), "returns", 1, "", MAX_BYTES), "rejected"),
-        (records.letter(Delivered(), "returns", "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
+        (records.later(Delivered(), SIGNING, 1, "", MAX_BYTES), "rejected"),
+        (records.letter(Delivered(), SIGNING, "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
         (records.output(Delivered(), "results", "key", None), "rejected"),
     ):
         stub = records.truncated_letter(record, "too large")
         decoded = dead_letter.decode(stub.headers)
         assert decoded is not None and (stub.has_key, stub.value) == (False, None)
         assert (decoded.code, decoded.message, decoded.source) == (code, "too large", "jobs/3/14")
-
-
-def test_copies_of_commits_are_read_and_other_records_are_not() -> None:
-    commit = Commit(7, "q1.log-name.7....")
-    assert records.decode_copy(*records.encode_copy(("jobs", 3), commit)) == (("jobs", 3), commit)
-    for key, value in [
-        (None, None),
-        (b"jobs/3", None),
-        (b"jobs", b"7 x"),
-        (b"jobs/3", b"x"),
-        (b"/3", b"7 "),
-        (b"\xff", b"\xff"),
-    ]:
-        assert records.decode_copy(key, value) is None
 
 
 @pytest.mark.parametrize(("key", "headers"), [(b"k" * 1000, []), (None, [("h" * 400, b"v" * 600), ("null", None)])])
@@ -193,3 +269,36 @@ def test_the_size_of_a_record_counts_its_key_and_headers(key: bytes | None, head
             return 7
 
     assert 1007 <= records.size_of(Sized("jobs", headers)) <= 2007
+
+
+def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiver() -> None:
+    state = queue_state.opened(0)
+    ledger = queue_state.add(state, queue_state.RETURNS, 0)
+    ledger.starts.allow(Start(0, 9))
+    real = SIGNING.sign("jobs/0/7", 1_600_000_000_000, 2, b"key", b"4")
+    forged: list[Header] = [
+        ("queue-source", b"jobs/0/8"),
+        ("queue-sent", b"1600000000000"),
+        ("retry-attempt", b"999"),
+        ("mine", b"1"),
+    ]
+    copied = [*real[:-1], ("retry-attempt", b"0"), real[-1]]
+    for offset, headers in enumerate([forged, (), real, copied, real]):
+        record = queue_state.Record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
+        ledger.read(offset, record, attempt=records.identity(record, SIGNING).attempt)
+    assert [(each.source, each.attempt, each.id) for each in Deliveries(state).receive(9, 0)] == [
+        ("jobs/0/7", 3, "jobs jobs/0/7 1600000000000")
+    ]
+    plan = state.settler.plan()
+    assert plan is not None and [job.entry.offset for job in plan.jobs] == [0, 1, 3, 4]
+    for job, at in zip(plan.jobs, (0, 2, 6, 8), strict=True):
+        (letter,) = job.records
+        assert letter.source == f"queue.jobs-returns/0/{at}", "it has no other message's name"
+        said = dict(letter.headers)
+        assert said["timer-error"] == b"unsigned"
+        assert said["timer-error-message"].startswith(b"the queue 'jobs' did not send it back: it")
+        # A retry of the dead letter delivers it, as a message of its own.
+        again = SIGNING.identity(Identity("", 0, 0, "?"), b"key", b"%d" % at, letter.headers)
+        assert again == Identity(letter.source, 1_700_000_000_000, 1)
+    assert dict(plan.jobs[0].records[0].headers)["mine"] == b"1"
+    assert state.counters().dead == {"unsigned": 4}

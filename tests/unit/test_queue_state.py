@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
@@ -12,7 +11,17 @@ from typing import Any, cast
 
 import pytest
 
-from tests.harness.queue_state import JOBS, OTHER, SESSION_S, Record, SimClock, SimGuards, add, guarded, opened, receive
+from tests.harness.queue_state import (
+    JOBS,
+    OTHER,
+    SESSION_S,
+    SimClock,
+    SimGuards,
+    add,
+    guarded,
+    opened,
+    receive,
+)
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
 from timers.queue.deliveries import Deliveries
@@ -236,17 +245,6 @@ def test_a_guard_whose_commit_is_known_too_late_does_not_hold() -> None:
     guard.give_up()
     guard.confirm()
     assert not guard.leave(0)
-
-
-def test_a_message_whose_headers_cannot_be_read_is_retried_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(record: Record) -> Sequence[tuple[str, bytes | None]]:
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-
-    monkeypatch.setattr(Record, "headers", unreadable)
-    (message,) = receive(opened(1), 1)
-    assert (message.headers, message.value) == ([], b"0")
-    message.retry(after=1)
-    assert message.is_settled
 
 
 def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_up() -> None:

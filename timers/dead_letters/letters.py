@@ -196,7 +196,7 @@ class QueueTopics(NamedTuple):
             letter.is_truncated
             and letter.decoded.code in QUEUE_CODES
             and source is not None
-            and source[0] == self.topic
+            and source[0] in (self.topic, self.returns_topic)
         )
 
 

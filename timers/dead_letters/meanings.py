@@ -180,6 +180,12 @@ MEANINGS = {
         "worked on this message alone.",
         "Look for the reason in the log: memory, a native library. Then put the message back.",
     ),
+    "unsigned": Meaning(
+        "A record on the topic of returns is not signed by the queue: a requester wrote it, or the key was lost with "
+        "the ledger topic. The error message says what does not fit.",
+        "Put it back with timers queue redrive --code unsigned only if it is a message of the queue; see signed "
+        "returns.",
+    ),
     "retries-exhausted": Meaning(
         "A receiver gave up the message after all its attempts.",
         "Repair the cause, and retry.",

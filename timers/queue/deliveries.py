@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timers.queue import records
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.settling import Partition
@@ -52,14 +53,17 @@ class Deliveries:
         self, partition: Partition, ledger: Ledger, limit: int, now_s: float, messages: list[Message]
     ) -> None:
         terms = self._state.terms
-        returned = partition[0] == terms.returns_topic
+        signing = self._state.signing if partition[0] == terms.returns_topic else None
         until_s = now_s + terms.lease_s
         for _ in range(limit):
             entry = ledger.take(until_s)
             if entry is None:
                 return
-            message = self.kind(self._state, partition, ledger, entry, now_s, returned=returned)
-            if entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.attempts + 1:
+            returned = records.identity(entry.item, signing) if signing is not None else None
+            message = self.kind(self._state, partition, ledger, entry, now_s, returned)
+            if returned is not None and returned.doubt:
+                message.give_up_unsigned()
+            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.attempts + 1:
                 message.retry(error="the lease of the last attempt ended")
             else:
                 messages.append(message)

@@ -13,7 +13,6 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -23,14 +22,14 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError, QueueError
 from timers.kafka import connection, topic_admin
-from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
+from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import NO_GROUP, code_of
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.queue import records
+from timers.queue import ledger_log
 from timers.queue.loading import saved_by
 from timers.queue.metadata import Saved, encode
 from timers.queue.settling import Commit, Partition
-from timers.queue.transport import copies, tag_of
+from timers.queue.transport import tag_of
 from timers.wire import query, topics
 
 MAX_DELAYED = query.MAX_LIMIT
@@ -104,6 +103,7 @@ class Inspection:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reports = connection.ErrorReports(settings)
+        self._login = {**connection.librdkafka(settings), "error_cb": self._reports}
         self._admin = admin_client(settings, self._reports)
         self._offsets = TopicOffsets(settings, _TIMEOUT_S, skips_leaderless=True)
 
@@ -255,7 +255,7 @@ class Inspection:
         if not self._offsets.existing([ledger_topic]):
             return {}
         try:
-            return copies(self._settings, ledger_topic)
+            return ledger_log.read(self._login, group).copies
         except KafkaException as error:
             raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be read", QueueError) from error
 
@@ -273,9 +273,8 @@ class Inspection:
         times: dict[Partition, int | None] = {}
         if not starts:
             return times
-        properties: dict[str, Any] = {**connection.librdkafka(self._settings), "error_cb": self._reports}
-        properties |= {"enable.partition.eof": True, "queued.min.messages": 1, "fetch.message.max.bytes": _FETCH_BYTES}
-        with closing(reader(properties)) as consumer:
+        few = {"enable.partition.eof": True, "queued.min.messages": 1, "fetch.message.max.bytes": _FETCH_BYTES}
+        with closing(reader(self._login | few)) as consumer:
             consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
             deadline = monotonic() + _TIMEOUT_S
             while len(times) < len(starts) and monotonic() < deadline:
@@ -297,21 +296,11 @@ class Inspection:
         ledger_topic = topics.queue_ledger(group)
         if not self._offsets.existing([ledger_topic]):
             return
-        failures: list[KafkaError] = []
-
-        def note(error: KafkaError | None, _: Any) -> None:
-            if error is not None:
-                failures.append(error)
-
-        config = {**connection.librdkafka(self._settings), "enable.idempotence": True, "error_cb": self._reports}
-        producer = Producer(config, logger=LIBRDKAFKA_LOG)
-        for place, commit in commits.items():
-            key, value = records.encode_copy(place, commit)
-            producer.produce(ledger_topic, value, key, 0, on_delivery=note)
-        left = producer.flush(_TIMEOUT_S)
-        if failures or left:
-            error = KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
-            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be written", QueueError)
+        copied = [ledger_log.encode_copy(group, *each) for each in commits.items()]
+        try:
+            ledger_log.write(self._login, group, copied)
+        except KafkaException as error:
+            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be written", QueueError) from error
 
     def _result(self, future: Future[Any], failed: str) -> Any:
         try:

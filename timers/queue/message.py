@@ -14,9 +14,10 @@ from timers.queue import records
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, Entry, Ledger
 from timers.queue.settling import Job, Partition
+from timers.queue.signing import Identity, returned_value
 from timers.queue.starts import MAX_CRASHES
 from timers.queue.state import State
-from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED
+from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED, UNSIGNED
 
 
 class Message:
@@ -42,7 +43,13 @@ class Message:
     )
 
     def __init__(
-        self, state: State, partition: Partition, ledger: Ledger, entry: Entry, received_s: float, *, returned: bool
+        self,
+        state: State,
+        partition: Partition,
+        ledger: Ledger,
+        entry: Entry,
+        received_s: float,
+        returned: Identity | None = None,
     ) -> None:
         self._state = state
         self._terms = state.terms
@@ -78,7 +85,7 @@ class Message:
     @property
     def value(self) -> bytes | None:
         value: bytes | None = self._record.value()
-        return records.returned_value(value, headers_of(self._record)) if self._returned else value
+        return value if self._returned is None else returned_value(value, headers_of(self._record))
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
@@ -86,11 +93,11 @@ class Message:
 
         A name that is not UTF-8 has U+FFFD in the place of its wrong bytes.
         """
-        return records.user_headers(headers_of(self._record), returned=self._returned)
+        return records.user_headers(headers_of(self._record), returned=self._returned is not None)
 
     @property
-    def _identity(self) -> records.Identity:
-        return records.identity(self._record, returned=self._returned)
+    def _identity(self) -> Identity:
+        return self._returned or records.identity(self._record, None)
 
     @property
     def source(self) -> str:
@@ -189,7 +196,7 @@ class Message:
         after_s = records.seconds("after", after)
         later = None
         if not terms.ordered:
-            later = records.later(self, terms.returns_topic, after_s, error, terms.max_request_bytes)
+            later = records.later(self, self._state.signing, after_s, error, terms.max_request_bytes)
         is_accepted = self._settle(
             lambda: (
                 self._bind(later)
@@ -208,6 +215,14 @@ class Message:
             LeaseLostError: as in :meth:`ack`.
         """
         self._give_up(REJECTED, f"the queue {self._terms.name!r} rejected it: {reason}")
+
+    def give_up_unsigned(self) -> None:
+        """Make a record of the returns topic that the queue has not signed a dead letter with the code ``unsigned``.
+
+        It counts as a message of its own: what its headers say of another message is not believed.
+        """
+        doubt = self._identity.doubt
+        self._give_up(UNSIGNED, f"the queue {self._terms.name!r} did not send it back: {doubt}")
 
     def crashed(self, how: str) -> None:
         """Deliver the message again, because the process of its handler ended; twice, and it becomes a dead letter.
@@ -296,7 +311,7 @@ class Message:
         return True
 
     def _letter(self, code: str, reason: str) -> records.Letter:
-        return records.letter(self, self._terms.returns_topic, code, reason, self._terms.max_request_bytes)
+        return records.letter(self, self._state.signing, code, reason, self._terms.max_request_bytes)
 
     def _protect(self) -> Guard | None:
         """Set a guard, because the partition moves, and return it; None if the message cannot have one."""
@@ -305,7 +320,7 @@ class Message:
         guard, terms = self._state.guards.new(self.source), self._terms
         left_s = self._entry.until_s - self._state.now_s()
         try:
-            timer = records.guarding(self, terms.returns_topic, left_s, guard.id, terms.max_request_bytes)
+            timer = records.guarding(self, self._state.signing, left_s, guard.id, terms.max_request_bytes)
         except InvalidTimerError:
             return None
         self._ledger.bind(self._entry, self._delivery)

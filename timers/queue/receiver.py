@@ -104,7 +104,7 @@ class Receiver:
 
     def _run(self) -> None:
         try:
-            self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
+            self._open()
             while not self._state.closing:
                 self._work()
                 if self._state.is_abandoned():
@@ -156,7 +156,10 @@ class Receiver:
         self._note_not_loaded(set())
         self._pausing = Pausing(self._state, self._transport)
         if self._state.wait_for_receiver(is_settled=is_settled):
-            self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
+            self._open()
+
+    def _open(self) -> None:
+        self._state.signing = self._transport.open(self._assigned, self._revoked, lambda: self._state.closing)
 
     def _fail(self, failure: TimersError) -> None:
         """Let all calls raise the error, and commit that nothing runs: no message is the cause of this end."""
@@ -200,7 +203,7 @@ class Receiver:
                 elif ledger is not None:
                     offset, lane, attempt = record.offset(), None, 1
                     if partition[0] == self._terms.returns_topic:
-                        attempt = records.identity(record, returned=True).attempt
+                        attempt = records.identity(record, self._state.signing).attempt
                     elif self._terms.ordered:
                         lane = record.key()
                     size = records.size_of(record)

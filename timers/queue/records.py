@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
@@ -13,45 +12,18 @@ from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_heade
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.kafka.records import headers_of
-from timers.queue.settling import Commit, Partition
+from timers.queue.signing import ERROR, OWN, Identity, Signing
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.headers import Header
 
-ATTEMPT = "retry-attempt"
-"""On the returns topic: how often the message was retried, in ASCII digits, as in :mod:`timers.client.retry`."""
-
-SOURCE = "queue-source"
-"""On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""
-
-SENT = "queue-sent"
-"""On the returns topic: epoch milliseconds of the message on the queue's topic, in ASCII digits."""
-
-ERROR = "queue-error"
-"""On the returns topic: why the last delivery failed."""
-
-NO_VALUE = "queue-no-value"
-"""On the returns topic: the message has a null value. A callback has an empty value instead."""
-
-_OWN = frozenset({ATTEMPT, SOURCE, SENT, ERROR, NO_VALUE})
 _MAX_ERROR_CHARACTERS = 1000
-_MAX_ATTEMPT_DIGITS = 6
-_SENT_MS = re.compile(rb"-1|[0-9]{1,18}")
 _AT_ONCE_S = 10**9
 _MAX_SECONDS = 10**9
 
 _RECORD_BYTES = 500
 _HEADER_BYTES = 200
 """Memory of a message and of a header without their contents, about."""
-
-
-class Identity(NamedTuple):
-    """What a message is, over all its deliveries."""
-
-    source: str
-    sent_ms: int
-    attempt: int
-    """Number of its next delivery, counted from 1."""
 
 
 class Later(NamedTuple):
@@ -109,37 +81,24 @@ class Delivered(Protocol):
     def headers(self) -> list[Header]: ...
 
 
-def identity(message: Any, *, returned: bool) -> Identity:
-    """Return what a record of the queue's topic, or of its returns topic, is.
+def identity(message: Any, signing: Signing | None) -> Identity:
+    """Return what a record of the queue's topic is, or with ``signing`` one of its returns topic.
 
-    Only on the returns topic do the headers count: a program that copies headers to a new message of the queue's topic
-    copies these too.
+    Only on the returns topic do the headers count, and only if the queue has signed them: a program that copies headers
+    to a new message of the queue's topic copies these too.
     """
     own = topics.source(message.topic(), message.partition(), message.offset())
-    sent_ms = message.timestamp()[1]
-    if not returned:
-        return Identity(own, sent_ms, 1)
-    headers = headers_of(message)
-    source = (h.last(headers, SOURCE) or b"").decode(errors="replace")
-    sent = h.last(headers, SENT) or b""
-    attempt = h.last(headers, ATTEMPT) or b""
-    return Identity(
-        source if topics.parse_source(source) else own,
-        int(sent) if _SENT_MS.fullmatch(sent) else sent_ms,
-        int(attempt) + 1 if attempt.isdigit() and len(attempt) <= _MAX_ATTEMPT_DIGITS else 1,
-    )
+    made = Identity(own, message.timestamp()[1], 1)
+    if signing is None:
+        return made
+    return signing.identity(made, message.key(), message.value(), headers_of(message))
 
 
 def user_headers(headers: Sequence[Header], *, returned: bool) -> list[Header]:
     """Return the headers of a message without those that its return added."""
     if not returned:
         return list(headers)
-    return [header for header in h.without_timer_headers(headers) if header[0] not in _OWN]
-
-
-def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | None:
-    """Return the value with which a message of the returns topic was sent."""
-    return None if not value and any(name == NO_VALUE for name, _ in headers) else value
+    return [header for header in h.without_timer_headers(headers) if header[0] not in OWN]
 
 
 def seconds(name: str, given: object) -> float:
@@ -157,44 +116,40 @@ def seconds(name: str, given: object) -> float:
     return checked
 
 
-def later(message: Delivered, returns_topic: str, after_s: float, error: str, max_request_bytes: int) -> Later:
+def later(message: Delivered, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:
     """Return the timer of a message's next delivery.
 
     Raises:
         InvalidTimerError: the message is too large for a request.
     """
-    more = [(ATTEMPT, b"%d" % message.attempt)]
-    if error:
-        more.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
-    _, value, headers = Encoder(max_request_bytes)(_return(message, returns_topic, more))
+    more = [(ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace"))] if error else []
+    _, value, headers = Encoder(max_request_bytes)(_return(message, signing, message.attempt, more))
     return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
 
 
-def guarding(message: Delivered, returns_topic: str, after_s: float, id: str, max_request_bytes: int) -> Guarding:
+def guarding(message: Delivered, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Guarding:
     """Return the timer that returns a message at the end of its lease.
 
     Raises:
         InvalidTimerError: the message is too large for a request.
     """
-    timer = later(
-        message, returns_topic, max(0.0, after_s), "the partition moved, and then the lease ended", max_request_bytes
-    )
+    why = "the partition moved, and then the lease ended"
+    timer = later(message, signing, max(0.0, after_s), why, max_request_bytes)
     return Guarding(id, *timer)
 
 
-def _return(message: Delivered, returns_topic: str, more: Sequence[Header] = ()) -> TimerRequest:
+def _return(message: Delivered, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
     """The request of a timer that returns a message."""
-    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
-    own: list[Header] = [*more, (SOURCE, message.source.encode()), (SENT, b"%d" % message.sent_ms)]
-    if message.value is None:
-        own.append((NO_VALUE, b""))
-    return TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
+    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in OWN]
+    own = signing.sign(message.source, message.sent_ms, attempt, message.key, message.value)
+    value = message.value or b""
+    return TimerRequest(signing.returns_topic, message.key, value, at=_AT_ONCE_S, headers=[*kept, *more, *own])
 
 
-def letter(message: Delivered, returns_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
+def letter(message: Delivered, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Letter:
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
     first attempt."""
-    key, value, headers = Encoder(2**31)(_return(message, returns_topic))
+    key, value, headers = Encoder(2**31)(_return(message, signing, 0))
     all_headers = [(name, data) for name, data in headers or () if not isinstance(data, str)]
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
     rejected = Rejected(0, code, sentence, key, value, all_headers)
@@ -208,22 +163,6 @@ def truncated_letter(record: Later | Letter | Output, reason: str) -> Letter:
     code = dead_letter.REJECTED if errors is None else errors.code
     encoded = dead_letter.encode(Rejected(0, code, reason, None, None, []), record.source, 0)
     return Letter(False, None, encoded.headers, record.source)
-
-
-def encode_copy(partition: Partition, commit: Commit) -> tuple[bytes, bytes]:
-    """Return key and value of the copy of a commit. Inverse: :func:`decode_copy`."""
-    return topics.partition_name(*partition).encode(), f"{commit.offset} {commit.metadata}".encode()
-
-
-def decode_copy(key: bytes | None, value: bytes | None) -> tuple[Partition, Commit] | None:
-    """Return the copy in a record; None for any other record."""
-    found = re.fullmatch(
-        rb"([a-zA-Z0-9._-]+)/([0-9]{1,9}) ([0-9]{1,18}) ([ -~]*)", b"%b %b" % (key or b"", value or b"")
-    )
-    if found is None:
-        return None
-    topic, partition, offset, metadata = (part.decode() for part in found.groups())
-    return (topic, int(partition)), Commit(int(offset), metadata)
 
 
 def output(message: Delivered, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Output:

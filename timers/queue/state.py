@@ -19,6 +19,7 @@ from timers.queue.counters import Counters
 from timers.queue.guards import Guard, Guards
 from timers.queue.ledger import Ledger
 from timers.queue.settling import Partition, Settler
+from timers.queue.signing import Signing
 from timers.wire import topics
 
 _T = TypeVar("_T")
@@ -54,6 +55,7 @@ class State:
 
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
+        signing: the keys of the queue. The queue's thread sets it before it delivers.
         brokers_clock: the brokers' time, as of the last transaction.
         failure: why the queue ended.
         ends: ends of the partitions' logs, as of the last fetches.
@@ -76,6 +78,7 @@ class State:
         self.guards = guards
         self.lock = threading.Condition()  # reentrant
         self.settler = Settler()
+        self.signing: Signing
         self.totals = Counters()
         self.brokers_clock = BrokersClock()
         self.closing = False

@@ -21,7 +21,7 @@ from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
 from timers.kafka.write_access import WriteAccess
-from timers.queue import records
+from timers.queue import ledger_log, records
 from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.threads import call_in_thread
@@ -250,7 +250,7 @@ class Transactions:
         """
         written = _Deliveries(self._refused)
         for partition, commit in plan.commits.items():
-            key, value = records.encode_copy(partition, commit)
+            key, value = ledger_log.encode_copy(self._group, partition, commit)
             producer.produce(self._ledger_topic, value, key, 0, on_delivery=written)
         written.wait(producer)
         kind, now_ms = written.timestamp

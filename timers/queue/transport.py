@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import closing
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
@@ -14,17 +13,17 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from timers.client.config import Connection
-from timers.config.settings import Settings
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes, reader
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.own_topics import SMALL_SEGMENTS, OwnTopic
 from timers.kafka.topic_admin import ask_for_configs, config_of, configs, create_if_missing
 from timers.kafka.topic_configs import MAX_BYTES, NOTE, WrongConfig, log_new, wrong_configs
-from timers.queue import records
+from timers.queue import ledger_log
 from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds
 from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit, Partition, Plan
+from timers.queue.signing import Signing
 from timers.queue.transactions import Outcome, Transactions, login
 from timers.threads import call_in_thread
 from timers.wire import topics
@@ -90,8 +89,8 @@ class Transport:
 
     def open(
         self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None], is_over: Callable[[], bool]
-    ) -> None:
-        """Create the internal topics and join the group.
+    ) -> Signing:
+        """Create the internal topics and join the group. Returns the keys of the queue.
 
         Args:
             assigned: called in :meth:`poll` with new partitions, which are not read before :meth:`start`.
@@ -117,7 +116,8 @@ class Transport:
                 raise QueueError(f"topic {self.topic!r} does not exist at {self._settings.brokers}: create it")
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
             self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
-            if not self._returns_count:
+            is_new = not self._returns_count
+            if is_new:
                 config = {**_RETURNS_CONFIG, MAX_BYTES: str(max_message_bytes(self._settings))}
                 create_if_missing(self._settings, self.returns_topic, partitions=count, config=config)
                 self._returns_count = count
@@ -127,9 +127,10 @@ class Transport:
                 )
             self._logs = self._topic_tags(admin)
             self._check_sizes(admin)
+            self.transactions.open()
+            signing = ledger_log.signing(self._login, self.group, is_new=is_new)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
-        self.transactions.open()
         plain: PlainCommits
         self._asking = Consumer(self._group_config, logger=LIBRDKAFKA_LOG)
         self._consumer = Consumer(
@@ -155,6 +156,7 @@ class Transport:
             on_revoke=partial(self._on_revoke, partial(revoked, lost=False)),
             on_lost=partial(self._on_revoke, partial(revoked, lost=True)),
         )
+        return signing
 
     def _on_revoke(
         self, revoked: Callable[[list[Partition]], None], consumer: Consumer, partitions: list[TopicPartition]
@@ -236,12 +238,15 @@ class Transport:
         return min((len(each.replicas) for topic in known for each in topic.partitions), default=0)
 
     @property
+    def _login(self) -> dict[str, Any]:
+        return {**login(self._settings), "error_cb": self._reports}
+
+    @property
     def _group_config(self) -> dict[str, Any]:
         return {
-            **login(self._settings),
+            **self._login,
             "group.id": self.group,
             "client.id": f"{self.group}-{self._member}",
-            "error_cb": self._reports,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",  # committed() then waits for undecided transactions, too
         }
@@ -360,7 +365,7 @@ class Transport:
 
     def copies(self) -> dict[Partition, Commit]:
         """Return the newest copy of each partition's commit."""
-        return copies(self._settings, self.ledger_topic)
+        return ledger_log.read(self._login, self.group).copies
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
@@ -379,27 +384,6 @@ class Transport:
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
         return self._reports.user_error(error, failed, QueueError)
-
-
-def copies(settings: Settings, ledger_topic: str) -> dict[Partition, Commit]:
-    """Return the newest copy of each partition's commit. Groups without members lose their offsets after 7 days.
-
-    Raises:
-        KafkaException: the brokers do not answer, or the topic cannot be read.
-    """
-    found: dict[Partition, Commit] = {}
-    with closing(reader(login(settings), LIBRDKAFKA_LOG, enable_partition_eof=True)) as consumer:
-        consumer.assign([TopicPartition(ledger_topic, 0, 0)])
-        while (record := consumer.poll(_TIMEOUT_S)) is not None:
-            error = record.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                raise KafkaException(error)
-            copy = records.decode_copy(record.key(), record.value())
-            if copy is not None:
-                found[copy[0]] = copy[1]
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def tag_of(described: Any) -> str:

@@ -31,9 +31,9 @@ CODES = (
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
-REJECTED, ATTEMPTS_EXHAUSTED, CRASHED = "rejected", "attempts-exhausted", "crashed"
+REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED = "rejected", "attempts-exhausted", "crashed", "unsigned"
 
-QUEUE_CODES = (REJECTED, ATTEMPTS_EXHAUSTED, CRASHED)
+QUEUE_CODES = (REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED)
 """Codes of a queue's dead letters (:mod:`timers.queue`)."""
 
 RECEIVER_CODES = frozenset({RETRIES_EXHAUSTED, *QUEUE_CODES})

@@ -26,8 +26,8 @@ from timers.broker import EmbeddedBroker
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.records import headers_of
-from timers.queue import records
 from timers.queue.inspection import Inspection
+from timers.queue.signing import ERROR
 from timers.wire import headers as h
 from timers.wire import topics
 
@@ -115,7 +115,7 @@ class Returns:
                 polled = consumer.consume(1000, 0.5)
                 for record in polled:
                     if record.error() is None:
-                        error = (h.last(headers_of(record), records.ERROR) or b"").decode()
+                        error = (h.last(headers_of(record), ERROR) or b"").decode()
                         self.found.append(Return(record.timestamp()[1], int(record.value() or b""), error))
                 if self._is_over.is_set() and not polled:
                     return

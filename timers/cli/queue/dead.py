@@ -58,7 +58,8 @@ def dead(name: str, topic: str | None, limit: int, output: Output, **selection: 
     """List the messages that the queue NAME gave up, the newest last, with the reason.
 
     Codes: rejected (the handler called reject, or the brokers refused an output), attempts-exhausted, crashed (the
-    process ended twice while it worked on this message alone). If the code is another one, a worker could not send the
+    process ended twice while it worked on this message alone), unsigned (it came back, and the queue has not sent it
+    back). If the code is another one, a worker could not send the
     message back to the queue. The messages are in the topic of dead letters; `timers dead-letters show POSITION` shows
     one whole.
 

@@ -58,6 +58,9 @@ class Record:
     def timestamp(self) -> tuple[int, int]:
         return 2, 0
 
+    def leader_epoch(self) -> int:
+        return 3
+
     def headers(self) -> Any:
         is_returned = self._at[0] == SIGNING.returns_topic
         return SIGNING.sign(f"jobs/0/{self._at[2]}", 0, 1, self.key(), self.value()) if is_returned else None
@@ -192,8 +195,8 @@ class SimTransport:
     def member(self) -> str:
         return "member"
 
-    def start(self, positions: Mapping[Partition, int]) -> None:
-        self.positions.update(positions)
+    def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
+        self.positions.update({partition: offset for partition, (offset, _) in positions.items()})
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         self.stopped.append(set(partitions))

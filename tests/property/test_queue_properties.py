@@ -13,7 +13,8 @@ from tests.property.unicode_text import texts
 from timers.queue import metadata
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, NewerMetadataError, Saved, decode, encode
+from timers.queue.lineage import Last, Lineage
+from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, OtherVersionError, Saved, decode, encode
 from timers.queue.metadata_room import worst_parts
 from timers.queue.starts import NOTHING, Start
 
@@ -21,6 +22,19 @@ LOG = "log-name"
 ALL = Start(0, 10**9)
 
 pairs = st.tuples(st.integers(1, 40) | st.integers(1, 10**7), st.integers(1, 40) | st.integers(1, 10**7))
+
+
+def ascending(most: int, count: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, most), max_size=count, unique=True).map(sorted)
+
+
+@st.composite
+def lineages(draw: st.DrawFn, offset: int) -> Lineage:
+    """What may be committed with an offset: of the cuts below it, only the last one is kept."""
+    last = draw(st.none() | st.builds(Last, st.integers(0, 2**62), st.integers(-1, 2**31), st.integers(-1, 2**41)))
+    epochs = draw(st.tuples(ascending(2**31, 8), ascending(2**62, 8)))
+    cuts = draw(st.tuples(ascending(2**62, 3), ascending(10**6, 3)))
+    return Lineage(last, tuple(zip(*epochs, strict=False)), tuple(zip(*cuts, strict=False))).below(offset)
 
 
 @st.composite
@@ -35,7 +49,7 @@ def saved_states(draw: st.DrawFn) -> Saved:
     start = draw(st.sampled_from([NOTHING, Start(offset + first, offset + first + size, group)]))
     suspects_end = draw(st.just(0) | st.integers(offset + 1, offset + 10**6))
     waits = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 2**40), max_size=20))
-    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts), waits)
+    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts), waits, draw(lineages(offset)))
 
 
 @given(saved_states())
@@ -59,11 +73,11 @@ def test_metadata_keeps_its_limit_and_loses_only_attempts_and_waits(saved: Saved
                 break
 
 
-@given(texts(60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
+@given(texts(60) | st.text("q3.AZaz09-_", max_size=60).map("q3.log-name.7.{}".format))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         saved = decode(text, LOG, 7)
-    except (ForeignMetadataError, NewerMetadataError):
+    except (ForeignMetadataError, OtherVersionError):
         return
     assert saved.offset == 7
 
@@ -73,20 +87,23 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     [
         ("", "empty"),
         ("an application's own", "not written by a queue"),
-        ("q1.log-name.8......", "this is log log-name at 7"),
-        ("q1.another1.7......", "written for log another1"),
-        ("q1.log-name.7.A.....", "pairs"),
-        ("q1.log-name.7.AB....", "not written"),
-        ("q1.log-name.7.AB.....", "pairs of numbers above 0"),
-        ("q1.log-name.7.g.....", "no end"),
-        ("q1.log-name.7." + 40 * "g" + ".....", "64 bits"),
-        ("q1.log-name.7..\u00e9....", "no digit"),
-        ("q1.log-name.7....A..", "four numbers"),
-        ("q1.log-name.7.....A.", "pairs"),
-        ("q1.log-name.7......A", "pairs"),
-        ("q1.log-name.7.......", "not written"),
-        ("q2.log-name.7......", "not written"),
-        ("q2.log-name.7.......AB", "pairs"),
+        ("q3.log-name.8........", "this is log log-name at 7"),
+        ("q3.another1.7........", "written for log another1"),
+        ("q3.log-name.7..A......", "pairs"),
+        ("q3.log-name.7..AB.....", "not written"),
+        ("q3.log-name.7..AB......", "pairs of numbers above 0"),
+        ("q3.log-name.7..g......", "no end"),
+        ("q3.log-name.7.." + 40 * "g" + "......", "64 bits"),
+        ("q3.log-name.7...\u00e9.....", "no digit"),
+        ("q3.log-name.7.....A...", "four numbers"),
+        ("q3.log-name.7......A..", "pairs"),
+        ("q3.log-name.7.......A.", "pairs"),
+        ("q3.log-name.7.........", "not written"),
+        ("q3.log-name.7.......", "not written"),
+        ("q3.log-name.7........AB", "pairs"),
+        ("q3.log-name.7.BBB.......", "lineage"),
+        ("q3.log-name.7.BBBBB.......", "lineage"),
+        ("q3.log-name.7.BBBCBB.......", "lineage"),
     ],
 )
 def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> None:
@@ -94,14 +111,15 @@ def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> Non
         decode(text, LOG, 7)
 
 
-def test_metadata_of_a_newer_version_is_not_foreign() -> None:
-    with pytest.raises(NewerMetadataError, match="upgrade"):
-        decode("q3.anything", LOG, 7)
+@pytest.mark.parametrize("text", ["q1.log-name.7......", "q2.log-name.7.......", "q4.anything"])
+def test_metadata_of_another_version_is_not_foreign(text: str) -> None:
+    with pytest.raises(OtherVersionError, match="and this is version 3"):
+        decode(text, LOG, 7)
 
 
 def test_sizes_that_the_documents_name() -> None:
     one_open = Saved(10**9, ((10**9 + 1, 10**9 + 10_000_000),))
-    assert len(encode(one_open, LOG) or "") <= 34
+    assert len(encode(one_open, LOG) or "") <= 36
     every_second = Saved(0, tuple((each, each + 1) for each in range(1, 24_000, 2)))
     assert encode(every_second, LOG) is not None
 

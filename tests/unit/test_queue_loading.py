@@ -44,8 +44,7 @@ def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
 
 
 def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
-    ((_, ledger, _),) = load(log, [JOBS], BrokersClock(), accept_loss=accept_loss)
-    return ledger
+    return load(log, [JOBS], accept_loss=accept_loss)[JOBS].ledger(BrokersClock())
 
 
 def delivered(ledger: Ledger, log: SimLog) -> list[int]:
@@ -115,6 +114,7 @@ def test_messages_that_are_gone_and_were_done_are_no_loss() -> None:
     assert delivered(loaded(log), log) == list(range(5, 20))
 
 
-def test_metadata_of_a_newer_version_ends_the_queue() -> None:
-    with pytest.raises(QueueError, match="upgrade"):
-        loaded(SimLog(Commit(5, "q3.unknown")))
+@pytest.mark.parametrize("text", ["q1.this-log.5......", "q2.this-log.5.......", "q4.unknown"])
+def test_metadata_of_another_version_ends_the_queue(text: str) -> None:
+    with pytest.raises(QueueError, match="open the queue with the version of timers that wrote it"):
+        loaded(SimLog(Commit(5, text)))

@@ -215,7 +215,7 @@ def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: di
     with pytest.raises(InvalidTimerError, match=error):
         records.output(Delivered(), "results", **sent)
     sender = Sender.__new__(Sender)
-    sender._topic, sender._publisher = "jobs", cast(Any, SimpleNamespace(open=lambda: None))
+    sender._topic, sender._publisher = "jobs", cast(Any, SimpleNamespace(open=lambda _: None, timeout_s=1.0))
     with pytest.raises(InvalidTimerError, match=error):
         sender.send([(sent["key"], sent["value"], sent["headers"])])
 

@@ -90,6 +90,8 @@ class Ledger:
         open_bytes: size of all open messages, also of those that wait for earlier ones of their lane.
         crash_count: 1 if a message is known to have killed its process, else 0.
         position: all offsets below it were read.
+        lineage: which log was read.
+        is_verified: a new leader epoch begins, and the log is known to be that of before.
         read_limit: messages at this offset and above it should not be read before :meth:`measure` raised it, because
             the metadata could become too long.
     """
@@ -113,6 +115,8 @@ class Ledger:
             self._crashes[crashed] = self._crashes.get(crashed, 0) + 1
             self.crash_count = 1
         self.position = saved.offset
+        self.lineage = saved.lineage
+        self.is_verified = True
         self.read_limit = saved.offset
         self._done_ahead = deque(saved.done)
         self._attempts = dict(saved.attempts)
@@ -334,9 +338,8 @@ class Ledger:
             suspects_end = 0
         waits = {offset: self._open[offset].due_s for offset in attempts if self._open[offset].due_s}
         waits.update((offset, due_s) for offset, due_s in self._waits.items() if offset >= self.position)
-        return Saved(
-            first, tuple(done), {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later}, waits
-        )
+        counts = {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later}, waits
+        return Saved(first, tuple(done), *counts, self.lineage)
 
     def measure(self) -> None:
         """Raise ``read_limit`` as far as the metadata fits whatever subset of the read messages is done.

@@ -97,11 +97,14 @@ class Message:
 
     @property
     def _identity(self) -> Identity:
-        return self._returned or records.identity(self._record, None)
+        return self._returned or records.identity(self._record, None, self._ledger.lineage)
 
     @property
     def source(self) -> str:
-        """``<topic>/<partition>/<offset>`` of the message on the queue's topic, the same in all deliveries."""
+        """``<topic>/<partition>/<offset>`` of the message on the queue's topic, the same in all deliveries.
+
+        If the log has lost its end and has grown again, ``~`` and the number of this loss follow.
+        """
         return self._identity.source
 
     @property

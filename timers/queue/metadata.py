@@ -2,12 +2,14 @@
 
 The committed offset says that all messages below it are done. The metadata says which messages above it are done too::
 
-    q1.<log>.<offset>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>
-    q2.<log>.<offset>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>.<waits>
+    q3.<log>.<offset>.<lineage>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>.<waits>
 
 * ``log``: name of the log, so that the metadata of a deleted topic does not count for a new one of the same name.
 * ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such
   as MirrorMaker, thereby makes the metadata invalid.
+* ``lineage``: which log was read (:mod:`timers.queue.lineage`): of the last record the offset + 1, the leader epoch + 1
+  and the time + 1; the number of epochs, and for each of them its number and first offset; for each cut its offset and
+  number. Empty if no record was read.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
 * ``starts``: which messages may be running (:mod:`timers.queue.starts`): the first and the end, counted from the
@@ -15,8 +17,7 @@ The committed offset says that all messages below it are done. The metadata says
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
 * ``crashes``: for open messages that killed their process: distance to the previous one, how often.
 * ``waits``: the epoch second at which the first of the waiting messages is ready; for each of them the distance to the
-  previous one, and how many seconds later it is ready. Only an ordered queue has such messages, and if there are none,
-  the text is of version 1, which the first processes of a queue read too.
+  previous one, and how many seconds later it is ready. Only an ordered queue has such messages.
 
 Numbers have 5 bits in a character and a sixth bit if more characters follow, the lowest bits first. Bits are 6 in a
 character, the lowest first. All characters are ASCII, because brokers keep metadata as text.
@@ -31,13 +32,14 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from timers.queue.lineage import NEW, Last, Lineage
 from timers.queue.starts import NOTHING, Start
 
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
 
-_VERSION, _VERSION_WITH_WAITS = "q1", "q2"
-_FIELDS = {_VERSION: 8, _VERSION_WITH_WAITS: 9}
+_VERSION = "q3"
+_FIELDS = 10
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _BITS = 6
@@ -58,8 +60,8 @@ class DeletedLogError(ForeignMetadataError):
     """The metadata is of this offset, and of another log: the topic was deleted and created again."""
 
 
-class NewerMetadataError(ValueError):
-    """A newer version of this package wrote the metadata."""
+class OtherVersionError(ValueError):
+    """Another version of this package wrote the metadata."""
 
 
 class Saved(NamedTuple):
@@ -73,6 +75,7 @@ class Saved(NamedTuple):
         suspects_end: open messages below it are suspects.
         crashes: open offset -> how often its process ended while it ran alone.
         waits: open offset -> when it is delivered again, in epoch seconds of the brokers' time.
+        lineage: which log was read.
     """
 
     offset: int
@@ -82,6 +85,19 @@ class Saved(NamedTuple):
     suspects_end: int = 0
     crashes: Mapping[int, int] = {}
     waits: Mapping[int, int] = {}
+    lineage: Lineage = NEW
+
+    def cut(self, at: int) -> Saved:
+        """Return what counts after the log parted at an offset: from there on no message is done, or was tried."""
+        done = tuple((first, min(end, at)) for first, end in self.done if first < at)
+        attempts, crashes, waits = (
+            {offset: value for offset, value in each.items() if offset < at}
+            for each in (self.attempts, self.crashes, self.waits)
+        )
+        start = self.start._replace(end=min(self.start.end, at)) if self.start.first < at else NOTHING
+        suspects_end = min(self.suspects_end, at)
+        lineage = self.lineage.cut(at)
+        return Saved(min(self.offset, at), done, attempts, start, suspects_end, crashes, waits, lineage)
 
     def is_open(self, offset: int) -> bool:
         """Whether the message at ``offset`` is not done."""
@@ -97,48 +113,47 @@ def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
     runs = _as_runs(saved)
     first, last, *_ = layout((run_size(opened, done), opened + done) for opened, done in runs)
     before, after = _encode_runs(runs[:first]), _encode_runs(runs[last:])
-    done = f"{_VERSION}.{log}.{saved.offset}.{before}.{_encode_bits(runs[first:last])}.{after}."
-    done += _encode_starts(saved) + "."
-    text = f"{done}{_encode_counts(saved.attempts, saved.offset)}.{_encode_counts(saved.crashes, saved.offset)}"
-    if saved.waits:
-        with_waits = f"{_VERSION_WITH_WAITS}{text.removeprefix(_VERSION)}.{_encode_waits(saved)}"
-        if len(with_waits) <= max_bytes:
-            return with_waits
-    if len(text) <= max_bytes:
-        return text
-    return f"{done}." if len(done) < max_bytes else None
+    head = f"{_VERSION}.{log}.{saved.offset}.{_encode_lineage(saved.lineage.below(saved.offset))}."
+    done = f"{head}{before}.{_encode_bits(runs[first:last])}.{after}.{_encode_starts(saved)}."
+    counts = f"{_encode_counts(saved.attempts, saved.offset)}.{_encode_counts(saved.crashes, saved.offset)}."
+    waits = _encode_waits(saved) if saved.waits else ""
+    whole = (f"{done}{counts}{waits}", f"{done}{counts}", f"{done}..")
+    return next((text for text in whole if len(text) <= max_bytes), None)
 
 
 def decode(text: str, log: str, offset: int) -> Saved:
     """Return what metadata of the committed ``offset`` says.
 
     Raises:
-        NewerMetadataError: this version does not know the form.
+        OtherVersionError: another version of this package wrote it.
         DeletedLogError: the text is of another log.
         ForeignMetadataError: the text is of another offset, or no queue wrote it.
     """
     version, *fields = text.split(".")
-    if version not in _FIELDS and version[:1] == "q" and version[1:].isdecimal():
-        newest = _VERSION_WITH_WAITS[1:]
-        raise NewerMetadataError(f"metadata of version {version[1:]}, and this is version {newest}: upgrade")
-    if len(fields) != _FIELDS.get(version):
+    if version != _VERSION and version[:1] == "q" and version[1:].isdecimal():
+        raise OtherVersionError(
+            f"metadata of version {version[1:]}, and this is version {_VERSION[1:]}: open the queue with the version "
+            "of timers that wrote it"
+        )
+    if version != _VERSION or len(fields) != _FIELDS:
         raise ForeignMetadataError("not written by a queue" if text else "empty")
     if fields[0] != log and fields[1] == str(offset):
         raise DeletedLogError(f"written for log {fields[0]}, and this is log {log}")
     if fields[0] != log or fields[1] != str(offset):
         raise ForeignMetadataError(f"written for log {fields[0]} at {fields[1]}, and this is log {log} at {offset}")
-    done, end = _decode_runs(fields[2], offset)
-    done += _decode_bits(fields[3], end)
-    done += _decode_runs(fields[4], done[-1][1] if done else offset)[0]
-    starts = _decode_numbers(fields[5]) or [0, 0, 0, 0]
+    lineage = _decode_lineage(fields[2])
+    done, end = _decode_runs(fields[3], offset)
+    done += _decode_bits(fields[4], end)
+    done += _decode_runs(fields[5], done[-1][1] if done else offset)[0]
+    starts = _decode_numbers(fields[6]) or [0, 0, 0, 0]
     if len(starts) != 4:
         raise ForeignMetadataError("the starts are not four numbers")
     first, size, group, suspects = starts
     start = Start(offset + first, offset + first + size, group) if size else NOTHING
     suspects_end = offset + suspects if suspects else 0
-    attempts, crashes = (_decode_counts(_decode_numbers(field), offset) for field in fields[6:8])
-    waits = _decode_waits(fields[8], offset) if version == _VERSION_WITH_WAITS else {}
-    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes, waits)
+    attempts, crashes = (_decode_counts(_decode_numbers(field), offset) for field in fields[7:9])
+    waits = _decode_waits(fields[9], offset)
+    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes, waits, lineage)
 
 
 class Layout(NamedTuple):
@@ -257,6 +272,26 @@ def _encode_starts(saved: Saved) -> str:
     if not size and not suspects:
         return ""
     return _encode_numbers((first - saved.offset if size else 0, size, saved.start.group if size else 0, suspects))
+
+
+def _encode_lineage(lineage: Lineage) -> str:
+    last, epochs, cuts = lineage
+    if lineage == NEW:
+        return ""
+    number = [0, 0, 0] if last is None else [last.offset + 1, last.epoch + 1, max(0, last.time_ms + 1)]
+    return _encode_numbers([*number, len(epochs), *(part for each in (*epochs, *cuts) for part in each)])
+
+
+def _decode_lineage(text: str) -> Lineage:
+    numbers = _decode_numbers(text)
+    if not numbers:
+        return NEW
+    if len(numbers) < 4 or len(numbers) % 2 or len(numbers) < 4 + 2 * numbers[3]:
+        raise ForeignMetadataError("the lineage is not of the last record, epochs and cuts")
+    offset, epoch, time_ms, count = numbers[:4]
+    pairs = list(zip(numbers[4::2], numbers[5::2], strict=True))
+    last = Last(offset - 1, epoch - 1, time_ms - 1) if offset else None
+    return Lineage(last, tuple(pairs[:count]), tuple(pairs[count:]))
 
 
 def _encode_counts(counts: Mapping[int, int], before: int) -> str:

@@ -58,7 +58,8 @@ class Queue:
             host and a random part. A transaction that a crash left open delays its partitions by 5 s, unless a process
             of the same name starts before.
         session_timeout_s: after a crash, how long the partitions of the process wait for another one.
-        accept_loss: go on if retention deleted messages that were not done; otherwise :meth:`receive` raises an error.
+        accept_loss: go on if retention deleted messages that were not done, or if the log lost its end and grew again;
+            otherwise :meth:`receive` raises an error.
         timeout_s: how long one call may wait for the brokers.
 
     Raises:

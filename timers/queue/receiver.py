@@ -22,8 +22,10 @@ from timers.errors import QueueError, TimersError
 from timers.queue import records
 from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
-from timers.queue.loading import load
+from timers.queue.lineage import EpochEnd, parted_at
+from timers.queue.loading import last_of
 from timers.queue.log_checks import check_logs
+from timers.queue.new_partitions import NewPartitions
 from timers.queue.pausing import Pausing
 from timers.queue.settling import Partition
 from timers.queue.state import State
@@ -41,7 +43,7 @@ _CONTROL_BYTES = 8 * 1024 * 1024
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
-_MAX_LOAD_PAUSE_S = 5.0
+_SKIP_PAUSE_S = 5.0
 _DRAIN_S = 15.0
 """How long a process that closes tries to settle."""
 
@@ -68,11 +70,9 @@ class Receiver:
         self._committer = Committer(transport, state)
         self._thread: threading.Thread | None = None
         self._pausing = Pausing(state, transport)
-        self._not_loaded: set[Partition] = set()
+        self._new = NewPartitions(state, transport)
         self._overtaken: set[Partition] = set()
         self._next_skip = 0.0
-        self._next_load = 0.0
-        self._load_pause_s = _RETRY_S
         self._fed_bytes = 0
         self._next_settle = self._next_copy = self._next_control = 0.0
         self._settle_pause_s = SETTLE_S
@@ -132,8 +132,7 @@ class Receiver:
             self._feed(self._transport.poll(_BATCH, 0) or self._transport.poll(1, _POLL_S))
         else:
             self._feed(self._transport.poll(1, 0))
-        if self._not_loaded and monotonic() >= self._next_load:
-            self._load()
+        self._pausing.forget(self._new.work())
         if self._overtaken and monotonic() >= self._next_skip:
             self._skip_deleted()
         if self._settling is not None and self._settling.done():
@@ -153,7 +152,7 @@ class Receiver:
         )
         is_settled = self._settle_last()
         self._transport.close()
-        self._note_not_loaded(set())
+        self._new = NewPartitions(self._state, self._transport)
         self._pausing = Pausing(self._state, self._transport)
         if self._state.wait_for_receiver(is_settled=is_settled):
             self._open()
@@ -191,16 +190,26 @@ class Receiver:
     def _feed(self, polled: Iterable[Any]) -> None:
         """Add records to the ledgers."""
         skipped: dict[Partition, int] = {}
+        parted: dict[Partition, EpochEnd] = {}
+        newest: dict[Partition, Any] = {}
+        epochs: dict[Partition, int | None] = {}
         with self._state.lock:
             ledgers = self._state.settler.ledgers
             for record in polled:
                 partition = record.topic(), record.partition()
                 error, ledger = record.error(), ledgers.get(partition)
-                if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET and self._terms.accept_loss:
-                    self._overtaken.add(partition)
+                if partition in self._new:
+                    self._new.note(partition, record)
+                elif error is not None and (answer := parted_at(error.str())) is not None:
+                    parted[partition] = answer
                 elif error is not None:
                     self._note(error, record, ledger)
                 elif ledger is not None:
+                    epoch, before = record.leader_epoch(), newest.get(partition)
+                    if epoch != epochs.get(partition, epoch) or before is None:
+                        if not self._follows(partition, ledger, before, record):
+                            continue
+                        epochs[partition] = epoch
                     offset, lane, attempt = record.offset(), None, 1
                     if partition[0] == self._terms.returns_topic:
                         attempt = records.identity(record, self._state.signing).attempt
@@ -208,19 +217,36 @@ class Receiver:
                         lane = record.key()
                     size = records.size_of(record)
                     ledger.read(offset, record, lane, attempt, size)
+                    newest[partition] = record
                     self._fed_bytes += size
                     if ledger.position > offset + _LONG_SKIP:
                         skipped[partition] = ledger.position
                     if ledger.position > ledger.read_limit:
                         self._next_control = 0.0
+            for partition, record in newest.items():
+                ledgers[partition].lineage = ledgers[partition].lineage.through(last_of(record))
             self._state.lock.notify_all()
         for partition, position in skipped.items():
             self._transport.seek(partition, position)
+        for partition, answer in parted.items():
+            self._new.part(partition, answer)
+
+    def _follows(self, partition: Partition, ledger: Ledger, before: Any, record: Any) -> bool:
+        """Whether a record is of the leader epoch of the one before, or the log is known to be that of before. Else the
+        log is verified first, and the record is read again."""
+        if before is not None:
+            ledger.lineage = ledger.lineage.through(last_of(before))
+        found, last = last_of(record), ledger.lineage.last
+        if last is None or found.offset <= last.offset or found.epoch == last.epoch or ledger.is_verified:
+            ledger.is_verified = False
+            return True
+        self._new.verify(partition, ledger.saved(), found.offset + 1)
+        return partition not in self._new
 
     def _skip_deleted(self) -> None:
         """Go on with the first messages of logs whose retention has overtaken the reading, as far as their leaders
         answer."""
-        self._next_skip = monotonic() + _MAX_LOAD_PAUSE_S
+        self._next_skip = monotonic() + _SKIP_PAUSE_S
         for partition, (low, high) in self._transport.bounds(self._overtaken).items():
             self._skip_to(partition, low, high)
             self._overtaken.discard(partition)
@@ -242,14 +268,17 @@ class Receiver:
         if low > position:
             span = position, low - 1
             _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
+        position = max(low, position)
         self._transport.stop([partition])
-        self._transport.start({partition: max(low, position)})
+        self._transport.start({partition: (position, ledger.lineage.epoch_before(position))})
         self._pausing.forget([partition])
 
     def _note(self, error: KafkaError, record: Any, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if ledger is not None:
                 ledger.pass_holes(record.offset())
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET and self._terms.accept_loss:
+            self._overtaken.add((record.topic(), record.partition()))
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise QueueError(
                 f"{record.topic()}/{record.partition()} cannot be read at its position "
@@ -334,41 +363,11 @@ class Receiver:
     def _assigned(self, partitions: list[Partition]) -> None:
         """Note new partitions. They are loaded outside the callback, where a failed request can be repeated."""
         self._wait_for_commit()
-        self._note_not_loaded(self._not_loaded | set(partitions))
-        self._next_load, self._load_pause_s = 0.0, _RETRY_S
+        self._new.add(partitions)
         with self._state.lock:
             self._state.settler.join(self._transport.member())
         if not self._state.joined:
             self._state.joined, self._state.settled_s = True, self._state.now_s()
-
-    def _load(self) -> None:
-        """Load the new partitions, except those whose leaders do not answer."""
-        try:
-            loaded = load(
-                self._transport,
-                self._not_loaded,
-                self._state.brokers_clock,
-                accept_loss=self._terms.accept_loss,
-            )
-        except KafkaException as error:
-            self._load_later(error.args[0].str())
-            return
-        with self._state.lock:
-            self._state.totals.crashes += sum(ledger.crash_count for _, ledger, _ in loaded)
-            for partition, ledger, commit in loaded:
-                self._state.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
-        self._transport.start({partition: ledger.position for partition, ledger, _ in loaded})
-        self._note_not_loaded(self._not_loaded - {partition for partition, _, _ in loaded})
-        self._state.load_error = ""
-        if self._not_loaded:
-            names = ", ".join(topics.partition_name(*each) for each in sorted(self._not_loaded))
-            self._load_later(f"no leader of {names} answers")
-
-    def _load_later(self, reason: str) -> None:
-        _log.warning("the queue %s loads its partitions later: %s", self._terms.name, reason)
-        self._state.load_error = reason
-        self._next_load = monotonic() + self._load_pause_s
-        self._load_pause_s = min(2 * self._load_pause_s, _MAX_LOAD_PAUSE_S)
 
     def _revoked(self, partitions: list[Partition], *, lost: bool) -> None:
         self._wait_for_commit()
@@ -380,12 +379,7 @@ class Receiver:
             self._state.totals.leases_lost += self._state.settler.revoke(partitions)
             self._state.settler.join(self._transport.member())
         self._pausing.forget(partitions)
-        self._transport.stop(set(partitions) - self._not_loaded)
-        self._note_not_loaded(self._not_loaded - set(partitions))
-
-    def _note_not_loaded(self, partitions: set[Partition]) -> None:
-        self._not_loaded = partitions
-        self._state.loading = len(partitions)
+        self._transport.stop(self._new.forget(partitions))
 
     def _hand_over(self, partitions: list[Partition]) -> None:
         """Commit what was settled, and guards of what receivers hold.

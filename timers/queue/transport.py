@@ -72,6 +72,7 @@ class Transport:
         self._member = member
         self._session_timeout_s = session_timeout_s
         self._reports = connection.ErrorReports(kafka.settings)
+        self._login: dict[str, Any] = {**login(kafka.settings), "error_cb": self._reports}
         self._admin: Any = None
         self._described: dict[str, Any] = {}
         self._configs: dict[str, Future[Any]] = {}
@@ -238,10 +239,6 @@ class Transport:
         return min((len(each.replicas) for topic in known for each in topic.partitions), default=0)
 
     @property
-    def _login(self) -> dict[str, Any]:
-        return {**login(self._settings), "error_cb": self._reports}
-
-    @property
     def _group_config(self) -> dict[str, Any]:
         return {
             **self._login,
@@ -286,9 +283,14 @@ class Transport:
         records: list[Any] = self.consumer.consume(limit, wait_s)
         return records
 
-    def start(self, positions: Mapping[Partition, int]) -> None:
-        """Read new partitions from these offsets on."""
-        self.consumer.incremental_assign([TopicPartition(*each, offset) for each, offset in positions.items()])
+    def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
+        """Read new partitions from these offsets on, each with the leader epoch before it, or -1.
+
+        librdkafka asks where this epoch ends, before it reads.
+        """
+        self.consumer.incremental_assign(
+            [TopicPartition(*each, offset, leader_epoch=epoch) for each, (offset, epoch) in positions.items()]
+        )
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions no more. Call it in the callback that revokes them, also for none."""

@@ -119,7 +119,8 @@ def line(row: Row) -> str:
     repeats = ", may repeat" if facts.may_repeat else ""
     counts = (
         f"in log {len(facts.in_log):,} lost {verdict.lost:,} twice {verdict.twice:,}; held {len(facts.held):,} "
-        f"silent {verdict.silent:,}; unsure {len(facts.unsure):,} gone {facts.gone:,}; "
+        f"silent {verdict.silent:,}; unsure {len(facts.unsure):,} "
+        f"(fired {sum(facts.fired[number] > 0 for number in facts.unsure):,}) gone {facts.gone:,}; "
         f"letters {facts.letters.total():,} wrong {verdict.wrong_letters:,}"
     )
     why = "; ".join(verdict.failures) or facts.sentence[:SENTENCE]

@@ -54,6 +54,7 @@ class DiscardingOutbox:
     def __init__(self) -> None:
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()
+        self.has_old_witness = False
 
     def begin(self, tick: Tick) -> None:
         self._batches = Batches({})

@@ -10,7 +10,6 @@
     │   ├── UnreachableError   no broker answers, and nothing was sent
     │   └── UnacknowledgedError it did not answer: the request may have been taken
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
-    ├── ConditionsOffError     the workers do not judge conditions yet, and nothing was sent (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
     ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
@@ -71,20 +70,7 @@ class UnacknowledgedError(PublishError):
 
 
 class NoVerdictError(TimersError):
-    """The verdict on a cancel or update did not arrive in time. The request takes effect when it is read.
-
-    Attributes:
-        sent: whether the request was sent. A request with a condition is sent when a worker has said that conditions
-            count.
-    """
-
-    def __init__(self, message: str, *, sent: bool = True) -> None:
-        super().__init__(message)
-        self.sent = sent
-
-
-class ConditionsOffError(TimersError):
-    """The workers ignore conditions on timers with an id, because their feature level is too low. Nothing was sent."""
+    """The verdict on a cancel or update did not arrive in time. The request takes effect when it is read."""
 
 
 class QueueError(TimersError):

@@ -42,7 +42,8 @@ class Classes:
     """The classes that a machine is made of. Tests replace one of them by a broken one."""
 
     machine: type[Machine] = Machine
-    index: type[ConditionalIndex] = ConditionalIndex
+    index: type[Index] = Index
+    conditional_index: type[ConditionalIndex] = ConditionalIndex
     schedule_index: type[ScheduleIndex] = ScheduleIndex
     marker_index: type[MarkerIndex] = MarkerIndex
     horizon: type[Horizon] = Horizon
@@ -103,8 +104,10 @@ class PartitionSpec:
             return self.classes.marker_index(store, self.request_format.callback_topic)
         if self.request_format.has_conditions:
             place = topics.partition_name(*self.tp)
-            return self.classes.index(store, self.retention_s, is_cold, holes, place)
-        return Index(store, self.retention_s, is_cold, holes) if self.request_format.has_ids else NoIndex()
+            return self.classes.conditional_index(store, self.retention_s, is_cold, holes, place)
+        if self.request_format.has_ids:
+            return self.classes.index(store, self.retention_s, is_cold, holes)
+        return NoIndex()
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon:
         if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from timers.config.settings import Settings
 from timers.core.delivery import Delivery, MarkerDelivery, RetryDelivery, ScheduleDelivery
-from timers.core.levels import CONDITIONS
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 
@@ -33,13 +32,7 @@ def _as_list(topic: str) -> Sequence[str]:
 
 _VERDICT_SETTINGS = ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S")
 
-NATIVE = RequestFormat(
-    "future",
-    future.decode,
-    future.rebuild_request,
-    allows_cold_tier=True,
-    decode_from_level={CONDITIONS: future.decode_refusing_conditions},
-)
+NATIVE = RequestFormat("future", future.decode, future.rebuild_request, allows_cold_tier=True)
 
 REQUEST_FORMATS = (
     ConfiguredFormat(
@@ -55,7 +48,6 @@ REQUEST_FORMATS = (
             future_by_id.rebuild_request,
             has_ids=True,
             has_conditions=True,
-            decode_from_level={CONDITIONS: future_by_id.decode_with_conditions},
             allows_cold_tier=True,
             copy_needs_timer_again=True,
         ),

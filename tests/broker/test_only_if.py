@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import shutil
@@ -17,12 +16,10 @@ import pytest
 
 from tests.harness.records import Publisher, Reader
 from tests.harness.system import PARTITIONS, System
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import due_in
 from tests.harness.worker import Worker
 from timers.cli.main import main
-from timers.client import AsyncTimersClient, ConditionsOffError, TimersClient, VerdictMessage
-from timers.core import levels
-from timers.kafka import allowed_level
+from timers.client import AsyncTimersClient, TimersClient, VerdictMessage
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
 from timers.wire.key_partition import partition_of
@@ -130,29 +127,13 @@ def _use_the_command_line(target: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert main(["schedule", "--if-absent", *asked]) == 2
 
 
-def test_below_the_level_a_client_sends_nothing_and_after_the_raise_a_plain_producer_gets_verdicts(
-    system: System,
-) -> None:
-    """An app of an earlier version: its partitions have the first level until an operator raises it."""
-    system.create_own_topics()
-    allowed_level.allow(system.settings, levels.FIRST)  # as if the app had progress: its worker raises nothing
+def test_a_plain_producer_gets_the_same_verdicts(system: System) -> None:
     system.worker().start().ready()
     target, topic = system.target(), system.settings.id_topic
     verdicts = system.reader(system.settings.verdict_topic, append_time=False)
-    with TimersClient() as client:
-        with pytest.raises(ConditionsOffError, match="nothing was sent"):
-            client.schedule(target, "k", "v", delay=1000, id="order-1", if_absent=True)
-        assert main(["levels", "--raise", str(levels.CONDITIONS)]) == 0
-
-        def is_set() -> bool:
-            with contextlib.suppress(ConditionsOffError):
-                return client.schedule(target, "k", "v", delay=1000, id="order-1", if_absent=True).verdict == "set"
-            return False
-
-        wait_until(is_set, "the partition of the id is raised")
-    verdicts.rest()
     publisher = Publisher(system.address, topic)
     headers = [*future_by_id.encode_headers(due_in(1000)), ("timer-if", b"absent")]
-    publisher.send_raw(b"order-1", future.encode(target, "k", b"v"), headers, partition_of(b"order-1", PARTITIONS))
-    (told,) = verdicts.take(1)
-    assert verdict.decode(told.value or b"").verdict == "exists"
+    for expected in ("set", "exists"):
+        publisher.send_raw(b"order-1", future.encode(target, "k", b"v"), headers, partition_of(b"order-1", PARTITIONS))
+        (told,) = verdicts.take(1)
+        assert verdict.decode(told.value or b"").verdict == expected

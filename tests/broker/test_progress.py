@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 
-from tests.harness.records import Request
+from tests.harness.records import Publisher, Request
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
@@ -100,6 +100,64 @@ def test_a_partition_with_lost_progress_does_not_start_again(system: System) -> 
     requests = system.send(*soon(system.target(), 20))
     assert len(system.fired(requests)) == 20
     assert len(system.reader(fired[0].target).rest()) == 40, "what has fired stays fired"
+
+
+def test_an_opening_does_not_wait_for_an_open_transaction_of_another_machine(system: System) -> None:
+    """It began before the machines' own transactions on the same partitions of the progress topic, and stays open."""
+    worker = system.worker().start().ready()
+    fired = system.send(*on_all_partitions(system, due_in(1), 40))
+    system.fired(fired)
+    other = Producer(
+        {
+            "bootstrap.servers": system.address,
+            "transactional.id": f"other-{system.app_id}",
+            "transaction.timeout.ms": 15 * 60_000,
+        }
+    )
+    other.init_transactions()
+    other.begin_transaction()
+    for partition in range(PARTITIONS):
+        other.produce(system.settings.progress_topic, b"?", b"another/0", partition)
+    assert other.flush(DEADLINE_S) == 0
+    later = system.send(*on_all_partitions(system, due_in(1), 40))
+    system.fired(later)
+    worker.stop()
+    shutil.rmtree(worker.data_dir)
+    worker.start().ready()
+    assert len(system.fired(system.send(*soon(system.target(), 20)))) == 20
+    for requests in (fired, later):
+        assert len(system.reader(requests[0].target).rest()) == 40, "what has fired stays fired"
+    other.abort_transaction()  # it was open all the time: else this is an error
+
+
+def test_an_older_progress_record_that_is_written_last_stops_the_partitions(system: System) -> None:
+    """An owner with an empty disk would fire again what fired since then. The last seconds are known by the close."""
+    worker = system.worker().start().ready()
+    fired = system.send(*on_all_partitions(system, due_in(1), 40))
+    system.fired(fired)
+    records = system.reader(system.settings.progress_topic, append_time=False).rest()
+    older = {record.key: record for record in records if record.key != progress.APP_KEY}
+    later = system.send(*on_all_partitions(system, due_in(1), 40))
+    system.fired(later)
+    worker.stop()
+    shutil.rmtree(worker.data_dir)
+    publisher = Publisher(system.address, system.settings.progress_topic)
+    for key, record in older.items():
+        publisher.send_raw(key, record.value, [], record.partition)
+
+    worker.start()
+    for partition in range(PARTITIONS):
+        name = f"{system.request_topic}/{partition}"
+        worker.wait_for(f"the progress of {name} says .* or an older record was written .* TIMERS_ACCEPT_LOSS={name}")
+    worker.stop()
+
+    names = ",".join(f"{system.request_topic}/{partition}" for partition in range(PARTITIONS))
+    worker.start(TIMERS_ACCEPT_LOSS=names).ready()
+    assert len(system.fired(system.send(*soon(system.target(), 20)))) == 20
+    for requests in (fired, later):
+        assert len(system.reader(requests[0].target).rest()) == 40, "what has fired stays fired"
+    worker.stop()
+    assert int(worker.start().wait_for(READY)[2]) == 0, "it is green without the acceptance"
 
 
 @pytest.mark.long

@@ -84,7 +84,7 @@ def requests_by_id(draw: Draw) -> set[str]:
 
     kinds = [(fields, int(draw.number(9) > 0)) for fields in draw.many(8, one)]
     sent = [TimedRecord(3 * index, *each, 1_800_000_000_123, kind) for index, (each, kind) in enumerate(kinds)]
-    decoded = future_by_id.decode_with_conditions(sent, MAX_REQUEST_BYTES)
+    decoded = future_by_id.decode(sent, MAX_REQUEST_BYTES)
     assert decoded.append_s.keys() == {operation[1] for operation in decoded.operations}
     assert decoded.conditions.keys() <= decoded.append_s.keys()
     cancels = [operation for operation in decoded.operations if operation[2] is None]

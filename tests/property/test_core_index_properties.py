@@ -25,12 +25,15 @@ from timers.wire.headers import TIMER_AGAIN
 TOPIC = "timer-request-by-id"
 NEVER_FORGET_S = 10**6
 
+WITHOUT_CONDITIONS = BY_ID._replace(has_conditions=False)
+"""Countdowns have the same index."""
+
 
 class Rig(RandomRig):
     """A machine of timers with ids."""
 
     def __init__(self, chunk_timers: int = 2, retention_s: int = NEVER_FORGET_S) -> None:
-        super().__init__(BY_ID, Limits(chunk_timers, 10**9, 1000), topic=TOPIC, retention_s=retention_s)
+        super().__init__(WITHOUT_CONDITIONS, Limits(chunk_timers, 10**9, 1000), topic=TOPIC, retention_s=retention_s)
 
 
 def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[OrderKey], dict[bytes, Entry]]:

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from tests.harness.machines import BY_ID, RandomRig
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import CONDITIONS
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, REFUSED, REPLACED, SET, Entry
-from timers.core.progress import Progress
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
 from timers.testing import ListOutbox
@@ -36,7 +34,7 @@ EVENT = st.one_of(
     *[st.tuples(st.just("fetch"), st.integers(1, 6))] * 2,
     st.tuples(st.just("time"), st.integers(-2, 5)),
     *[st.tuples(st.just("tick"), st.none())] * 2,
-    st.tuples(st.sampled_from(["chunk", "commit", "raise", "lost", "restart", "lose disk"]), st.none()),
+    st.tuples(st.sampled_from(["chunk", "commit", "lost", "restart", "lose disk"]), st.none()),
     st.tuples(st.just("retention"), st.sampled_from([1, RETENTION_S, 20])),
 )
 
@@ -44,10 +42,8 @@ EVENT = st.one_of(
 class Rig(RandomRig):
     """A machine of timers with ids, over random events."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(
-            BY_ID, Limits(2, 10**9, 1000), topic=TOPIC, retention_s=RETENTION_S, progress=Progress.first(level)
-        )
+    def __init__(self) -> None:
+        super().__init__(BY_ID, Limits(2, 10**9, 1000), topic=TOPIC, retention_s=RETENTION_S)
         self.log.clock.now_ms = 100_000
         self.observe(100)
 
@@ -62,8 +58,6 @@ class Rig(RandomRig):
             self.log.clock.now_ms += 1000 * argument
         elif what == "tick":
             self.observe(now_s)
-        elif what == "raise":
-            self.machine.raise_level(CONDITIONS)
         elif what == "retention":
             self.open(retention_s=argument)
         else:
@@ -95,9 +89,9 @@ class Rig(RandomRig):
 
 
 @settings(deadline=None)
-@given(st.lists(EVENT, max_size=50), st.sampled_from([1, CONDITIONS]), st.integers(1, 8))
-def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], level: int, piece: int) -> None:
-    rig = Rig(level)
+@given(st.lists(EVENT, max_size=50), st.integers(1, 8))
+def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], piece: int) -> None:
+    rig = Rig()
     for event in events:
         with rig.opened_again():
             rig.happen(*event)
@@ -108,7 +102,7 @@ def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], level
 @settings(deadline=None)
 @given(st.lists(EVENT, max_size=50))
 def test_each_condition_gets_one_verdict_and_no_refused_request_fires(events: list[Event]) -> None:
-    rig = Rig(CONDITIONS)
+    rig = Rig()
     for event in events:
         with rig.opened_again():
             rig.happen(*event)
@@ -137,7 +131,7 @@ def test_each_condition_gets_one_verdict_and_no_refused_request_fires(events: li
 @settings(deadline=None)
 @given(st.lists(st.tuples(IDS, st.integers(0, 3), DELAYS, st.sampled_from(["tick", "lose disk", "restart"]))))
 def test_a_request_that_is_repeated_becomes_one_timer_until_the_retention_after_its_end(calls: list[Any]) -> None:
-    rig = Rig(CONDITIONS)
+    rig = Rig()
     protected_until_s: dict[bytes, int] = {}
     for id, pause_s, delay_s, then in calls:
         rig.log.clock.now_ms += 1000 * pause_s

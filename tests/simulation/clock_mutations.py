@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
+from timers.core.index import Index
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
-from timers.core.only_if import ConditionalIndex
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.core.timer import RowsByDue
@@ -85,7 +85,7 @@ class ReplaysHoles(Machine):
         return rows
 
 
-class JudgesWithoutHoles(ConditionalIndex):
+class JudgesWithoutHoles(Index):
     """The verdict on a timer that has fired by a wrong clock says that it was cancelled or replaced."""
 
     def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:

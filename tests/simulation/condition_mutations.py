@@ -15,21 +15,14 @@ from timers.core.operation import (
     OperationResults,
     VerdictName,
 )
-from timers.core.progress import Progress
 from timers.core.timer import Decoded, RowsByDue
 from timers.testing import SimWorker
 
 
-class RaisedLater(SimWorker):
-    """A worker of runs in which conditions begin to count later."""
-
-    conditions = "later"
-
-
 class WithoutConditions(SimWorker):
-    """A worker of runs in which conditions do not count."""
+    """A worker of runs in which timers with an id have no conditions."""
 
-    conditions = "never"
+    conditions = False
 
 
 class IgnoresConditions(ConditionalIndex):
@@ -174,8 +167,8 @@ class JudgesByTheStoreAlone(ConditionalIndex):
         return results
 
 
-class RaisesWithoutWhatHadFired(ConditionalIndex):
-    """The raise does not note what had fired: entries that were removed before it count in a replay."""
+class JudgesWithoutHoles(ConditionalIndex):
+    """The verdict on a timer that has fired by a wrong clock says that it was cancelled or replaced."""
 
-    def raised(self, progress: Progress, level: int) -> Progress:
-        return progress
+    def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
+        return entry[:2] <= fired_through

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from timers.core.index import latest
+from timers.core.index import Index, latest
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
-from timers.core.only_if import ConditionalIndex
 from timers.core.operation import ALREADY_FIRED, Operation, OperationResults, Verdict
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Decoded, Row
@@ -17,7 +16,7 @@ from timers.testing.outbox import SimRecords
 from timers.wire.headers import TIMER_FIRED, TIMER_SOURCE, Header
 
 
-class FiresReplacedRows(ConditionalIndex):
+class FiresReplacedRows(Index):
     """A row fires although the index no longer holds its version."""
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
@@ -45,7 +44,7 @@ class SendsVerdictsInReplay(Machine):
         super()._replay(records, to_offset)
 
 
-class JudgesWithoutEarlierRecords(ConditionalIndex):
+class JudgesWithoutEarlierRecords(Index):
     """Each record of a batch is judged by the store, without the earlier records of the batch."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
@@ -55,7 +54,7 @@ class JudgesWithoutEarlierRecords(ConditionalIndex):
         return OperationResults(latest(operations), [verdict for each in judged for verdict in each.verdicts])
 
 
-class IgnoresLateCancels(ConditionalIndex):
+class IgnoresLateCancels(Index):
     """A cancel that comes too late does not change the entry of the timer."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:

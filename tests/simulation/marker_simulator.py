@@ -140,7 +140,7 @@ class MarkerCheckers(Checkers):
         self.marker_logs: dict[TopicPartition, MarkerLog] = {}
         for machine, log in self.logs.items():
             if machine[0] == MARKERS:
-                oracle = IdOracle(log.cold.first_copy, log.cold.has_cold_entry)
+                oracle = IdOracle(log.cold.first_copy, has_conditions=False)
                 self.marker_logs[machine] = MarkerLog(log.cold, id_oracle=oracle, message_topic=topic)
         self.logs.update(self.marker_logs)
 
@@ -195,7 +195,7 @@ class MarkerSimulator(Simulator):
         return replace(super()._choose_settings(), marker_topic=MARKERS, message_topic=message_topic)
 
     def _new_checkers(self) -> Checkers:
-        return MarkerCheckers(self.log, self._settings, self.machines, self._first_level)
+        return MarkerCheckers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
 
     def start(self) -> None:
         """A consumer begins to work on a message."""

@@ -11,10 +11,12 @@ from tests.simulation import id_mutations as i
 from tests.simulation import level_mutations as lv
 from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
+from tests.simulation import progress_mutations as p
 from tests.simulation import schedule_mutations as s
 from timers.core.clock_guard import ClockGuard
 from timers.core.delivery import Delivery
 from timers.core.horizon import Horizon
+from timers.core.index import Index
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.only_if import ConditionalIndex
@@ -56,7 +58,12 @@ def loop(broken: type[Loop]) -> Mutation:
 
 
 def index(broken: type[ConditionalIndex]) -> Mutation:
-    return Parts(index=broken), SimWorker
+    return Parts(conditional_index=broken), SimWorker
+
+
+def plain_index(broken: type[Index]) -> Mutation:
+    """In runs in which timers with an id have no conditions."""
+    return Parts(index=broken), ci.WithoutConditions
 
 
 def upgraded(broken: type[Machine]) -> Mutation:
@@ -87,11 +94,11 @@ MUTATIONS: dict[str, Mutation] = {
     "[I4] replay does not filter": machine(m.ReplaysEverything),
     "[I15] replay does not discard its output": machine(m.EmitsAgainInReplay),
     "[I15] fires while recovering": machine(m.FiresWhileRecovering),
-    "ids: replaced rows fire": (Parts(index=i.FiresReplacedRows), SimWorker),
+    "ids: replaced rows fire": plain_index(i.FiresReplacedRows),
     "ids: replay skips fired versions": machine(i.ReplaySkipsFiredVersions),
     "ids: replay gives verdicts": machine(i.SendsVerdictsInReplay),
-    "ids: a batch is judged without its earlier records": (Parts(index=i.JudgesWithoutEarlierRecords), SimWorker),
-    "ids: a late cancel changes nothing": (Parts(index=i.IgnoresLateCancels), SimWorker),
+    "ids: a batch is judged without its earlier records": plain_index(i.JudgesWithoutEarlierRecords),
+    "ids: a late cancel changes nothing": plain_index(i.IgnoresLateCancels),
     "ids: a callback names no version": outbox(i.FiresWithoutSource),
     "ids: no verdicts": outbox(i.SendsNoVerdicts),
     "ids: swept by uncommitted progress": (Parts(machine=i.SweepsByUncommittedProgress), ci.WithoutConditions),
@@ -112,7 +119,7 @@ MUTATIONS: dict[str, Mutation] = {
     "[I27] a copy has a source of its own": index(ci.CopiesHaveTheirOwnSource),
     "[I27] no change is too late": index(ci.IsNeverTooLate),
     "[I27] a batch is judged without its earlier records": index(ci.JudgesByTheStoreAlone),
-    "[I27] a raise forgets what had fired": (Parts(index=ci.RaisesWithoutWhatHadFired), ci.RaisedLater),
+    "[I27] a verdict forgets what a wrong clock has fired": index(ci.JudgesWithoutHoles),
     "cold: every copy counts": horizon(c.CountsEveryCopy),
     "cold: a restart forgets which copy counted": horizon(c.RemembersCopiesInMemoryOnly),
     "cold: the last copy counts": horizon(c.TheLastCopyCounts),
@@ -152,12 +159,16 @@ MUTATIONS: dict[str, Mutation] = {
     "schedules: a tombstone names another version": outbox(s.TombstonesNameAnOlderVersion),
     "schedules: a copy has a new time": outbox(s.RepublishesWithANewTime),
     "[I13] offsets are counted as records": machine(m.CountsOffsetsAsRecords),
-    "[I14] the former owner is not fenced": outbox(m.DoesNotFence),
-    "[I14] progress is read before fencing": worker(m.ReadsProgressBeforeFencing),
-    "[I14] progress is not read to the end": worker(m.ReadsProgressToLastStableOffset),
-    "[P3] progress is not in the transaction": outbox(m.ProgressOutsideTheTransaction),
-    "[I13] requests are read uncommitted": worker(m.ReadsUncommitted),
-    "[I23] memory decides whether a value is too large": worker(m.MemoryDecides),
+    "[I8] a witness of progress is ignored": worker(p.IgnoresTheWitness),
+    "[I8] an older witness replaces the progress": worker(p.BelievesTheWitness),
+    "[I8] a witness is sent with new requests only": outbox(p.SendsAWitnessWithNewRequestsOnly),
+    "[I14] the former owner is not fenced": outbox(p.DoesNotFence),
+    "[I14] progress is read before fencing": worker(p.ReadsProgressBeforeFencing),
+    "[I14] progress is not read to the end": worker(p.ReadsProgressToLastStableOffset),
+    "[I14] progress of an aborted transaction counts": worker(p.BelievesAbortedProgress),
+    "[P3] progress is not in the transaction": outbox(p.ProgressOutsideTheTransaction),
+    "[I13] requests are read uncommitted": worker(p.ReadsUncommitted),
+    "[I23] memory decides whether a value is too large": worker(p.MemoryDecides),
     "[P2] the sender's clock is believed": worker(m.UsesTheSendersClock),
     "[P2] a tick proves the next second": worker(m.FiresOneSecondEarly),
     "[I10] accepts while the clock is behind": machine(m.AcceptsWhileTheClockIsBehind),
@@ -170,7 +181,7 @@ MUTATIONS: dict[str, Mutation] = {
     "[I20] any first tick after what has fired counts": guard(k.AnyLaterFirstTickFollows),
     "[I20] a held tick never counts": guard(k.NoSecondClock),
     "[I24] a replay stores what a wrong clock has fired": machine(k.ReplaysHoles),
-    "[I24] a verdict forgets what a wrong clock has fired": (Parts(index=k.JudgesWithoutHoles), SimWorker),
+    "[I24] a verdict forgets what a wrong clock has fired": plain_index(k.JudgesWithoutHoles),
     "[I24] a store keeps what a wrong clock has fired": worker(k.KeepsHolesOnOpening),
     "[I29] a compacted topic is only reported": machine(o.NotesNoDoubt),
     "[I29] a doubt ends when the topic is corrected": machine(o.EndsDoubtsAtOnce),

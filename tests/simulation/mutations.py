@@ -5,24 +5,20 @@ The docstring names the rule, and says what the class does wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from timers.core.delivery import Delivery
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.operation import OperationResults
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import CutValue, Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
+from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
+from timers.testing import SimOutbox, SimStore, SimWorker
 from timers.testing.faults import Unforeseen
-from timers.testing.log import SimRecord
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
-from timers.wire import progress as progress_record
-from timers.wire import topics
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
@@ -226,87 +222,6 @@ class CountsOffsetsAsRecords(Machine):
     def accept(self, fetched: Fetched) -> None:
         to_offset = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
         super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
-
-
-# ---- progress and fencing -------------------------------------------------------------------------------------------
-
-
-class UsesTheFormerEpoch(SimProducer):
-    """A producer that uses the former owner's epoch."""
-
-    def init_transactions(self) -> None:
-        if self._log.epoch(self._transactional_id) < 0:
-            super().init_transactions()
-        self._epoch = self._log.epoch(self._transactional_id)
-
-
-class DoesNotFence(SimOutbox):
-    """[I14]: a new owner does not fence the former one."""
-
-    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *args: Any) -> None:
-        super().__init__(log, settings, machine, *args)
-        self._producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
-
-
-class ReadsProgressBeforeFencing(SimWorker):
-    """[I14]: a new owner reads the progress before it fences the former one, which may commit in between."""
-
-    _all: ClassVar[list[SimWorker]] = []
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._all[:] = [worker for worker in self._all if worker.log is self.log] + [self]
-        self._read_early: dict[TopicPartition, Progress] = {}
-
-    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        for machine in outboxes:
-            self._read_early[machine] = super().read_progress(machine)
-            for former in self._all:
-                if former is not self and machine in former.runners:
-                    former.step(machine)
-        super().fence(outboxes)
-
-    def read_progress(self, machine: TopicPartition) -> Progress:
-        return self._read_early.pop(machine)
-
-
-class ReadsProgressToLastStableOffset(SimWorker):
-    """[I14]: progress is read up to the last stable offset, although committed progress may be after the open
-    transaction of another producer."""
-
-    def wait_for_the_end(self, topic: str, partition: int) -> None:
-        return None
-
-
-class ProgressOutsideTheTransaction(SimOutbox):
-    """[P3]: the progress is written after its transaction, not in it."""
-
-    def commit(self, progress: Progress) -> None:
-        super().commit(replace(progress, fired_through=self._told))
-        self._faults.point("between a transaction and its progress")
-        key = progress_record.encode_key(*self._machine)
-        value = progress_record.encode(progress, TOPIC_ID)
-        self._log.append(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION)
-        self._told = progress.fired_through
-
-    _told: OrderKey = NEVER
-
-
-class ReadsUncommitted(SimWorker):
-    """[I13]: requests are read uncommitted, Faust's default: an aborted request fires."""
-
-    def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
-        return self.log.fetch(*machine, from_offset, max_offsets, committed=False)
-
-
-class MemoryDecides(SimWorker):
-    """[I23]: a consumer with little memory reports allowed values as too large."""
-
-    def value_limit(self, machine: TopicPartition) -> int:
-        return 30
-
-    def cut(self, record: SimRecord) -> SimRecord:
-        return replace(record, value=CutValue.of(record.value or b"", 1_000_000, b""))
 
 
 # ---- time -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import ClassVar
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
 from tests.simulation.spark_senders import Senders
 from timers.config.settings import Settings
-from timers.core import levels
 from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
@@ -130,12 +129,10 @@ class SimSpark:
         request, retry = self.settings.request_topic, self.settings.retry_topic
         self._requests = [(request, number) for number in range(PARTITIONS)]
         retries = [(retry, number) for number in range(PARTITIONS)]
-        self._level = levels.CONDITIONS if seed % 2 else levels.FIRST
         self._limits = LIMITS
         self._accept: Accepting | None = None
-        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries], self._level)
+        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
         self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
-        self.worker.first_level = self._level
         self.worker.assign(retries)
         self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), 0)
         self._old = self.checkpoint.copy()
@@ -276,7 +273,7 @@ class SimSpark:
         limit = self._limits.max_request_bytes
         known = {number: self.read_progress(number) for number in range(PARTITIONS) if self.random.random() < 0.9}
         history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in known.items()}
-        new = Progress.first(self._level).with_setting(MAX_REQUEST_BYTES, limit)
+        new = Progress().with_setting(MAX_REQUEST_BYTES, limit)
         self._accept = Accepting(range(self.checkpoint.buckets), limit, history, new)
 
     def own_between(self, partition: int) -> None:

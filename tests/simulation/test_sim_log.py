@@ -71,19 +71,26 @@ def test_repeating_a_commit_changes_nothing(log: SimLog) -> None:
     repeated.commit()
     repeated.commit()
     assert offsets(log) == ([0], 2)
-    assert log.group_offsets == {("group", ("x", 0)): 7}
+    assert log.group_offsets == {("group", ("x", 0)): (7, "")}
 
 
-def test_the_broker_aborts_a_transaction_at_its_timeout(log: SimLog) -> None:
-    lost = producer(log)
-    lost.begin()
-    lost.produce("x", b"a", b"1", partition=0)
-    log.time_out("x", 1)
-    assert log.last_stable("x", 0) == 0
-    log.time_out("x", 0)
-    assert offsets(log) == ([], 2)
-    with pytest.raises(Fenced):
-        lost.commit()
+def test_the_newest_record_is_found_after_an_open_transaction(log: SimLog) -> None:
+    other = producer(log)
+    other.begin()
+    other.produce("x", b"b", b"1", partition=0)
+    committed = log.append("x", b"a", b"2", partition=0)
+    assert offsets(log) == ([], 0)
+    assert log.newest("x", 0, b"a") is committed
+    assert log.newest("x", 0, b"b") is None
+
+
+def test_a_log_that_lost_its_end_grows_again(log: SimLog) -> None:
+    for value in (b"1", b"2", b"3"):
+        log.append("x", b"a", value, partition=0)
+    log.lose_end("x", 0, 1)
+    again = log.append("x", b"a", b"4", partition=0)
+    assert [record.value for record in log.fetch("x", 0, 0).records] == [b"1", b"4"]
+    assert (again.offset, log.end("x", 0)) == (1, 2)
 
 
 def test_records_have_the_brokers_time_which_can_go_back(log: SimLog) -> None:

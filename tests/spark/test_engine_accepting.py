@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from timers.core.levels import CONDITIONS, FIRST
+from timers.core.levels import FIRST
 from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
 from timers.core.reading import ReadSettings
 from timers.spark.columns import RECORD
@@ -38,7 +38,7 @@ def accept(records: Sequence[dict[str, Any]], **progress: Progress) -> list[tupl
     schema = to_arrow_schema(RECORD)
     batch = pa.RecordBatch.from_pylist(list(records), schema=schema).select(accepting.COLUMNS)
     by_partition = {int(name[1:]): each for name, each in progress.items()}
-    (out,) = Accepting(BUCKETS, MAX_BYTES, by_partition, Progress.first(CONDITIONS))([batch])
+    (out,) = Accepting(BUCKETS, MAX_BYTES, by_partition, Progress())([batch])
     return [(row["bucket"], Arrivals.unpack(row["arrivals"])) for row in out.to_pylist()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,18 +16,16 @@ import timers.client
 from timers.client import (
     AsyncTimersClient,
     InvalidTimerError,
-    NoVerdictError,
     PublishError,
     SettingsError,
     TimerRequest,
     TimersClient,
 )
 from timers.client.request import Encoder
-from timers.core.operation import CHANGED, VERDICTS
+from timers.core.operation import VERDICTS
 from timers.wire import verdict
 from timers.wire.partitioner import partitions_of
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
-from timers.wire.verdict import VerdictMessage
 
 PARTITIONS = 4  # the mock cluster's own default
 DUE_S = 1_800_000_000
@@ -119,32 +117,6 @@ def test_a_record_that_is_no_verdict_does_not_end_the_reading_of_verdicts(broker
             producer.produce(VERDICT, true, b"order-17", 0, headers=headers)
         assert producer.flush(30) == 0
         assert call.result(60).verdict == "cancelled"
-
-
-def test_a_caller_whose_time_ends_when_conditions_are_known_is_told_whether_the_request_is_sent(
-    brokers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that learns it is stopped right before it sends, until the caller has its error."""
-    asked: Future[VerdictMessage] = Future()
-    with TimersClient(brokers, id_topic=ID_REQUEST) as client:
-        ids: Any = client._by_id()
-        ids.open()
-        published: list[bytes] = []
-        errors: list[NoVerdictError] = []
-
-        class Judging(set[int]):
-            def add(self, partition: int) -> None:
-                errors.append(ids.no_verdict_error(future, 1.0))
-
-        monkeypatch.setattr(ids, "_judging", Judging())
-        monkeypatch.setattr(ids, "_ask_whether_conditions_count", lambda partition: asked)
-        monkeypatch.setattr(ids, "_publish", lambda key, *_: published.append(key))
-        future = ids.cancel("x", "timer-request-by-id/0/7")
-        asked.set_result(VerdictMessage("probe", CHANGED, None))
-        (error,) = errors
-        assert error.sent == bool(published)
-        assert "/health/partitions" in str(error) and "If partitions were added to" in str(error)
-        assert future.cancelled()
 
 
 async def test_send_later_takes_an_id_and_a_token(brokers: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
 from timers.console import timer_pages
-from timers.errors import ConditionsOffError, NoVerdictError, TimersError, UnacknowledgedError
+from timers.errors import NoVerdictError, TimersError, UnacknowledgedError
 from timers.wire.verdict import VerdictMessage
 
 TIMER: dict[str, Any] = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
@@ -65,7 +65,7 @@ async def test_a_timer_is_not_moved_if_another_request_comes_in_between_and_move
     cluster = SimCluster()
     async with console(cluster, TIMERS_ID_TOPIC="sim-requests") as client:
         assert (await answer_of(client, "PUT", ONE, json=TIMER))[0] == 201
-        stored, update = cluster.stored_request, cluster.update
+        stored = cluster.stored_request
 
         async def replaced_now(id: str, source: str) -> TimerRequest | None:
             request = await stored(id, source)
@@ -75,21 +75,6 @@ async def test_a_timer_is_not_moved_if_another_request_comes_in_between_and_move
         cluster.stored_request = replaced_now  # type: ignore[method-assign]
         status, answer = await answer_of(client, "PATCH", ONE, json={"delay": 9})
         assert (status, answer["code"], answer["version"]) == (412, "changed", "sim-requests/0/99")
-        cluster.stored_request = stored  # type: ignore[method-assign]
-
-        async def without_conditions(
-            request: TimerRequest, timeout_s: float, condition: str | None = None, request_hash: bytes | None = None
-        ) -> VerdictMessage:
-            if condition is not None:
-                raise ConditionsOffError("level 1")
-            return await update(request, timeout_s)
-
-        cluster.update = without_conditions  # type: ignore[method-assign]
-        assert (await answer_of(client, "PATCH", ONE, json={"delay": 9}))[0] == 200
-        tag = await tag_of(client)
-        assert (await answer_of(client, "PATCH", ONE, json={"delay": 9}, headers=tag))[1][
-            "code"
-        ] == "condition-unsupported"
 
 
 async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_none(
@@ -218,8 +203,6 @@ async def test_a_condition_is_kept_or_refused_and_never_ignored(
     [
         (UnacknowledgedError("no answer"), 504, "unknown"),
         (NoVerdictError("none came"), 202, "undecided"),
-        (NoVerdictError("none came", sent=False), 503, "worker-unreachable"),
-        (ConditionsOffError("level 1"), 501, "condition-unsupported"),
     ],
 )
 async def test_what_is_not_known_is_not_said(failure: TimersError, status: int, said: str) -> None:

@@ -8,16 +8,14 @@ import pytest
 
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.levels import HOLES
 from timers.core.operation import ALREADY_FIRED, UNKNOWN
 from timers.core.progress import Hole, Progress
 from timers.core.store_validity import catch_up
 from timers.core.timer import RowsByDue
-from timers.errors import LevelTooHigh
 from timers.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire import progress as progress_record
-from timers.wire.formats import future_by_id
+from timers.wire.formats import RequestFormat, future_by_id
 
 WRONG_S = 1_000_000
 
@@ -95,10 +93,20 @@ def test_an_old_store_forgets_what_has_fired() -> None:
 
 
 @pytest.mark.parametrize("wipe", [False, True])
-@pytest.mark.parametrize(("retention_s", "verdict"), [(2 * WRONG_S, ALREADY_FIRED), (WRONG_S // 2, UNKNOWN)])
-def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(wipe: bool, retention_s: int, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("request_format", "retention_s", "verdict"),
+    [
+        (BY_ID, 2 * WRONG_S, ALREADY_FIRED),
+        (BY_ID, WRONG_S // 2, ALREADY_FIRED),  # the retention goes by append times
+        (BY_ID._replace(has_conditions=False), 2 * WRONG_S, ALREADY_FIRED),
+        (BY_ID._replace(has_conditions=False), WRONG_S // 2, UNKNOWN),
+    ],
+)
+def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(
+    request_format: RequestFormat, retention_s: int, verdict: str, wipe: bool
+) -> None:
     """As before the repair, also with an empty disk."""
-    rig = MachineRig(BY_ID, retention_s=retention_s)
+    rig = MachineRig(request_format, retention_s=retention_s)
     record = future.encode("t", "k", b"")
     rig.log.append(rig.topic, b"id", record, future_by_id.encode_headers(500), partition=0)
     rig.observe(10)
@@ -114,8 +122,6 @@ def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(wipe: bool, retent
     assert [each.verdict for each in rig.outbox.verdicts] == [verdict]
 
 
-def test_an_older_version_refuses_a_progress_with_a_hole() -> None:
+def test_a_progress_record_holds_the_hole() -> None:
     record = progress_record.encode(Progress(7, (900, 3)).without_time(), b"topic")
-    with pytest.raises(LevelTooHigh, match="was raised to feature level 2, and this version of timers supports 1"):
-        progress_record.decode(record, supported=HOLES - 1)
     assert progress_record.decode(record)[0].holes == (Hole(7, (900, 3)),)

@@ -74,7 +74,7 @@ def test_after_a_failed_raise_the_level_is_the_former_one(rig: Rig) -> None:
     rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.raise_level(LEVEL)
-    assert rig.machine.progress.level == 1
+    assert rig.machine.progress.level == LEVEL - 1
     rig.open()
     rig.observe(1)
     rig.accept(5)

@@ -8,27 +8,23 @@ import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from timers.core.keys import NEVER
-from timers.core.levels import CONDITIONS
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, CANCELLED_DUE_S, NO_VERSION
-from timers.core.progress import VERDICT_RETENTION, Progress
+from timers.core.progress import VERDICT_RETENTION
 from timers.core.timer import Row
 from timers.testing import SimRecord
 from timers.wire import cold, future
 from timers.wire.formats import future_by_id
-from timers.wire.headers import TIMER_IF
 
 RETENTION_S = 10
 BASE_S = 1000
 
 
 class Rig(MachineRig):
-    """A machine of timers with an id, at the level of conditions, at second 1000."""
+    """A machine of timers with an id, at second 1000."""
 
-    def __init__(self, level: int = CONDITIONS, **spec: Any) -> None:
-        super().__init__(
-            BY_ID, topic="ids", progress=Progress.first(level), retention_s=RETENTION_S, outbox=ColdOutbox(), **spec
-        )
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(BY_ID, topic="ids", retention_s=RETENTION_S, outbox=ColdOutbox(), **spec)
         self.at(BASE_S)
 
     def at(self, second: int) -> None:
@@ -197,18 +193,6 @@ def test_a_refused_request_does_not_go_cold_and_a_promoted_one_keeps_its_source(
     assert rig.waiting == [(BASE_S + 10, 4)] == rig.recovered
 
 
-def test_a_request_from_before_the_level_comes_back_although_its_condition_cannot_be_read() -> None:
-    rig = Rig(level=1, hot_horizon_s=20)
-    value, headers = future.encode("t", "k", b"v"), [*future_by_id.encode_headers(BASE_S + 100), (TIMER_IF, b"?")]
-    record = rig.log.append(rig.topic, b"a", value, headers, partition=0)
-    rig.read_all()
-    assert rig.machine.raise_level(CONDITIONS)
-    rig.log.append(rig.topic, b"a", record.value, cold.encode_promoted(rig.outbox.cold[0]), partition=0)
-    rig.read_all()
-    assert rig.waiting == [(BASE_S + 100, 1)]
-    assert rig.outbox.rejected == []
-
-
 def test_time_is_the_latest_append_time_and_does_not_go_back(rig: Rig) -> None:
     rig.ask("a", BASE_S + 1)
     rig.tick(BASE_S + 2)
@@ -264,32 +248,6 @@ def test_each_version_keeps_the_retention_that_was_set_at_its_offset(rig: Rig) -
     values = [each.value for each in rig.machine.progress.settings if each.name == VERDICT_RETENTION]
     assert values == [RETENTION_S, 1000, 1]
     assert rig.waiting == rig.recovered
-
-
-def test_below_the_level_a_condition_is_ignored_also_in_a_replay_after_the_raise() -> None:
-    rig = Rig(level=1)
-    rig.ask("a", BASE_S + 5)
-    assert rig.ask("a", BASE_S + 6, ABSENT) == ("replaced", BASE_S + 5, None)
-    rig.write("b", BASE_S + 7, "ids/0/99")
-    rig.read_all()
-    assert rig.machine.raise_level(CONDITIONS)
-    assert rig.ask("b", BASE_S + 8, ABSENT) == ("exists", BASE_S + 7, 2)
-    assert rig.ask("a", None, "ids/0/1") == ("cancelled", BASE_S + 6, 4)
-    assert rig.waiting == [(BASE_S + 7, 2)] == rig.recovered
-
-
-def test_what_had_fired_before_the_raise_is_absent_whether_it_was_swept_or_not() -> None:
-    rig = Rig(level=1)
-    rig.ask("a", BASE_S + 1)
-    rig.ask("pending", BASE_S + 500)
-    rig.tick(BASE_S + 1 + RETENTION_S)
-    page = rig.store.entries_after(TIME_ID, 10)
-    assert {id for id, _ in page.entries} == {b"pending"}, "a was swept by what has fired"
-    assert rig.machine.raise_level(CONDITIONS)
-    rig.at(BASE_S + 3)  # the clock of another leader is behind
-    assert rig.ask("a", BASE_S + 99, ABSENT)[0] == "set"
-    assert rig.ask("pending", BASE_S + 99, ABSENT)[0] == "exists"
-    assert rig.waiting == rig.recovered == [(BASE_S + 99, 2), (BASE_S + 500, 1)]
 
 
 def test_records_with_a_producers_time_do_not_move_the_time(rig: Rig) -> None:

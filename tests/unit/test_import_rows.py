@@ -9,7 +9,6 @@ import pytest
 
 from timers.cli.spark import bulk_import
 from timers.config.settings import Settings
-from timers.core.levels import CONDITIONS
 from timers.core.limits import Limits
 from timers.spark import rows
 from timers.spark.arrow import record_batch
@@ -176,7 +175,6 @@ def test_a_row_that_is_sent_again_fires_once() -> None:
     )
     log = SimLog(SimClock(DUE + 100), partitions=1)
     worker = SimWorker("worker", log, settings, limits)
-    worker.first_level = CONDITIONS
     worker.start()
     worker.assign([(ID_REQUEST, 0)])
 

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.config.settings import Settings
-from timers.core.levels import CONDITIONS
+from timers.core import levels
 from timers.core.progress import SEAL, Progress, SettingChange
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
@@ -122,7 +122,7 @@ class Log:
         return self._progress
 
     def level_of_new_machines(self) -> int:
-        return CONDITIONS
+        return levels.FIRST + 1
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         return self._low, 100
@@ -160,7 +160,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_engine_waits_for_a_leader_that_changes(plan: Any, tmp_path: Path) -> None:
     made = plan(Log(failures=3))
     path = f"{tmp_path}/state-{FORMAT}-2"
-    assert made == Plan(path, 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(CONDITIONS)}, 7, CONDITIONS)
+    assert made == Plan(path, 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(levels.FIRST + 1)}, 7, levels.FIRST + 1)
 
 
 def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ class SimProgressLog:
         if self.fails == name:
             raise TimeoutError(name)
 
-    def read(self, tps: object, *, only_some: bool = False) -> dict[Any, bytes]:
+    def read(self, tps: object, *, after_fence: bool = True, only_some: bool = False) -> dict[Any, bytes]:
         self._answer("read")
         return {}
 
@@ -192,16 +193,23 @@ def test_frames_of_causes_are_forgotten_too() -> None:
         assert below is not None and not below.tb_frame.f_locals
 
 
-def test_both_consumers_of_a_progress_log_are_closed_if_the_first_one_fails() -> None:
+def test_all_connections_of_a_progress_log_are_closed_if_the_first_one_fails() -> None:
     closed = []
 
-    class SimConsumer:
+    class SimConnection:
         def close(self) -> None:
             closed.append(self)
             raise RuntimeError("the broker is away")
 
+    class SimLeaders:
+        async def close(self) -> None:
+            SimConnection().close()
+
     log = ProgressLog.__new__(ProgressLog)
-    reader: Any = SimConsumer()
-    log._consumer, log._end_finder = reader, SimConsumer()  # type: ignore[assignment]
+    consumer: Any = SimConnection()
+    leaders: Any = SimLeaders()
+    log._consumer, log._leaders, log._loop = consumer, leaders, asyncio.Runner()
     log.close()
     assert len(closed) == 2
+    with pytest.raises(RuntimeError, match="closed"):
+        log._loop.get_loop()

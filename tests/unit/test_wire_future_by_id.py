@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from timers.core.levels import CONDITIONS
-from timers.request_formats import NATIVE, REQUEST_FORMATS
+from timers.core.timer import Origin
+from timers.request_formats import REQUEST_FORMATS
 from timers.store import layout
 from timers.wire import future
 from timers.wire.formats import RequestRecord, future_by_id
@@ -23,7 +23,7 @@ def record(offset: int, *headers: tuple[str, bytes | None], value: bytes | None 
 
 
 def decode(*records: Any) -> Any:
-    return future_by_id.decode_with_conditions(records, 1000)
+    return future_by_id.decode(records, 1000)
 
 
 def test_conditions_and_append_seconds_are_read() -> None:
@@ -58,13 +58,17 @@ def test_a_condition_that_cannot_be_read_is_a_dead_letter(condition: bytes | Non
     assert [row[0] for row in decoded.rows[1_900_000_000]] == [8]
 
 
-@pytest.mark.parametrize("timestamp_type", [0, None])
-def test_a_condition_needs_the_brokers_time(timestamp_type: int | None) -> None:
-    decoded = decode(
-        record(7, (TIMER_IF, b"absent"), timestamp_type=timestamp_type), record(8, timestamp_type=timestamp_type)
-    )
+def test_a_condition_needs_the_brokers_time() -> None:
+    decoded = decode(record(7, (TIMER_IF, b"absent"), timestamp_type=0), record(8, timestamp_type=0))
     assert [(each.offset, each.code) for each in decoded.rejected] == [(7, "condition-without-append-time")]
     assert decoded.append_s == {8: 0}
+
+
+def test_a_request_with_a_condition_is_read_again_without_its_kind_of_time() -> None:
+    sent = record(7, (TIMER_IF, b"absent"), timestamp_type=None)
+    row = (7, "orders", "k", b"v", None, None)
+    (by_id,) = (each.request_format for each in REQUEST_FORMATS if each.request_format.has_conditions)
+    assert by_id.is_request_of(sent, row, Origin("id", 1_900_000_000, 0, "ids/0/7"))
 
 
 def test_a_request_that_is_published_again_has_no_condition() -> None:
@@ -80,17 +84,14 @@ def test_a_timer_without_an_id_can_have_no_condition() -> None:
         RequestRecord(2, b"1900000001", VALUE, [("timer-id", b"1")], APPEND_MS),
         RequestRecord(3, b"1900000000", VALUE, None, APPEND_MS),
     ]
-    ignored = NATIVE.decoder(CONDITIONS - 1, False)(sent, 1000)
-    assert (len(ignored.rows[1_900_000_000]), ignored.rejected) == (2, [])
-    refused = NATIVE.decoder(CONDITIONS, False)(sent, 1000)
+    refused = future.decode(sent, 1000)
     assert {due_s: [row[0] for row in rows] for due_s, rows in refused.rows.items()} == {
         1_900_000_000: [3],
         1_900_000_001: [2],
     }
     [rejected] = refused.rejected
     assert (rejected.offset, rejected.code) == (1, "condition-without-id")
-    alone = NATIVE.decoder(CONDITIONS, False)(sent[:1], 1000)
-    assert alone.rows == {}
+    assert future.decode(sent[:1], 1000).rows == {}
 
 
 def test_only_timers_with_an_id_of_their_own_format_have_conditions() -> None:

@@ -83,7 +83,7 @@ def test_progress_says_which_log_it_belongs_to() -> None:
 
 
 def test_progress_with_half_of_a_hole_is_refused() -> None:
-    half = Progress(5, settings=(SettingChange(HOLE_DUE_S, 5, 7), SettingChange(FEATURE_LEVEL, 5, 2)))
+    half = Progress(5, settings=(SettingChange(HOLE_DUE_S, 5, 7),))
     with pytest.raises(LogMismatch, match="half of a hole"):
         progress.decode(progress.encode(half, TOPIC_ID))
 
@@ -111,29 +111,36 @@ def test_what_no_worker_wrote_is_no_verdict(value: bytes) -> None:
 
 
 def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None:
-    raised = Progress(5).with_setting(FEATURE_LEVEL, 2)
+    raised = Progress(5).with_setting(FEATURE_LEVEL, 7)
     record = progress.encode(raised, TOPIC_ID)
-    assert progress_pb2.Progress.FromString(record).version == 2, "older versions refuse by this field"
-    assert progress.decode(record, supported=2) == (raised, TOPIC_ID)
-    assert progress.decode(record, supported=3) == (raised, TOPIC_ID)
-    why = "^timer-request/3 was raised to feature level 2, and this version of timers supports 1"
+    assert progress_pb2.Progress.FromString(record).version == 7, "older versions refuse by this field"
+    assert progress.decode(record, supported=7) == (raised, TOPIC_ID)
+    assert progress.decode(record, supported=8) == (raised, TOPIC_ID)
+    why = "^timer-request/3 was raised to feature level 7, and this version of timers supports 6"
     with pytest.raises(LevelTooHigh, match=why):
-        progress.decode(record, supported=1, name="timer-request/3")
+        progress.decode(record, supported=6, name="timer-request/3")
 
 
-@pytest.mark.parametrize("version", [0, 1, 3])
+@pytest.mark.parametrize("version", [levels.FIRST, 6, 8])
 def test_progress_whose_version_is_not_its_level_is_refused(version: int) -> None:
-    message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 2), TOPIC_ID))
+    message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 7), TOPIC_ID))
     message.version = version
-    message.ClearField("checksum")
-    with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 2"):
-        progress.decode(progress.with_checksum(message), supported=3)
+    with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 7"):
+        progress.decode(progress.with_checksum(message), supported=8)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_progress_of_a_version_that_was_never_released_is_refused_with_the_way_out(version: int) -> None:
+    message = progress_pb2.Progress(version=version, topic_id=TOPIC_ID, next_offset=5)
+    why = f"^the progress record of timer-request/3 has version {version}, which no .* another TIMERS_APP_ID"
+    with pytest.raises(LogMismatch, match=why):
+        progress.decode(progress.with_checksum(message), name="timer-request/3")
 
 
 def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -> None:
-    raised = Progress(50).with_setting(FEATURE_LEVEL, 2)
-    assert Progress(20, settings=raised.settings).level == 2
-    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [1, 2]
+    raised = Progress(50).with_setting(FEATURE_LEVEL, 7)
+    assert Progress(20, settings=raised.settings).level == 7
+    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [levels.FIRST, 7]
 
 
 def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:

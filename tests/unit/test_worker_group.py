@@ -53,14 +53,16 @@ def test_a_member_without_partitions_owns_none() -> None:
 def test_a_member_says_which_level_it_supports_each_time_it_joins() -> None:
     sent = sent_by("http://one:6066")
     kind = assignor(sent)
-    assert levels_of(described("one", kind.metadata(["t"]).user_data)) == MemberLevels("one", levels.SUPPORTED, 1)
+    assert levels_of(described("one", kind.metadata(["t"]).user_data)) == MemberLevels(
+        "one", levels.SUPPORTED, levels.FIRST
+    )
     sent[RAISED] = 7
     assert levels_of(described("one", kind.metadata(["t"]).user_data)).raised == 7
 
 
 @pytest.mark.parametrize("user_data", [b"", b"\xff", b"[]", b'{"supports": "2"}', b'{"url": "http://old:6066"}'])
-def test_a_member_that_sends_no_level_supports_the_first_one(user_data: bytes) -> None:
-    assert levels_of(described("old", user_data)) == MemberLevels("old", 1, 1)
+def test_a_member_that_sends_no_level_supports_none(user_data: bytes) -> None:
+    assert levels_of(described("old", user_data)) == MemberLevels("old", 0, 0)
 
 
 def dealt(members: dict[str, Any]) -> dict[str, list[int]]:
@@ -72,10 +74,15 @@ def dealt(members: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
-    old, new, raised = {"url": ""}, {SUPPORTS: 2, RAISED: 1}, {SUPPORTS: 2, RAISED: 2}
+    old, new, raised = {SUPPORTS: 1, RAISED: 1}, {SUPPORTS: 2, RAISED: 1}, {SUPPORTS: 2, RAISED: 2}
     assert dealt({"old": old, "new": new}) == {"old": [1, 3], "new": [0, 2]}, "before the raise"
     assert dealt({"old": old, "new": new, "raised": raised}) == {"old": [], "new": [0, 2], "raised": [1, 3]}
     assert dealt({"old": old, "none": None, "raised": raised}) == {"old": [], "none": [], "raised": [0, 1, 2, 3]}
+
+
+def test_a_worker_of_a_version_before_the_first_level_gets_no_partitions() -> None:
+    old, new = {SUPPORTS: 3, RAISED: 3}, sent_by("")
+    assert dealt({"old": old, "silent": {"url": ""}, "new": new}) == {"old": [], "silent": [], "new": [0, 1, 2, 3]}
 
 
 def test_partitions_have_owners_although_no_member_supports_the_level_of_the_app() -> None:

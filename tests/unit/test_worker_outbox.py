@@ -29,6 +29,7 @@ from timers.sending import targets as targets_module
 from timers.sending.outbox import KafkaOutbox
 from timers.sending.producer import Batch, NoAnswer
 from timers.sending.targets import Targets
+from timers.wire import witness
 from timers.wire.formats import RequestRecord
 
 NOW_S = 1_700_000_000
@@ -44,15 +45,17 @@ class SimProducer:
 
     Attributes:
         sent: topics and number of records of each transaction.
+        offsets: of the group, with their metadata, of each committed transaction.
     """
 
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
         self.sent: list[dict[str, int]] = []
+        self.offsets: list[Any] = []
         self.throttled_s = 0.0
         self.stopping = False
 
-    def transact(self, batches: Sequence[Batch], offsets: Any) -> None:
+    def transact(self, batches: Sequence[Batch], offsets: Any) -> bool:
         counts: dict[str, int] = {}
         for topic, _, batch in batches:
             counts[topic] = counts.get(topic, 0) + batch.count
@@ -63,6 +66,11 @@ class SimProducer:
             outcome = outcome(batches)
         if outcome is not None:
             raise outcome
+        self.offsets.append(list(offsets.values()))
+        return bool(offsets)
+
+    def close(self) -> None:
+        self.sent.append({"closed": 1})
 
 
 class Rig:
@@ -79,11 +87,11 @@ class Rig:
         self.outbox = KafkaOutbox(settings, settings.request_topic, 0, *parts)
         self.retry_topic = settings.retry_topic
 
-    def fire(self, *targets: str) -> None:
+    def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen
         rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]
         self.outbox.begin(Tick(NOW_S * 1000))
         self.outbox.fire(NOW_S, rows)
-        self.outbox.commit(Progress())
+        self.outbox.commit(progress)
 
     @property
     def callbacks(self) -> list[dict[str, int]]:
@@ -240,3 +248,26 @@ def test_a_timer_whose_request_has_no_leader_is_put_off_and_another_one_becomes_
     (sent,) = rig.producer.sent
     del sent[settings.progress_topic]
     assert sent == {settings.dead_letter_topic: 1, settings.retry_topic: 1}
+
+
+def test_what_the_group_does_not_know_is_committed_at_the_close(rig: Rig) -> None:
+    first, fired = Progress(5), Progress(5, (NOW_S, 1))
+    rig.fire("t", progress=first)
+    rig.fire("t", progress=fired)
+    rig.outbox.close()
+    assert rig.producer.offsets == [
+        [(5, witness.encode(first.witness, b""))],
+        [],
+        [(5, witness.encode(fired.witness, b""))],
+    ]
+    assert rig.producer.sent[-2:] == [{}, {"closed": 1}]
+
+
+def test_after_a_failed_transaction_nothing_is_committed_at_the_close(rig: Rig) -> None:
+    rig.fire("t", progress=Progress(5))
+    rig.fire("t", progress=Progress(5, (NOW_S, 1)))
+    rig.producer.outcomes = [Lost("the outcome is not known")]
+    with pytest.raises(Lost):
+        rig.fire("t", progress=Progress(5, (NOW_S, 2)))
+    rig.outbox.close()
+    assert len(rig.producer.offsets) == 2 and rig.producer.sent[-1] == {"closed": 1}

@@ -35,7 +35,13 @@ class _Found(NamedTuple):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--raise", "wanted", type=click.IntRange(1), metavar="LEVEL", help="Allow the workers to use this level.")
+@click.option(
+    "--raise",
+    "wanted",
+    type=click.IntRange(feature_levels.FIRST),
+    metavar="LEVEL",
+    help="Allow the workers to use this level.",
+)
 @output_option()
 def levels(wanted: int | None, output: Output) -> None:
     """Show the feature levels of workers and partitions, and allow a higher one.

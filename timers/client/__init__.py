@@ -35,7 +35,6 @@ from timers.core.operation import (
 )
 from timers.errors import (
     AccessError,
-    ConditionsOffError,
     InvalidTimerError,
     NoVerdictError,
     PublishError,
@@ -82,7 +81,6 @@ __all__ = [
     "AccessError",
     "AsyncTimersClient",
     "Backoff",
-    "ConditionsOffError",
     "InvalidTimerError",
     "MappingFirings",
     "MappingTokens",

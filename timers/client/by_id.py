@@ -9,9 +9,7 @@ arrives, no verdict on the update can follow. If that partition has no leader, w
 one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
 count, and the call waits for its timeout.
 
-Every request with a condition gets a verdict, so it needs no such probe. But at a feature level below that of
-conditions, workers would ignore its condition. So before the first such request to a partition, the client cancels a
-new id there under a condition that is not true: the verdict is ``changed`` if conditions count, else ``unknown``.
+Every request with a condition gets a verdict, so it needs no such probe.
 """
 
 from __future__ import annotations
@@ -24,28 +22,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from weakref import WeakSet
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, left_s, set_result
 from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
-from timers.core.levels import CONDITIONS
-from timers.core.operation import CHANGED, UNKNOWN
-from timers.errors import (
-    ConditionsOffError,
-    NoVerdictError,
-    PublishError,
-    TimersError,
-    UnacknowledgedError,
-    UnreachableError,
-)
+from timers.core.operation import UNKNOWN
+from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
 from timers.kafka.records import headers_of
 from timers.threads import tell_of_forks
 from timers.wire import headers as h
-from timers.wire import topics, verdict
+from timers.wire import verdict
 from timers.wire.formats.future_by_id import encode_condition
 from timers.wire.key_partition import partition_of
 from timers.wire.verdict import VerdictMessage
@@ -110,10 +99,6 @@ class ById:
         self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[_Call]] = {}
         self._verdict_partitions = self._partitions = 1
-        self._judging: set[int] = set()
-        """Partitions in which conditions count."""
-        self._unsent: WeakSet[Future[VerdictMessage]] = WeakSet()
-        """Calls whose requests were not sent, because it is not known whether conditions count."""
         tell_of_forks(self)
 
     def after_fork(self) -> None:
@@ -227,67 +212,12 @@ class ById:
         if request_hash is not None:
             headers = [*(headers or ()), (h.TIMER_REQUEST_HASH, request_hash)]
         if condition is not None:
-            return self._publish_conditional(key, value, [*(headers or ()), *encode_condition(condition)])
-        return self._publish_call(key, value, headers, with_probe=True)
+            headers = [*(headers or ()), *encode_condition(condition)]
+        return self._publish_call(key, value, headers, with_probe=condition is None)
 
     def cancel(self, id: str, condition: str | None = None) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
-        if condition is not None:
-            return self._publish_conditional(id_key(id), None, [*encode_condition(condition)])
-        return self._publish_call(id_key(id), None, [], with_probe=False)
-
-    def _publish_conditional(self, key: bytes, value: bytes | None, headers: SentHeaders) -> Future[VerdictMessage]:
-        """Publish a request with a condition, after it is known that the condition will count."""
-        partition = partition_of(key, self._partitions)
-        if partition in self._judging:
-            return self._publish_call(key, value, headers, with_probe=False)
-        call = self._add_call(key)
-
-        def publish(asked: Future[VerdictMessage]) -> None:
-            if asked.cancelled():
-                return
-            error = asked.exception()
-            if isinstance(error, TimersError):
-                call.set_result(error)
-            elif asked.result().verdict == CHANGED:
-                self._judging.add(partition)
-                with self._lock:  # so that a caller whose time is over is told what happens: sent or not
-                    if call.future.done():
-                        return
-                    self._unsent.discard(call.future)
-                try:
-                    self._publish(key, value, headers, partial(self._sent, call))
-                except (TimersError, BufferError) as refusal:
-                    call.set_result(PublishError(f"the request was not sent: {refusal}"))
-            else:
-                call.set_result(
-                    ConditionsOffError(
-                        f"{self._topic}/{partition} is below feature level {CONDITIONS}, so its worker ignores "
-                        f"conditions; nothing was sent. If all workers support it: timers levels --raise {CONDITIONS}"
-                    )
-                )
-
-        try:
-            asked = self._ask_whether_conditions_count(partition)
-        except BaseException:
-            self._remove_call(key, call)
-            raise
-        with self._lock:
-            self._unsent.add(call.future)
-        asked.add_done_callback(publish)
-        call.future.add_done_callback(lambda _: asked.cancel())
-        return call.future
-
-    def _ask_whether_conditions_count(self, partition: int) -> Future[VerdictMessage]:
-        id = f"{PROBE}{uuid.uuid4().hex}".encode()
-        untrue: SentHeaders = [*encode_condition(topics.source(self._topic, partition, 0))]
-        call = self._add_call(id)
-        try:
-            self._publish(id, None, untrue, partial(self._sent, call), partition)
-        except BaseException:
-            self._remove_call(id, call)
-            raise
-        return call.future
+        return self._publish_call(id_key(id), None, [*encode_condition(condition)], with_probe=False)
 
     def _publish_call(
         self, key: bytes, value: bytes | None, headers: SentHeaders | None, *, with_probe: bool
@@ -313,16 +243,13 @@ class ById:
             raise self.no_verdict_error(future, timeout_s) from None
 
     def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
-        """Cancel a call whose verdict did not come in time; return the error that says whether its request is sent."""
+        """Cancel a call whose verdict did not come in time; return the error."""
         future.cancel()
-        with self._lock:
-            sent = future not in self._unsent
-        outcome = "is in that topic, and counts as soon as a worker reads it" if sent else "was not sent"
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}, and is its "
             f"/health/partitions green? If partitions were added to {self._topic} ({self._partitions} now), all its "
-            f"timers have stopped: docs/operations.md#partitions-added-to-a-topic-of-ids. The request {outcome}",
-            sent=sent,
+            "timers have stopped: docs/operations.md#partitions-added-to-a-topic-of-ids. The request is in that topic, "
+            "and counts as soon as a worker reads it"
         )
 
     def _encode(self, request: TimerRequest) -> Record:

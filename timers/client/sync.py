@@ -116,7 +116,7 @@ class TimersClient(ClientParts):
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
             PublishError: the broker did not take it within the client's ``timeout_s``.
-            NoVerdictError, ConditionsOffError: with ``if_absent``, as :meth:`update`.
+            NoVerdictError: with ``if_absent``, as :meth:`update`.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         if if_absent:
@@ -219,7 +219,6 @@ class TimersClient(ClientParts):
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
-            ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
         return self._await_update(TimerRequest(topic, key, value, at, delay, headers, token, id), if_source, timeout_s)
@@ -249,7 +248,6 @@ class TimersClient(ClientParts):
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
-            ConditionsOffError: with ``if_source``: the workers do not judge conditions yet. Nothing was sent.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
         return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)

@@ -25,7 +25,6 @@ from timers.core.operation import (
 )
 from timers.errors import (
     AccessError,
-    ConditionsOffError,
     InvalidTimerError,
     NoVerdictError,
     QueryError,
@@ -154,8 +153,6 @@ def _undecided(error: TimersError, id: str) -> Reply:
     """
     if not isinstance(error, NoVerdictError):
         raise publish_problem(error, id) from None
-    if not error.sent:
-        raise Problem("worker-unreachable", str(error)) from None
     return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
 
 
@@ -202,14 +199,7 @@ async def move_timer(call: Call) -> Reply:
     if request is None:
         raise Problem("not-found", f"the request of {id!r} is no longer in its topic: set the timer again", id=id)
     _check_topic(call, request.topic)
-    moved = request._replace(at=due_s)
-    try:
-        verdict = await _update(call, moved, source)
-    except Problem as problem:
-        if problem.code != "condition-unsupported" or condition is not None:
-            raise
-        verdict = await _update(call, moved, None)
-    return _new_version(verdict)
+    return _new_version(await _update(call, request._replace(at=due_s), source))
 
 
 def _new_version(verdict: VerdictMessage | Reply) -> Reply:
@@ -385,8 +375,6 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))
     if isinstance(error, SettingsError):
         return Problem("ids-off", str(error))
-    if isinstance(error, ConditionsOffError):
-        return Problem("condition-unsupported", str(error))
     if isinstance(error, UnacknowledgedError | AccessError):
         again = (
             "send it again: with an id it cannot become two timers" if id else "look for it before you send it again"

@@ -167,8 +167,7 @@ class Horizon:
             row_of_copy = (*row[:5], Origin(timer_id, due_s, 0, request.source))
             decoded.rows.setdefault(due_s, []).append(row_of_copy)
             key = timer_id.encode() if self._indexed else _key_of(request.original)
-            append_s, keeps_original = record.timestamp // 1000, bool(found.append_s)
-            decoded.copies.append(PromotedCopy(key, row[0], request.original, due_s, append_s, keeps_original))
+            decoded.copies.append(PromotedCopy(key, row[0], request.original, due_s, record.timestamp // 1000))
 
     # ---- which copy counts --------------------------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class Horizon:
             if counts:
                 # An append second at or after the due second: so the entry never counts as cold.
                 entry = (each.due_s, each.offset, max(each.due_s, each.append_s))
-                if each.keeps_original:
+                if self._indexed:  # a condition may name the source of the request
                     entry = (*entry, each.original)
                 known[each.key] = entries[each.key] = entry
             else:

@@ -86,11 +86,7 @@ class Index:
         return self._retention_s
 
     def enter(self, progress: Progress) -> None:
-        """Note the settings history, when the machine opens and when it was raised. This index does not use it."""
-
-    def raised(self, progress: Progress, level: int) -> Progress:
-        """Returns the progress with what the index must know of the time before the raise; mostly nothing."""
-        return progress
+        """Note the settings history, when the machine opens. This index does not use it."""
 
     def settle(
         self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey

@@ -4,30 +4,18 @@ A behaviour that an older worker would misread begins at a higher level. A machi
 of its own. From then on its progress record has that level as its version, which an older worker refuses, and the
 settings history says from which offset the level applies, so that a replay reads each offset at its level [I21].
 
-====== ================================================================
-level  what it adds
-====== ================================================================
-1      everything before there were levels
-2      a hole: a wrong time was taken back [I24]
-3      requests with a condition [I27]
-====== ================================================================
+There is one level so far. Its number is 4: versions that were never released used 1 to 3.
 """
 
 from collections.abc import Iterable, Mapping
 
-FIRST = 1
+FIRST = 4
 """The level of a machine that was never raised."""
 
-HOLES = 2
-"""The level that a partition has at least after its time was taken back."""
-
-CONDITIONS = 3
-"""From this level on, the header ``timer-if`` counts."""
-
-SUPPORTED = 3
+SUPPORTED = 4
 """The highest level that this version of the project supports."""
 
-RAISED_TO = 3
+RAISED_TO = 4
 """The highest level to which workers raise all partitions, if the operator allows it."""
 
 

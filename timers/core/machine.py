@@ -108,9 +108,8 @@ class Machine(Accepting, Firing, Rescuing):
         if self.recovering or self.rescuing or self._tick is None:
             return False
         self._outbox.begin(self._tick)
-        self._commit(self._index.raised(self.progress, level).with_setting(FEATURE_LEVEL, level))
+        self._commit(self.progress.with_setting(FEATURE_LEVEL, level))
         self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
-        self._index.enter(self.progress)
         return True
 
     def note_compaction(self, worker: str, *, is_compacted: bool) -> None:
@@ -174,6 +173,7 @@ class Machine(Accepting, Firing, Rescuing):
             or known != (progress.next_offset, progress.settings, progress.doubt)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
+        changed = changed or self._outbox.has_old_witness
         if not changed or self.recovering or self._tick is None:
             return False
         self._outbox.begin(self._tick)

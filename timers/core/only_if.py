@@ -15,9 +15,6 @@ A replay must decide alike, so what has fired decides nothing: only append times
 latest append time of all records with an id so far. It never goes back, although the clocks of brokers may. So what is
 over stays over, and its entry may be removed at any later time. The time is an entry of the index too, under
 :data:`TIME_ID`: it is written with the records that it comes from.
-
-Conditions count from a feature level on. What had fired before the machine was raised to it is over at once, because
-its entry may have been removed by another rule.
 """
 
 from __future__ import annotations
@@ -25,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from timers.core.index import Index, latest, nothing_is_cold
-from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.levels import CONDITIONS
+from timers.core.keys import OrderKey
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -47,16 +43,7 @@ from timers.core.operation import (
     VerdictName,
 )
 from timers.core.ports import Store
-from timers.core.progress import (
-    FEATURE_LEVEL,
-    FIRED_AT_CONDITIONS_S,
-    VERDICT_RETENTION,
-    Cuts,
-    Hole,
-    Progress,
-    cut_suffix,
-    reached,
-)
+from timers.core.progress import VERDICT_RETENTION, Cuts, Hole, Progress, cut_suffix
 from timers.core.timer import Decoded, RowsByDue
 
 TIME_ID = b""
@@ -64,7 +51,7 @@ TIME_ID = b""
 
 
 class ConditionalIndex(Index):
-    """The index of a topic whose requests may have conditions. Below their level it is an :class:`Index`.
+    """The index of a topic whose requests may have conditions.
 
     Args:
         place: ``<topic>/<partition>`` of the machine.
@@ -80,46 +67,31 @@ class ConditionalIndex(Index):
     ) -> None:
         super().__init__(store, retention_s, is_cold, holes)
         self._place = place
-        self._since: int | None = None
-        self._fired_before: OrderKey = (-1, 0)
-        self._holes_before: list[Hole] = []
         self._retentions: list[tuple[int, int]] = []
         self._cuts: Cuts = ()
 
     def enter(self, progress: Progress) -> None:
         changes = progress.settings
         self._cuts = progress.cuts
-        raises = [each.from_offset for each in changes if each.name == FEATURE_LEVEL and each.value >= CONDITIONS]
         self._retentions = [(each.from_offset, each.value) for each in changes if each.name == VERDICT_RETENTION]
-        if raises:
-            self._since = since = min(raises)
-            self._fired_before = progress.setting_at(FIRED_AT_CONDITIONS_S, since, -1), 0
-            self._holes_before = [hole for hole in progress.holes if hole.before_offset <= since]
 
     @property
     def remembered_s(self) -> int | None:
         return max((value for _, value in self._retentions), default=self._retention_s)
-
-    def raised(self, progress: Progress, level: int) -> Progress:
-        if self._since is not None or level < CONDITIONS:
-            return progress
-        return progress.with_setting(FIRED_AT_CONDITIONS_S, progress.fired_through[0])
 
     # ---- accepting --------------------------------------------------------------------------------------------------
 
     def settle(
         self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
     ) -> tuple[RowsByDue, OperationResults]:
-        if not decoded.append_s:
-            return super().settle(decoded, fired_through, committed)
+        if not decoded.operations:
+            return decoded.rows, OperationResults({})
         results = self._fold(decoded, fired_through)
         self._sweeper.note_written(len(decoded.operations))
         return decoded.rows, results
 
     def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
-        if not decoded.append_s:
-            return super().replay(decoded)
-        return decoded.rows, self._fold(decoded, None).entries
+        return decoded.rows, self._fold(decoded, None).entries if decoded.operations else {}
 
     def _fold(self, decoded: Decoded, fired_through: OrderKey | None) -> OperationResults:
         """Returns what operations change, and drops the refused ones from ``decoded``.
@@ -137,9 +109,6 @@ class ConditionalIndex(Index):
         refused: set[int] = set()
         for operation in operations:
             id, offset, due_s, _ = operation
-            if offset not in append_s:  # below the level, in a replay
-                known[id] = entries[id] = latest([operation])[id]
-                continue
             time_s = max(time_s, append_s[offset])
             entry = known.get(id)
             former = None if entry is None or self._is_past(entry, time_s) else entry
@@ -203,8 +172,6 @@ class ConditionalIndex(Index):
     # ---- entries ----------------------------------------------------------------------------------------------------
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        if self._since is None:
-            return super().find(id, fired_through)
         known = self._store.entries([id, TIME_ID])
         entry = known.get(id)
         if entry is None or entry[0] == CANCELLED_DUE_S:
@@ -213,9 +180,6 @@ class ConditionalIndex(Index):
         return None if self._is_past(entry, time_s) and not self._is_pending(entry, fired_through) else entry
 
     def sweep(self, fired_through: OrderKey) -> None:
-        if self._since is None:
-            super().sweep(fired_through)
-            return
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
         self._sweeper.sweep(lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, fired_through))
 
@@ -227,10 +191,6 @@ class ConditionalIndex(Index):
     def _is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""
         due_s, offset, append_s = entry[:3]
-        if self._since is not None and offset < self._since and not self._is_cold(entry):
-            before_s, _ = self._fired_before
-            if (due_s, offset) <= reached((before_s - 1, MAX_OFFSET), self._holes_before, offset):
-                return True
         return max(due_s, append_s) + self._retention_at(offset) <= time_s
 
     def _retention_at(self, offset: int) -> int:

@@ -144,6 +144,10 @@ class Outbox(Protocol):
     def chunk(self) -> ChunkSize:
         """How many timers the next transaction may have; the same object for all machines of a partition."""
 
+    @property
+    def has_old_witness(self) -> bool:
+        """Whether the second copy of the committed progress is so old that it needs a transaction of its own [I8]."""
+
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
 

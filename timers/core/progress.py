@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import FIRST, HOLES
+from timers.core.levels import FIRST
 from timers.core.lineage import Lineage
 
 # Names in the settings history. Never change these strings: progress records hold them.
@@ -24,8 +24,6 @@ SEAL = "cold-seal"
 """Secret of the partition's seals. Drawn when the partition first has a horizon."""
 VERDICT_RETENTION = "TIMERS_VERDICT_RETENTION_S"
 """Seconds after its end for which an id is not absent (:mod:`timers.core.only_if`)."""
-FIRED_AT_CONDITIONS_S = "fired-at-conditions-s"
-"""Second that had fired when the machine was raised to the level of conditions."""
 FEATURE_LEVEL = "feature-level"
 """The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
 HOLE_DUE_S = "hole-due-s"
@@ -89,6 +87,18 @@ class Doubt(NamedTuple):
     """All that was accepted below this offset may be missing in the log; a store that was written up to it is whole."""
     worker: str
     """Id of the worker whose store is whole; empty: not known."""
+
+
+class Witness(NamedTuple):
+    """What a second copy of a progress says: a progress that says less is not the newest one [I8]."""
+
+    next_offset: int
+    fired_through: OrderKey
+    level: int
+    cut: int
+    """Number of the last cut of the log. A cut takes ``next_offset`` back."""
+    holes: int
+    """Number of holes. With each one, ``fired_through`` was taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +171,28 @@ class Progress:
             return self
         names = zip((HOLE_DUE_S, HOLE_OFFSET), self.fired_through, strict=True)
         hole = [SettingChange(name, self.next_offset, value) for name, value in names]
-        repaired = replace(self, fired_through=NEVER, settings=(*self.settings, *hole))
-        return repaired.with_setting(FEATURE_LEVEL, max(HOLES, self.level))
+        return replace(self, fired_through=NEVER, settings=(*self.settings, *hole))
+
+    @property
+    def witness(self) -> Witness:
+        """The values of this progress that a second copy holds."""
+        return Witness(self.next_offset, self.fired_through, self.level, self.largest(LOG_CUT), len(self.holes))
+
+    def is_behind(self, witness: Witness) -> bool:
+        """Whether a later progress of the same log had the values of ``witness``."""
+        return self.at_least(witness).witness != self.witness or len(self.holes) < witness.holes
+
+    def at_least(self, witness: Witness) -> Progress:
+        """Returns a progress with the larger values of both. What a later cut or hole took back stays taken back."""
+        cut, next_offset, fired_through = self.largest(LOG_CUT), self.next_offset, self.fired_through
+        if cut <= witness.cut:
+            next_offset = max(next_offset, witness.next_offset)
+        if len(self.holes) <= witness.holes:
+            fired_through = max(fired_through, witness.fired_through)
+        known = replace(self, next_offset=next_offset, fired_through=fired_through)
+        if self.level < witness.level:
+            known = known.with_setting(FEATURE_LEVEL, witness.level)
+        return known.with_setting(LOG_CUT, witness.cut) if cut < witness.cut else known
 
     def shortened(self, end: int) -> Progress:
         """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""

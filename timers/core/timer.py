@@ -148,8 +148,6 @@ class PromotedCopy(NamedTuple):
     due_s: int
     append_s: int
     """Append second of the copy."""
-    keeps_original: bool = False
-    """Whether its entry names the request: a condition may name its source."""
 
 
 @dataclass(slots=True)
@@ -169,7 +167,7 @@ class Decoded:
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
     """(caller, outcome) -> records, if the format names a caller."""
     append_s: dict[int, int] = field(default_factory=dict)
-    """Offset of each operation that may depend on a condition -> its append second, or 0 if a producer set its time."""
+    """If the format has conditions: offset of each operation -> its append second, or 0 if a producer set its time."""
     conditions: dict[int, str] = field(default_factory=dict)
     """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
 

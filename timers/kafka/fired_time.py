@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import closing
 
 from timers.config.settings import Settings
-from timers.core import levels
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import librdkafka, max_message_bytes
@@ -38,7 +37,11 @@ def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]
     """
     formats = enabled_formats(settings)
     tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
-    return {tp: progress for tp, (progress, _) in _read(settings, cluster, tps, ANY_LEVEL).items()}
+    with closing(ProgressLog(settings, cluster)) as log:
+        return {
+            tp: progress_record.decode(record, ANY_LEVEL, topics.partition_name(*tp))[0]
+            for tp, record in log.read(tps, after_fence=False).items()
+        }
 
 
 def take_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
@@ -46,28 +49,16 @@ def take_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
 
     Raises:
         KafkaException: the brokers do not answer, or refuse.
-        LogMismatch: the record cannot be read, or has a feature level that this version does not support.
+        LogMismatch: the record cannot be read, is not the newest one, or has a feature level that this version does
+            not support.
     """
     # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
     transactional_id = topics.transactional_id(settings.app_id, *tp)
     writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
-    progress, topic_id = _read(settings, cluster, [tp], levels.SUPPORTED)[tp]
-    value = progress_record.encode(
-        progress.without_time(), topic_id, progress_record.machine_name(settings.app_id, *tp)
-    )
+    with closing(ProgressLog(settings, cluster)) as log:
+        progress = log.check(tp, log.read([tp]).get(tp))
+    machine = progress_record.machine_name(settings.app_id, *tp)
+    value = progress_record.encode(progress.without_time(), cluster.topic_ids[tp[0]], machine)
     partition = progress_partition(tp, cluster, settings)
     with writer.transaction() as send:
         send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])
-
-
-def _read(
-    settings: Settings, cluster: Cluster, tps: Iterable[TopicPartition], supported: int
-) -> dict[TopicPartition, tuple[Progress, bytes]]:
-    log = ProgressLog(settings, cluster)
-    try:
-        records = log.read(tps)
-        return {
-            tp: progress_record.decode(record, supported, topics.partition_name(*tp)) for tp, record in records.items()
-        }
-    finally:
-        log.close()

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from time import monotonic
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from aiokafka.errors import KafkaError as AioKafkaError
+from aiokafka.errors import KafkaTimeoutError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.doubts import is_refused
-from timers.core.progress import PARTITIONS, Progress
+from timers.core.keys import NEVER
+from timers.core.progress import PARTITIONS, Progress, Witness
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
-from timers.kafka import allowed_level
+from timers.kafka import allowed_level, connection
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.error_codes import code_of
-from timers.kafka.records import read
 from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
+from timers.wire import witness
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 25.0
-"""Another machine's open transaction can hold back the end of a progress partition: until its timeout (10 s), and until
-the broker looks for timed-out transactions, which it does every 10 s."""
+"""A broker that died keeps its partitions for some seconds, and a transaction that hangs is ended after its timeout
+(10 s), when the broker looks for such transactions, which it does every 10 s."""
+
+ANSWER_S = 5.0
+POLL_S = 0.05
+
+_HANGING = "is a transaction hanging there? docs/operations.md#a-hanging-transaction"
+
+GROUP_ANSWER_S = 2.0
+"""How long an opening waits for the group's copy of a progress."""
 
 TAIL_RECORDS = 2_000
 """Records read from the end first. The newest progress of a running machine is among them. If it is not,
@@ -36,9 +49,15 @@ all records are read."""
 
 
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
-    """Partition of the progress topic with a machine's records. Machines are spread over the partitions, so that one
-    rarely waits for another one's transaction when it reads."""
+    """Partition of the progress topic with a machine's records. Machines are spread over the partitions."""
     return tp[1] % cluster.partitions[settings.progress_topic]
+
+
+def _said(values: Witness) -> str:
+    """What a progress or its copy says, for a sentence."""
+    due_s, offset = values.fired_through
+    fired = "nothing fired" if values.fired_through == NEVER else f"all fired up to second {due_s}, offset {offset}"
+    return f"says that it was accepted up to offset {values.next_offset} and {fired}"
 
 
 class ProgressLog:
@@ -54,22 +73,31 @@ class ProgressLog:
         self._settings = settings
         self._cluster = cluster
         self._timeout_s = timeout_s
-        common = {**librdkafka(settings), "group.id": settings.app_id}
-        self._consumer = reader(common, enable_partition_eof=True, fetch_wait_max_ms=50, auto_offset_reset="error")
-        # A committed reader sees the log only up to the oldest open transaction of any machine, although later records
-        # may be committed. So the end to read up to comes from an uncommitted reader.
-        self._end_finder = reader(common, isolation_level="read_uncommitted")
+        self._consumer = reader(librdkafka(settings), group_id=settings.app_id, isolation_level="read_uncommitted")
+        self._loop = asyncio.Runner()
+        self._leaders = LeaderClient(
+            {
+                **connection.aiokafka(settings),
+                "client_id": f"{settings.worker_id}-progress",
+                "request_timeout_ms": int(min(ANSWER_S, timeout_s) * 1000),
+            }
+        )
 
     def close(self) -> None:
-        """Close the consumers. Errors are left out: the consumers commit nothing."""
-        for consumer in (self._consumer, self._end_finder):
-            with contextlib.suppress(Exception):
-                consumer.close()
+        """Close the connections. Errors are left out: nothing is committed."""
+        with contextlib.suppress(Exception):
+            self._consumer.close()
+        with contextlib.suppress(Exception), self._loop as loop:
+            loop.run(self._leaders.close())
 
-    def read(self, tps: Iterable[TopicPartition], *, only_some: bool = False) -> dict[TopicPartition, bytes]:
+    def read(
+        self, tps: Iterable[TopicPartition], *, after_fence: bool = True, only_some: bool = False
+    ) -> dict[TopicPartition, bytes]:
         """Newest committed progress record of each machine that has one [I14]; with ``only_some``, of at least one.
 
-        Call it after the machines' former owners are fenced: then their open transactions are decided.
+        Args:
+            after_fence: the machines' former owners are fenced, so their transactions are decided: one whose marker is
+                not there yet is waited for. Open transactions of other machines are not waited for.
 
         Raises:
             KafkaException: the brokers do not answer.
@@ -81,9 +109,9 @@ class ProgressLog:
         found: dict[TopicPartition, bytes] = {}
         for partition, keys in by_partition.items():
             low, high = self.ends(self._settings.progress_topic, partition)
-            records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys)
+            records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys, after_fence)
             if len(records) < len(keys) and high - low > TAIL_RECORDS:
-                records = self._read_back(partition, low, high, keys)
+                records = self._read_back(partition, low, high, keys, after_fence)
             found.update({keys[key]: value for key, value in records.items()})
             if only_some and found:
                 break
@@ -97,42 +125,55 @@ class ProgressLog:
         """
         low, high = self.ends(self._settings.progress_topic, allowed_level.PARTITION)
         key = progress_record.APP_KEY
-        value = self._read_back(allowed_level.PARTITION, low, high, {key: None}).get(key)
+        value = self._read_back(allowed_level.PARTITION, low, high, [key], after_fence=False).get(key)
         allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
         return min(levels.RAISED_TO, allowed)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions."""
-        low, high = self._end_finder.get_watermark_offsets(
-            KafkaTopicPartition(topic, partition), timeout=self._timeout_s
-        )
+        low, high = self._consumer.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=self._timeout_s)
         return low, high
 
-    def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
-        """Newest committed value of each key between two offsets."""
-        newest: dict[bytes, bytes] = {}
-        topic = self._settings.progress_topic
+    def _read_back(
+        self, partition: int, start: int, end: int, keys: Collection[bytes], after_fence: bool
+    ) -> dict[bytes, bytes]:
+        """Newest committed value of each key from ``start`` to ``end``, and of what follows while it is waited for."""
+        newest = NewestCommitted(keys, start)
         try:
-            for message in read(self._consumer, topic, partition, start, end, timeout_s=self._timeout_s):
-                key, value = message.key(), message.value()
-                if key in keys and value is not None:
-                    newest[key] = value
-        except KafkaException as error:
-            if code_of(error) != KafkaError._TIMED_OUT:
-                raise
-            hint = "is a transaction hanging there? docs/operations.md#a-hanging-transaction"
-            why = f"reading {topic}/{partition} up to offset {end}: {hint}"
+            self._loop.run(self._read_newest(partition, end, newest, after_fence))
+        except AioKafkaError as error:
+            why = f"reading {self._settings.progress_topic}/{partition} up to offset {end}: {error!r}"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None
-        return newest
+        return newest.values
+
+    async def _read_newest(self, partition: int, end: int, newest: NewestCommitted, after_fence: bool) -> None:
+        topic = self._settings.progress_topic
+        deadline = monotonic() + self._timeout_s
+        while newest.position < end or (after_fence and newest.undecided):
+            position, failed = newest.position, None
+            try:
+                await self._leaders.connect({topic})
+                leader = self._leaders.leader_of(topic, partition)
+                if leader is not None:
+                    newest.add((await self._leaders.fetch(leader, (topic, partition), position)).data)
+            except (AioKafkaError, OSError) as error:  # such as a partition that changes its leader
+                failed = error
+            if newest.position > position:
+                deadline = monotonic() + self._timeout_s
+                continue
+            if monotonic() > deadline:
+                raise KafkaTimeoutError(failed or _HANGING)
+            await asyncio.sleep(POLL_S)
 
     def check(self, tp: TopicPartition, record: bytes | None) -> Progress:
         """The machine's progress, compared with its log.
 
         Raises:
-            LogMismatch: the log lacks offsets that the progress names, or progress must exist and does not.
+            LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
             KafkaException: the brokers do not answer.
         """
         topic, partition = tp
+        progress: Progress | None = None
         if record is not None:
             machine = progress_record.machine_name(self._settings.app_id, topic, partition)
             progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}", machine=machine)
@@ -140,17 +181,44 @@ class ProgressLog:
                 logger.warning(
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
                 )
-                return Progress()
-            return progress
-        committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=self._timeout_s)[0].offset
-        if committed == OFFSET_INVALID or committed <= 0 or self.ends(topic, partition)[1] == 0:
-            return Progress()
-        return self.mismatch(
-            tp,
-            f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
-            f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
-            Progress(next_offset=committed),
-        )
+                progress = Progress()
+        committed, seen = self._copy_of_group(tp, is_needed=progress is None)
+        if seen is not None and (known := progress or Progress()).is_behind(seen):
+            if seen.level > levels.SUPPORTED:
+                raise LevelTooHigh(seen.level, levels.SUPPORTED, f"{topic}/{partition}")
+            progress = self.mismatch(
+                tp,
+                f"the progress of {topic}/{partition} {_said(known.witness)}, but the group {self._settings.app_id!r} "
+                f"has a copy of it that {_said(seen)}: {self._settings.progress_topic!r} lost records, or an older "
+                "record was written there (was an old copy of it restored, or an unclean leader elected?)",
+                known.at_least(seen),
+                way="with the larger values",
+            )
+        elif progress is None and committed > 0 and self.ends(topic, partition)[1] > 0:
+            progress = self.mismatch(
+                tp,
+                f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
+                f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
+                Progress(next_offset=committed),
+            )
+        return progress or Progress()
+
+    def _copy_of_group(self, tp: TopicPartition, *, is_needed: bool) -> tuple[int, Witness | None]:
+        """Offset of the group, and what it says of the progress; None if it says nothing of this topic.
+
+        A group whose coordinator is away delays no opening that does not need it: then it says nothing.
+        """
+        topic, _ = tp
+        timeout_s = self._timeout_s if is_needed else min(self._timeout_s, GROUP_ANSWER_S)
+        try:
+            (found,) = self._consumer.committed([KafkaTopicPartition(*tp)], timeout=timeout_s)
+        except KafkaException as error:
+            if is_needed:
+                raise
+            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
+            return 0, None
+        copy = witness.decode(found.metadata)
+        return found.offset, copy[0] if copy is not None and copy[1] == self._cluster.topic_ids[topic] else None
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.
@@ -243,7 +311,7 @@ class ProgressLog:
             progress.shortened(cut),
         )
 
-    def mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress) -> Progress:
+    def mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress, way: str = "without them") -> Progress:
         """Returns ``fallback``, if TIMERS_ACCEPT_LOSS names the partition.
 
         Raises:
@@ -251,6 +319,6 @@ class ProgressLog:
         """
         name = "/".join(map(str, tp))
         if name not in self._settings.accept_loss.split(","):
-            raise LogMismatch(f"{sentence}. To go on without them, start once with TIMERS_ACCEPT_LOSS={name}")
+            raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={name}")
         logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
         return fallback

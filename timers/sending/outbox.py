@@ -10,25 +10,27 @@ throttles this machine, because an open transaction would wait as long.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 
 from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
 from timers.config.settings import Settings
 from timers.core.chunk_size import LONG_S, SMALL
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import Tick
-from timers.errors import Fenced
+from timers.errors import AccessError, Fenced
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
 from timers.kafka.request_reader import RequestReader
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import delivery_of
 from timers.sending.batches import Batches
-from timers.sending.producer import Batch, DeliveryFailed, NoAnswer, TransactionalProducer
+from timers.sending.producer import Batch, DeliveryFailed, NoAnswer, Offsets, TransactionalProducer
 from timers.sending.targets import Targets
 from timers.wire.outgoing import BaseOutbox, Outgoing
 
@@ -89,7 +91,8 @@ class KafkaOutbox(BaseOutbox):
         self._computing = False
         self._topic_id = b""
         self._progress_partition = 0
-        self._offset_sent = -1
+        self._is_settled = False
+        """Whether the last transaction was committed, so that another one may follow."""
         self._batches = Batches(targets.max_message_bytes)
         self._tick = Tick(0)
         self._tick_seen_s = 0.0
@@ -109,12 +112,21 @@ class KafkaOutbox(BaseOutbox):
         self._progress_partition = progress_partition
 
     def close(self) -> None:
-        """Close the producer."""
+        """Commit what the group does not know yet, if its coordinator answers, and close the producer."""
         self._release_compute_lock()
+        left = self._witness.left()
+        if left is not None and self._is_settled:
+            with contextlib.suppress(Lost, Fenced, AccessError):  # the next owner has the progress itself
+                self._producer.transact((), {self._tp: OffsetAndMetadata(*left)})
         self._producer.close()
+
+    @property
+    def has_old_witness(self) -> bool:
+        return self._witness.is_old(monotonic())
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction. The brokers open it only at the commit."""
+        self._is_settled = False
         self._await_quota()
         while not self._computing:
             self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
@@ -150,20 +162,23 @@ class KafkaOutbox(BaseOutbox):
             Lost: nothing, or all, became visible; the committed progress shows which. The circuits of the topics that
                 failed are open.
         """
-        offsets = {} if progress.next_offset == self._offset_sent else {self._tp: progress.next_offset}
+        due = self._witness.due(progress, self._topic_id, monotonic())
+        offsets = {} if due is None else {self._tp: OffsetAndMetadata(*due)}
         batches = self._complete(progress)
         refusals = 0
         times_refused: set[str] = set()
         began_s = monotonic()
-        while (error := self._transact(batches, offsets)) is not None:
+        while isinstance(sent := self._transact(batches, offsets), BatchesRefused):
             refusals += 1
             if refusals > MAX_REFUSALS:
-                raise DeliveryFailed({refused.topic: refused for _, refused in error.batches})
-            logger.info("%s/%d: %s; sending the other records again", *self._tp, error)
-            self._note_refused(error, times_refused)
+                raise DeliveryFailed({refused.topic: refused for _, refused in sent.batches})
+            logger.info("%s/%d: %s; sending the other records again", *self._tp, sent)
+            self._note_refused(sent, times_refused)
             self._batches = Batches(self._targets.max_message_bytes)
             self._begin_again(self._tick, self._batches)
             batches = self._complete(progress)
+        self._is_settled = True
+        self._witness.note(progress, self._topic_id, monotonic(), tried=bool(offsets), sent=sent)
         self.chunk.committed(monotonic() - began_s + self._producer.throttled_s)
         self._targets.note_worked({topic for topic, _, _ in batches})
 
@@ -221,8 +236,12 @@ class KafkaOutbox(BaseOutbox):
                 self._targets.open_circuit(topic, refused)
         times_refused |= {refused.topic for _, refused in error.batches if refused.code == INVALID_TIMESTAMP}
 
-    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> BatchesRefused | None:
-        """Send and commit. Returns the refused records, if the transaction was rolled back because of them."""
+    def _transact(self, batches: list[Batch], offsets: Offsets) -> BatchesRefused | bool:
+        """Send and commit.
+
+        Returns:
+            Whether the offsets were sent; or the refused records, if the transaction was rolled back because of them.
+        """
         began_s = monotonic()
         try:
             offsets_sent = self._producer.transact(batches, offsets)
@@ -244,10 +263,8 @@ class KafkaOutbox(BaseOutbox):
             self._metrics.transaction_failed("unknown")
             raise
         else:
-            if offsets_sent:
-                self._offset_sent = offsets[self._tp]
             self._metrics.transactions.observe(monotonic() - began_s)
-            return None
+            return offsets_sent
         finally:
             self._metrics.counters.transaction.ended_ms = self._now_ms()
 

@@ -38,6 +38,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+from aiokafka.structs import OffsetAndMetadata
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost, TooMuch
@@ -64,8 +65,7 @@ ANSWER_S = 5.0
 
 DELIVERY_TIMEOUT_S = 6.0
 TRANSACTION_S = 8.0
-"""Time for the deliveries, and for these together with the group's offsets. It is less than the transaction timeout: so
-the broker does not end the transaction first, which would look like another owner."""
+"""Time for deliveries, and for these and the group's offsets: less than the timeout after which brokers fence."""
 
 OPEN_TIMEOUT_S = 20.0
 """Longer than a transaction of the former owner may last. The next attempt follows soon."""
@@ -77,6 +77,7 @@ _T = TypeVar("_T")
 
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
+Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 class DeliveryFailed(Lost):
@@ -217,7 +218,7 @@ class TransactionalProducer:
         """Seconds for which a broker reads no batches of this producer, because of a quota."""
         return 0.0 if self._producer is None else produce.throttled_s(self._producer)
 
-    def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> bool:
+    def transact(self, batches: Iterable[Batch], offsets: Offsets) -> bool:
         """Send and commit.
 
         Returns:
@@ -235,15 +236,15 @@ class TransactionalProducer:
             by_partition.setdefault((topic, partition), []).append(batch)
         return self._wait(self._loop.submit(self._transact(by_partition, offsets)))
 
-    async def _transact(
-        self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: dict[TopicPartition, int]
-    ) -> bool:
+    async def _transact(self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: Offsets) -> bool:
         producer = self._producer
         assert producer is not None, "call open() first"
         produce.track_topics(producer, batches)
         leaders = await self._check_leaders(producer, batches)
         # The transaction could not end either if the group's partition of the offsets topic had no leader.
         with_offsets = bool(offsets) and await self._loop.answers.has_coordinator(producer, self._settings.app_id)
+        if not (batches or with_offsets):
+            return False
         began_s = asyncio.get_running_loop().time()
         await producer.begin_transaction()
         try:

@@ -44,7 +44,7 @@ from timers.core.lineage import Batch, Lineage
 from timers.core.operation import Entry
 from timers.core.timer import Row, bytes_of
 
-FORMAT = 1
+FORMAT = 2
 """Part of the identity: a store of another version is emptied and rebuilt from the log."""
 
 GROUP_ROWS = 512

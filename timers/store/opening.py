@@ -58,7 +58,7 @@ def open_partition(
         if indexed and not formats[tp[0]].partitions_may_increase:
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
                 others = ((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
-                records = log.read(others, only_some=True)  # a new app opens hundreds at a time
+                records = log.read(others, after_fence=False, only_some=True)  # a new app opens hundreds
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
-from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.core.progress import MAX_REQUEST_BYTES
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
@@ -27,7 +27,7 @@ from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.store_checks import StoreChecks
 from timers.testing.time_checks import TimeChecks
 from timers.testing.worker import SimRunner
-from timers.wire import dead_letter
+from timers.wire import dead_letter, witness
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
@@ -39,7 +39,9 @@ from timers.wire.formats import schedule
 class Checkers:
     """Checks the records of a log."""
 
-    def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition], level: int) -> None:
+    def __init__(
+        self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition], *, has_conditions: bool = True
+    ) -> None:
         self._log = log
         self._settings = settings
         self._rules = CallbackRules(settings)
@@ -48,10 +50,10 @@ class Checkers:
         self._moved: Counter[tuple[str, int]] = Counter()
         self._given_up: Counter[str] = Counter()
         self._by_source: dict[str, Request] = {}
-        self._formats = formats_at(settings, LEVEL)
+        self._formats = formats_at(settings, LEVEL, has_conditions=has_conditions)
         self.supported: Callable[[], Iterable[int]] = lambda: ()
         """Returns the feature level that each member of the group supports."""
-        self.logs = {each: MachineLog.of(self._formats[each[0]], Progress.first(level)) for each in machines}
+        self.logs = {each: MachineLog.of(self._formats[each[0]]) for each in machines}
         self.times = TimeChecks(log, self.logs)
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
@@ -90,6 +92,7 @@ class Checkers:
             if log.changed:
                 log.changed = False
                 self._check_outcomes(machine, log)
+                self._check_witness(machine, log)
         if runner is not None:
             self.stores.check(runner)
 
@@ -269,6 +272,8 @@ class Checkers:
             log.changed = True
 
     def _progress(self, record: SimRecord) -> None:
+        if record.transaction is None:  # an older record that another program has written
+            return
         machine = topic, partition = progress_record.decode_key(record.key or b"")
         log = self.logs[machine]
         after, _ = progress_record.decode(record.value or b"", LEVEL)
@@ -280,6 +285,8 @@ class Checkers:
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
+        # A repair writes no copy: its hole says what a former copy says.
+        log.needs_witness = after != before and after.holes == before.holes
         self._reject_too_large(log, before.next_offset)
         if log.id_oracle is not None:
             log.id_oracle.judge(after)
@@ -288,6 +295,17 @@ class Checkers:
                 raise Violation(f"{machine} was raised to level {after.level}, which a worker does not support")
             log.read_again(self._formats[topic].decoder(after.level, False), self._settings.max_request_bytes)
             self.counts["raised"] += 1
+
+    def _check_witness(self, machine: TopicPartition, log: MachineLog) -> None:
+        """Check that the group has the newest progress, or the first commit without a copy is some seconds old [I8]."""
+        needed, log.needs_witness = log.needs_witness, False
+        now_s, seen = self._log.clock.boot_ms / 1000, log.witness
+        _, log.witness = self._log.group_offsets.get((self._settings.app_id, machine), (0, ""))
+        found = witness.decode(log.witness)
+        if (found is not None and found[0] == log.progress.witness) or log.witness != seen:
+            log.witnessed_s = now_s
+        elif needed and now_s > log.witnessed_s + witness.EVERY_S:
+            raise Violation(f"the group has no copy of the progress of {machine} since {log.witnessed_s} s")
 
     def _reject_too_large(self, log: MachineLog, from_offset: int) -> None:
         """Note which of the requests that were accepted now exceed the limit at their offset [I4]."""
@@ -305,7 +323,7 @@ class Checkers:
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         """Check that each request has as many outcomes as the committed progress says."""
         progress, next_offset = log.progress, log.progress.next_offset
-        copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
+        copied, _ = self._log.group_offsets.get((self._settings.app_id, machine), (0, ""))
         if copied != next_offset:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
         if log.id_oracle is not None:

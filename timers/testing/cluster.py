@@ -7,19 +7,20 @@ from functools import partial
 from random import Random
 
 from timers.config.settings import Settings
-from timers.core.levels import CONDITIONS, FIRST
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.levels import SimLevels
-from timers.testing.log import SimLog
+from timers.testing.log import SimLog, SimRecord
+from timers.testing.next_level import LEVEL
 from timers.testing.oscillator import YEAR_S, SimOscillator
 from timers.testing.outbox import PROGRESS_PARTITION
 from timers.testing.worker import Parts, SimWorker
 from timers.testing.workload import Workload
 from timers.wire import progress as progress_record
+from timers.wire import witness
 from timers.wire.topics import ID_REQUEST
 
 STALE_AFTER_S = 30
@@ -53,10 +54,10 @@ class SimCluster:
         self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
         self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
         self._config_random = Random(f"{seed} configurations")
-        chosen = self._condition_random.choice(["never", "later", "always", "always"])
-        self._conditions = worker.conditions or chosen
-        """When conditions begin to count."""
-        self._first_level = CONDITIONS if self._conditions == "always" else FIRST
+        self._loss_random = Random(f"{seed} losses")
+        chosen = self._condition_random.random() < 0.8
+        self._has_conditions = chosen if worker.conditions is None else worker.conditions
+        """Whether timers with an id may have conditions. If not, they are like countdowns."""
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
         self._settings = self._choose_settings()
@@ -90,11 +91,10 @@ class SimCluster:
             without_key=bool(self.log.compacted),
             many_late=self.log.slow_above_records == SLOW_RECORDS,
             level_random=self._level_random if has_levels else None,
-            condition_random=self._condition_random if self._conditions != "never" else None,
-            wrong_conditions=self._conditions == "always",
+            condition_random=self._condition_random if self._has_conditions else None,
         )
         self.workers = [
-            worker(name, self.log, self._settings, self.limits, parts)
+            worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
         self.levels, self._level_actions = self._upgrades(has_levels)
@@ -102,7 +102,6 @@ class SimCluster:
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
-            each.first_level = self._first_level
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
 
     def _choose_settings(self) -> Settings:
@@ -122,7 +121,7 @@ class SimCluster:
         )
 
     def _new_checkers(self) -> Checkers:
-        return Checkers(self.log, self._settings, self.machines, self._first_level)
+        return Checkers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
 
     def _limit_log(self) -> None:
         """Choose what the brokers refuse."""
@@ -149,7 +148,24 @@ class SimCluster:
             return levels, []
         levels.begin_upgrade()
         factor = self._level_random.choice([1, 10])  # an error needs a raise, and then a replay or an old version
-        return levels, [(levels.change_version, factor), (levels.raise_level, 2 * factor)]
+        return levels, [(levels.change_version, factor), (levels.raise_level, 2 * factor), (self._raise_all, 1.0)]
+
+    def _raise_all(self) -> str:
+        """Upgrade all workers, raise their machines, and lose the disk of one: it reads its logs again."""
+        for _ in range(self._level_random.randint(0, 8)):
+            self._workload.near()
+        self.levels.upgrade_all()
+        self._assign_unowned()
+        self._tick()
+        for worker in self.workers:
+            for machine in list(worker.runners):
+                worker.fire_unread(machine)
+                if machine in worker.runners:  # a fenced worker ends
+                    worker.raise_level(machine, LEVEL)
+        worker = self._level_random.choice(self.workers)
+        worker.crash()
+        worker.disk.wipe()
+        return f"{worker.name} lost its disk"
 
     def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
         return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
@@ -224,18 +240,13 @@ class SimCluster:
         self._oscillator.wrong_tick(ahead_s)
         return f"by {ahead_s} s"
 
-    def _raise_to_conditions(self) -> str:
-        """Let a worker raise its machines: from now on conditions count there. Then the clock may go back."""
-        worker = self._condition_random.choice(self.workers)
-        for machine in list(worker.runners):
-            if machine in worker.runners:  # a fenced worker ends, and owns none of them then
-                worker.raise_level(machine, CONDITIONS)
+    def _set_absent(self) -> str:
+        """Set each id that is absent, maybe after the clock went back."""
         back_ms = self._condition_random.choice([0, 0, 1900, 5000])
         if back_ms:
             self._set_clock(-back_ms)
-        if self._condition_random.random() < 0.5:
-            self._workload.set_absent()
-        return f"{worker.name}, then back by {back_ms} ms"
+        self._workload.set_absent()
+        return f"back by {back_ms} ms"
 
     def _change_retention(self) -> str:
         """Change for how long a worker remembers ids in the machines that it opens."""
@@ -328,6 +339,38 @@ class SimCluster:
                 owner.runners[name].loop.add_fetch(fetched)
             owner.fire_unread(name)
         self.checkers.check()
+
+    def _lose_progress(self) -> str:
+        """Let the progress topic lose its end, or get an older record as its newest one, if the group knows more [I8].
+
+        The group knows neither the settings history nor the last seconds, so these are not lost.
+        """
+        where = self._settings.progress_topic, PROGRESS_PARTITION
+        records = self.log.fetch(*where, 0).records
+        if self.log.last_stable(*where) < self.log.end(*where) or not records:
+            return "nothing"
+        if self._loss_random.random() < 0.5:
+            older = self._loss_random.choice(records[-20:])
+            if not self._is_known_otherwise(progress_record.decode_key(older.key or b""), older):
+                return "nothing"
+            self.log.append(*where[:1], older.key, older.value, partition=PROGRESS_PARTITION)
+            return f"an older record of {older.key!r} was written again"
+        cut = self._loss_random.choice(records[-20:]).offset
+        left = {record.key: record for record in records if record.offset < cut}
+        lost = {record.key for record in records if record.offset >= cut}
+        if not all(self._is_known_otherwise(progress_record.decode_key(key or b""), left.get(key)) for key in lost):
+            return "nothing"
+        self.log.lose_end(*where, cut)
+        return f"from offset {cut} on"
+
+    def _is_known_otherwise(self, machine: TopicPartition, older: SimRecord | None) -> bool:
+        """Whether a record has the settings history of a machine, and the group the newest values."""
+        if older is None:
+            return False
+        _, text = self.log.group_offsets.get((self._settings.app_id, machine), (0, ""))
+        newest, found = self.checkers.logs[machine].progress, witness.decode(text)
+        settings = progress_record.decode(older.value or b"", LEVEL)[0].settings
+        return settings == newest.settings and found is not None and found[0] == newest.witness
 
     def _repair(self) -> str:
         """Let a wrong clock fire timers of a partition, correct it, and take the time of the partition back.

@@ -12,7 +12,6 @@ from random import Random
 from timers.config.settings import Settings
 from timers.core.horizon import is_far
 from timers.core.keys import OrderKey
-from timers.core.operation import Entry
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import TopicPartition
 from timers.testing.id_oracle import Request
@@ -123,10 +122,6 @@ class ColdLog:
         due_s, offset = key
         horizon_s = progress.setting_at(HOT_HORIZON, offset, 0)
         return self.request_format.allows_cold_tier and is_far(due_s, append_s, horizon_s)
-
-    def has_cold_entry(self, entry: Entry, progress: Progress) -> bool:
-        """Whether the version of an entry is cold."""
-        return self.has_cold(entry[:2], entry[2], progress)
 
     def is_refused(self, request: Request, progress: Progress) -> bool:
         """Whether a request is a forged copy and must be rejected."""

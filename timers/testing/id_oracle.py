@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timers.core.index import is_over
-from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.levels import CONDITIONS
+from timers.core.keys import OrderKey
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -27,7 +26,7 @@ from timers.core.operation import (
     Entry,
     Operation,
 )
-from timers.core.progress import FEATURE_LEVEL, FIRED_AT_CONDITIONS_S, VERDICT_RETENTION, Progress, reached
+from timers.core.progress import VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
 from timers.testing.log import SimRecord
 from timers.wire import headers as h
@@ -106,15 +105,11 @@ class IdOracle:
 
     Args:
         copy_of: returns the promoted copy of a request below an offset.
-        is_cold: whether a version with this entry is cold.
-
-    Attributes:
-        raised_from: offset from which conditions count; None: they do not count yet.
+        has_conditions: whether the requests may have conditions.
     """
 
     copy_of: Callable[[Request, int], Request | None]
-    is_cold: Callable[[Entry, Progress], bool]
-    raised_from: int | None = None
+    has_conditions: bool
     _steps: list[Step] = field(default_factory=list)
     _by_source: dict[str, Step] = field(default_factory=dict)
     _progress: Progress = Progress()  # noqa: RUF009  # frozen
@@ -129,8 +124,6 @@ class IdOracle:
     def judge(self, progress: Progress) -> None:
         """Find out which records count, by the settings history of a progress."""
         self._progress = progress
-        raises = [c.from_offset for c in progress.settings if c.name == FEATURE_LEVEL and c.value >= CONDITIONS]
-        self.raised_from = min(raises, default=None)
         for request in [step.request for step in self._steps if step.request is not None]:
             request.end, request.refused = None, False
         time_s = 0
@@ -138,7 +131,7 @@ class IdOracle:
         for step in self._steps:
             previous = last.get(step.operation[0])
             step.before = None if previous is None else previous.request
-            step.judges = self.raised_from is not None and step.offset >= self.raised_from
+            step.judges = self.has_conditions
             step.refusal, former = None, previous
             if step.judges:
                 assert step.record is not None
@@ -179,13 +172,7 @@ class IdOracle:
         due_s, offset, append_s = entry[:3]
         settings = self._progress.settings
         first_s = next((change.value for change in settings if change.name == VERDICT_RETENTION), 0)
-        if max(due_s, append_s) + self._progress.setting_at(VERDICT_RETENTION, offset, first_s) <= time_s:
-            return True
-        if self.raised_from is None or offset >= self.raised_from or self.is_cold(entry, self._progress):
-            return False
-        fired_s = self._progress.setting_at(FIRED_AT_CONDITIONS_S, self.raised_from, -1)
-        holes = [hole for hole in self._progress.holes if hole.before_offset <= self.raised_from]
-        return (due_s, offset) <= reached((fired_s - 1, MAX_OFFSET), holes, offset)
+        return max(due_s, append_s) + self._progress.setting_at(VERDICT_RETENTION, offset, first_s) <= time_s
 
     def _entry(self, step: Step, below: int) -> Entry:
         """What the index must hold after a record, and after its copy, if that is below an offset."""
@@ -196,11 +183,10 @@ class IdOracle:
         if copy is None:
             return due_s, offset, append_s
         at = copy.record.offset
-        entry = (due_s, at, max(due_s, copy.record.timestamp // 1000))
-        return (*entry, offset) if self.raised_from is not None and at >= self.raised_from else entry
+        return due_s, at, max(due_s, copy.record.timestamp // 1000), offset
 
     def _version(self, step: Step, below: int) -> str:
-        """The source that a condition must name: that of the copy, if it came back before conditions counted."""
+        """The source that a condition must name: also after a promotion, that of the request."""
         entry = self._entry(step, below)
         place, _, _ = step.source.rpartition("/")
         return f"{place}/{entry[3] if len(entry) == 4 else entry[1]}"

@@ -62,10 +62,19 @@ class SimLevels:
     def able_workers(self) -> list[SimWorker]:
         """The running workers to which the leader of the group gives partitions.
 
-        A leader of a version before levels gives partitions to all.
+        A leader that does not know yet that a machine was raised gives partitions to all.
         """
         names = levels.able_members(self.members, levels.FIRST if self._random.random() < 0.5 else self.raised)
         return [worker for worker in self._workers if worker.name in names]
+
+    def upgrade_all(self) -> None:
+        """Run the next version on all workers."""
+        for worker in self._workers:
+            if worker.supports < LEVEL:
+                worker.crash()
+                worker.use_version(LEVEL)
+            if not worker.alive:
+                worker.start()
 
     def finish_upgrade(self) -> None:
         """Restart the workers that do not support the level of the app."""

@@ -53,6 +53,10 @@ class ListOutbox:
         """(offset, error code) of all dead letters."""
         return [(entry.offset, entry.code) for _, rejected, _ in self.commits for entry in rejected]
 
+    @property
+    def has_old_witness(self) -> bool:
+        return False
+
     def begin(self, tick: Tick) -> None:
         self.tick = tick
         self._open = defaultdict(list)

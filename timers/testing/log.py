@@ -27,8 +27,8 @@ class SimTransaction:
     committed: bool | None = None
     """None while it is open."""
     records: list[SimRecord] = field(default_factory=list)
-    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
-    """(group, partition) -> offset that the group gets with the commit."""
+    offsets: dict[tuple[str, TopicPartition], tuple[int, str]] = field(default_factory=dict)
+    """(group, partition) -> offset and metadata that the group gets with the commit."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +102,7 @@ class SimLog:
         clock: the brokers' clock; records get their append time from it.
         seq: number of the last event.
         committed: all visible records, in the order in which they became visible.
-        group_offsets: (group, partition) -> committed offset.
+        group_offsets: (group, partition) -> committed offset, and its metadata.
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
         is_silent: whether no broker says which topics exist.
@@ -120,7 +120,7 @@ class SimLog:
         self.partitions = partitions
         self.seq = 0
         self.committed: list[SimRecord] = []
-        self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self.group_offsets: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
         self.failing: set[str] = set()
         self.missing: set[str] = set()
         self.is_silent = False
@@ -202,12 +202,6 @@ class SimLog:
         """The present epoch, -1 if there is none yet."""
         return self._epochs.get(transactional_id, -1)
 
-    def time_out(self, topic: str, partition: int) -> None:
-        """Abort all open transactions of a partition and fence their producers, as the broker does at the timeout."""
-        for transaction in list(self._open):
-            if any((record.topic, record.partition) == (topic, partition) for record in transaction.records):
-                self.new_epoch(transaction.transactional_id)
-
     def begin(self, transactional_id: str, epoch: int) -> SimTransaction:
         self.check_epoch(transactional_id, epoch)
         transaction = SimTransaction(transactional_id, epoch)
@@ -263,15 +257,11 @@ class SimLog:
             epoch: the new leader epoch, if the brokers' disks were restored from an old copy; None: the next one.
         """
         tp = topic, partition
-        records = self._logs.setdefault(tp, [])
-        lost = [] if end is None else records[end:]
+        lost = [] if end is None else self.lose_end(topic, partition, end)
         if lost:
             self.was_cut = True
-            del records[end:]
             gone = set(map(id, lost))
             self.committed = [each for each in self.committed if id(each) not in gone]
-            for transaction in self._open:
-                transaction.records = [each for each in transaction.records if id(each) not in gone]
         self._leader_epochs[tp] = self._leader_epochs.get(tp, 0) + 1 if epoch is None else epoch
         return lost
 
@@ -291,6 +281,16 @@ class SimLog:
         """The record batch at an offset; None behind the end."""
         records = self._logs.get((topic, partition), [])
         return records[offset].passed[1] if offset < len(records) else None
+
+    def lose_end(self, topic: str, partition: int, from_offset: int) -> list[SimRecord]:
+        """Lose the records from an offset on, and return them. The log grows again from there."""
+        records = self._logs.setdefault((topic, partition), [])
+        lost = records[from_offset:]
+        del records[from_offset:]
+        gone = set(map(id, lost))
+        for transaction in self._open:
+            transaction.records = [each for each in transaction.records if id(each) not in gone]
+        return lost
 
     def offset_at(self, topic: str, partition: int, append_ms: int) -> int:
         """The first offset whose append time is after ``append_ms``; the end if there is none."""
@@ -324,12 +324,9 @@ class SimLog:
         return Fetched(from_offset, to_offset, visible, passed=[each.passed for each in records])
 
     def newest(self, topic: str, partition: int, key: bytes) -> SimRecord | None:
-        """The newest record with a key that readers of committed records see; None if there is none."""
-        records = self._logs.get((topic, partition), [])
-        ends = range(self.last_stable(topic, partition) - 1, -1, -1)
-        return next(
-            (records[offset] for offset in ends if records[offset].key == key and records[offset].committed), None
-        )
+        """The newest committed record with a key, also after an open transaction; None if there is none."""
+        records = reversed(self._logs.get((topic, partition), []))
+        return next((record for record in records if record.key == key and record.committed), None)
 
 
 class SimProducer:
@@ -375,9 +372,9 @@ class SimProducer:
             raise TooLarge(topic, limit)
         self._log.append(topic, key, value, headers, partition, self._opened(), timestamp_ms)
 
-    def send_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
+    def send_offset(self, group: str, partition: TopicPartition, offset: int, metadata: str = "") -> None:
         """Commit an offset of the group with this transaction."""
-        self._opened().offsets[group, partition] = offset
+        self._opened().offsets[group, partition] = offset, metadata
 
     def _opened(self) -> SimTransaction:
         assert self._begun, "begin() comes first"

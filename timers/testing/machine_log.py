@@ -23,19 +23,25 @@ class MachineLog:
     requests: dict[int, Request] = field(default_factory=dict)
     progress: Progress = Progress()  # noqa: RUF009  # frozen
     changed: bool = False
+    needs_witness: bool = False
+    """Whether a commit was made since the last check."""
+    witness: str = ""
+    """The second copy of the progress, as it was at the last check."""
+    witnessed_s: float = 0.0
+    """When it was last seen to be new or the newest."""
     id_oracle: IdOracle | None = None
     """None: its timers have no ids, or are schedules."""
     schedules: ScheduleLog | None = None
     """None: its requests are no schedules. Schedules are only here, not in ``requests``."""
 
     @classmethod
-    def of(cls, request_format: RequestFormat, progress: Progress) -> MachineLog:
+    def of(cls, request_format: RequestFormat) -> MachineLog:
         """Returns the log of a machine that nothing was written to."""
-        log = cls(ColdLog(request_format), progress=progress)
+        log = cls(ColdLog(request_format))
         if request_format.topic_is_compacted:
             log.schedules = ScheduleLog()
         elif request_format.has_ids:
-            log.id_oracle = IdOracle(log.cold.first_copy, log.cold.has_cold_entry)
+            log.id_oracle = IdOracle(log.cold.first_copy, request_format.has_conditions)
         return log
 
     def level_at(self, offset: int) -> int:

@@ -27,7 +27,7 @@ def shift_of(headers: Any) -> int:
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode native requests at :data:`LEVEL`."""
-    decoded = future.decode_refusing_conditions(records, max_request_bytes)
+    decoded = future.decode(records, max_request_bytes)
     rows: dict[int, list[Row]] = {}
     for due_s, group in decoded.rows.items():
         for row in group:
@@ -41,9 +41,16 @@ def with_next_level(native: RequestFormat) -> RequestFormat:
     return native._replace(decode_from_level={**native.decode_from_level, LEVEL: decode})
 
 
-def formats_at(settings: Settings, supports: int) -> dict[str, RequestFormat]:
-    """Request topic -> request format, for a version that supports this level."""
+def formats_at(settings: Settings, supports: int, *, has_conditions: bool = True) -> dict[str, RequestFormat]:
+    """Request topic -> request format, for a version that supports this level.
+
+    Args:
+        has_conditions: whether timers with an id have conditions and a cold tier; countdowns have neither.
+    """
     formats = enabled_formats(settings)
+    if settings.id_topic and not has_conditions:
+        by_id = formats[settings.id_topic]
+        formats[settings.id_topic] = by_id._replace(has_conditions=False, allows_cold_tier=False)
     if supports >= LEVEL:
         formats[settings.request_topic] = with_next_level(formats[settings.request_topic])
     return formats

@@ -198,7 +198,7 @@ class SimOutbox(BaseOutbox):
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
         self._records = self.new_records()
         self._tick = Tick(0)
-        self._offset_sent = -1
+        self._is_due = self._is_settled = False
         self._needs_key_until_s: dict[str, int] = {}
         """Topic that has refused a callback without a key -> until which second it must get no other one."""
 
@@ -215,6 +215,7 @@ class SimOutbox(BaseOutbox):
         self._outgoing.bind(cuts)
 
     def begin(self, tick: Tick) -> None:
+        self._is_settled = False
         self._tick = tick
         self._records = self.new_records()
         self.counters.begin()
@@ -236,9 +237,29 @@ class SimOutbox(BaseOutbox):
             self._begin_again(self._tick, self._records)
         self._faults.point("before a commit")
         self._end()
-        self._offset_sent = progress.next_offset
+        self._witness.note(progress, TOPIC_ID, self._now_s(), tried=self._is_due, sent=self._is_due)
         self.chunk.committed(0.0)
+        self._is_settled = True
         self._faults.point("after a commit")
+
+    def witness_due(self, progress: Progress) -> tuple[int, str] | None:
+        """Offset and metadata that the group gets with a transaction; None if they can wait."""
+        return self._witness.due(progress, TOPIC_ID, self._now_s())
+
+    @property
+    def has_old_witness(self) -> bool:
+        return self._witness.is_old(self._now_s())
+
+    def _now_s(self) -> float:
+        return self._log.clock.boot_ms / 1000
+
+    def close(self) -> None:
+        """Commit what the group does not know yet."""
+        left = self._witness.left()
+        if left is not None and self._is_settled and not self.is_fenced:
+            self._producer.begin()
+            self._producer.send_offset(self._settings.app_id, self._machine, *left)
+            self._producer.commit()
 
     def _may_be_another(self, refused: Buffered) -> bool:
         """Whether the refused record has others beside it for its partition, so that each of them may be the cause."""
@@ -261,8 +282,10 @@ class SimOutbox(BaseOutbox):
         refused = []
         if len(self._records.added) > self._log.slow_above_records:
             raise TooMuch("no answer in time")
-        if progress.next_offset != self._offset_sent:
-            self._producer.send_offset(self._settings.app_id, self._machine, progress.next_offset)
+        due = self.witness_due(progress)
+        self._is_due = due is not None
+        if due is not None:
+            self._producer.send_offset(self._settings.app_id, self._machine, *due)
         for record in self._records.added:
             topic, partition, key, value, headers, timestamp_ms = record
             if topic in self._log.failing:

@@ -85,11 +85,12 @@ class Simulator(SimCluster):
             actions += [(self._leap, 2), (self._leap_in_steps, 1)]
         if self._repair_random.random() < 0.15:
             actions += [(self._repair, 4)]
+        if self._loss_random.random() < 0.2:
+            actions += [(self._lose_progress, 4)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
-        if self._settings.id_topic and self._conditions != "never":
-            actions += [(self._change_retention, 1)]
-            actions += [(self._raise_to_conditions, 2)] if self._conditions == "later" else []
+        if self._settings.id_topic and self._has_conditions:
+            actions += [(self._change_retention, 1), (self._set_absent, 1)]
         if self._leader_random.random() < 0.15:
             actions += [(self._fall_silent, 2)]
         if self._config_random.random() < 0.15 and len(self.workers) > 1:

@@ -68,9 +68,9 @@ class StoreChecks:
                 continue
             if entry is not None and id not in known:
                 through = reached(progress.fired_through, progress.holes, entry[1])
-                if oracle.raised_from is not None and oracle.is_past(entry, time_s):
+                if oracle.has_conditions and oracle.is_past(entry, time_s):
                     continue
-                if oracle.raised_from is None and is_over(entry, through, self._retention_s):
+                if not oracle.has_conditions and is_over(entry, through, self._retention_s):
                     continue
             raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 

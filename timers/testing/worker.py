@@ -26,7 +26,7 @@ from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.rescue import StoreUse, compared
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
-from timers.errors import Fenced, LogMismatch
+from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimProducer, SimRecord
@@ -35,7 +35,7 @@ from timers.testing.oscillator import RIGHT, WRONG
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
-from timers.wire import topics
+from timers.wire import topics, witness
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class SimWorker:
         alive: False after a crash until :meth:`start`.
         supports: feature level that its version supports.
         formats: request formats of its version.
+        has_conditions: whether timers with an id may have conditions.
         hot_horizon_s: horizon of the machines that it opens from now on.
         retention_s: for how long the machines that it opens from now on remember ids, if conditions count there.
-        first_level: feature level of new machines.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         accepted: machines whose losses the operator accepts.
         stopped: machines that must not run, until they are assigned again -> why.
@@ -113,8 +113,11 @@ class SimWorker:
         settings: Settings,
         limits: Limits,
         parts: Parts = Parts(),
+        *,
+        has_conditions: bool = True,
     ) -> None:
         self.name = name
+        self.has_conditions = has_conditions
         self.disk = SimDisk(parts.store)
         self.faults = Faults()
         self.runners: dict[TopicPartition, SimRunner] = {}
@@ -126,7 +129,6 @@ class SimWorker:
         self.use_version(levels.SUPPORTED)
         self.hot_horizon_s = settings.hot_horizon_s
         self.retention_s = settings.verdict_retention_s
-        self.first_level = levels.RAISED_TO
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self.accepted: set[TopicPartition] = set()
         self.stopped: dict[TopicPartition, LogMismatch] = {}
@@ -138,8 +140,8 @@ class SimWorker:
         self._guard = self._new_guard()
         self._reopening: dict[TopicPartition, Reopening] = {}
 
-    conditions: ClassVar[str] = ""
-    """When conditions on timers with an id begin to count in a run: ``never``, ``later`` or ``always``; empty: any."""
+    conditions: ClassVar[bool | None] = None
+    """Whether timers with an id may have conditions in a run; None: either."""
 
     has_levels: ClassVar[bool] = False
     """Whether the workers of a run have two versions, and machines are raised."""
@@ -147,7 +149,7 @@ class SimWorker:
     def use_version(self, supports: int) -> None:
         """Run another version from the next start on."""
         self.supports = supports
-        self.formats = formats_at(self.settings, supports)
+        self.formats = formats_at(self.settings, supports, has_conditions=self.has_conditions)
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class SimWorker:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
         spec = self.spec(machine)
-        if spec.request_format.has_conditions and progress.level >= levels.CONDITIONS:
+        if spec.request_format.has_conditions:
             spec = replace(spec, retention_s=self.retention_s)
         store = self.disk.open(machine, self.faults)
         try:
@@ -287,19 +289,31 @@ class SimWorker:
                 runner.machine.trust(epoch)
 
     def read_progress(self, machine: TopicPartition) -> Progress:
-        """Returns the newest committed progress of a machine.
-
-        Open transactions of other machines on the partition must end first, because committed records may be after
-        them.
-        """
+        """Returns the newest committed progress of a machine, also after open transactions of other machines."""
         value = self._progress_of(machine)
-        return self.decode_progress(value) if value else Progress.first(self.first_level)
+        return self.check_witness(machine, self.decode_progress(value) if value else Progress())
 
     def _progress_of(self, machine: TopicPartition) -> bytes | None:
-        where = self.settings.progress_topic, PROGRESS_PARTITION
-        self.wait_for_the_end(*where)
-        record = self.log.newest(*where, progress_record.encode_key(*machine))
+        record = self.newest_record(progress_record.encode_key(*machine))
         return None if record is None else record.value
+
+    def newest_record(self, key: bytes) -> SimRecord | None:
+        """The newest committed record of a machine on the progress topic."""
+        return self.log.newest(self.settings.progress_topic, PROGRESS_PARTITION, key)
+
+    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
+        """Returns what is known of a machine, after its progress topic may have lost records. An operator accepts it.
+
+        Raises:
+            LevelTooHigh: this version does not support the level of the machine.
+        """
+        _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
+        found = witness.decode(text)
+        if found is None or not progress.is_behind(found[0]):
+            return progress
+        if found[0].level > self.supports:
+            raise LevelTooHigh(found[0].level, self.supports, topics.partition_name(*machine))
+        return progress.at_least(found[0])
 
     def decode_progress(self, value: bytes | None) -> Progress:
         """Returns the progress in a record.
@@ -315,18 +329,16 @@ class SimWorker:
         producer.init_transactions()
         producer.begin()
         known = self._progress_of(machine)
-        progress = progress_record.decode(known, LEVEL)[0] if known else Progress.first(self.first_level)
+        progress = self.check_witness(machine, progress_record.decode(known, LEVEL)[0] if known else Progress())
         key, value = progress_record.encode_key(*machine), progress_record.encode(progress.without_time(), TOPIC_ID)
         producer.produce(self.settings.progress_topic, key, value, partition=PROGRESS_PARTITION)
         producer.commit()
 
-    def wait_for_the_end(self, topic: str, partition: int) -> None:
-        """Wait until no transaction is open on a partition."""
-        self.log.time_out(topic, partition)
-
     def revoke(self, machine: TopicPartition) -> None:
         """Close one machine. The next owner aborts an open transaction when it fences this worker."""
-        if self.runners.pop(machine, None) is not None:
+        runner = self.runners.pop(machine, None)
+        if runner is not None:
+            runner.outbox.close()
             self.disk.close(machine)
 
     def crash(self) -> None:

@@ -34,7 +34,6 @@ class Workload:
         large: whether some topics have limits, so that some requests are too large.
         level_random: random source of headers that only the next feature level reads; None: no request has one.
         condition_random: random source of conditions on timers with an id; None: no request has one.
-        wrong_conditions: whether some conditions cannot be read.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Workload:
         many_late: bool = False,
         level_random: Random | None = None,
         condition_random: Random | None = None,
-        wrong_conditions: bool = False,
     ) -> None:
         self._random = random
         self._level_random, self._condition_random = level_random, condition_random
@@ -80,7 +78,7 @@ class Workload:
         if id_topic:
             factor = random.choice([1, 4]) * (1 if condition_random is None else condition_random.choice([1, 5]))
             self._kinds += [(self.set_by_id, 8 * factor), (self.cancel, 3 * factor), (self.wrong_by_id, 1)]
-            if wrong_conditions:
+            if condition_random is not None:
                 self._kinds += [(self.wrong_condition, 1)]
 
         if schedule_topic:

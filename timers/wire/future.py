@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -19,15 +18,12 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
     return Future(callBackTopic=topic, callBackKey=key, callBack=value).SerializeToString()
 
 
-def decode(records: Sequence[Any], max_request_bytes: int, *, refuses_conditions: bool = False) -> Decoded:
+def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode records of the request topic: the hot path of acceptance.
 
     It takes about 0.8 µs a record, most of it in protobuf. A row is the only object made for a record. Rows are grouped
-    by the raw key, so that a due second is parsed once for each batch.
-
-    Args:
-        refuses_conditions: whether a record with a condition, which needs an id, becomes a dead letter. If not, the
-            header is ignored.
+    by the raw key, so that a due second is parsed once for each batch. A record with a condition, which needs an id, is
+    rejected.
     """
     by_key: dict[bytes, list[Row]] = {}
     rejections: list[Rejected] = []
@@ -61,7 +57,7 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, refuses_conditions
         if headers:
             key = h.callback_key(headers, key)
             sent, headers = headers, h.without_timer_headers(headers)
-            if refuses_conditions and len(headers) < len(sent) and any(name == h.TIMER_IF for name, _ in sent):
+            if len(headers) < len(sent) and any(name == h.TIMER_IF for name, _ in sent):
                 rejections.append(rejected(record, InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)))
                 if not rows:
                     del by_key[record.key]
@@ -75,9 +71,6 @@ MAX_ATTEMPT_DIGITS = 9
 _CONDITION_WITHOUT_ID = (
     f"header {h.TIMER_IF} is a condition on a timer with an id: publish it to TIMERS_ID_TOPIC, with the id as key"
 )
-
-decode_refusing_conditions = partial(decode, refuses_conditions=True)
-"""Decodes records from the feature level of conditions on."""
 
 
 def callback_topic(request: bytes) -> str:

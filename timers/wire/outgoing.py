@@ -34,6 +34,7 @@ from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.formats import RequestFormat, RequestRecord, marker, schedule
 from timers.wire.partitioner import partitions_for, partitions_of
+from timers.wire.witness import WitnessClock
 
 ALWAYS_FITS_BYTES = 32 * 1024
 """A request of this size without headers fits in the retry topic with any limit."""
@@ -361,6 +362,7 @@ class BaseOutbox:
         self._delivery = delivery
         self._fill: list[Callable[[], None]] = []
         """What the machine has asked for in this transaction, in order."""
+        self._witness = WitnessClock()
 
     def _begin(self, tick: Tick, records: Records) -> None:
         self._fill = []

@@ -73,8 +73,9 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
 
 
 def with_checksum(message: progress_pb2.Progress) -> bytes:
-    """Return the bytes of a message without a checksum, followed by the checksum."""
-    value = message.SerializeToString()
+    """Return the bytes of a message, followed by a checksum over them."""
+    message.ClearField("checksum")
+    value: bytes = message.SerializeToString()
     return value + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value))
 
 
@@ -91,7 +92,7 @@ def decode(
 
     Raises:
         LevelTooHigh: the machine was raised to a higher feature level.
-        LogMismatch: the record cannot be read, or another machine wrote it.
+        LogMismatch: the record cannot be read, has a version below the first level, or another machine wrote it.
     """
     supported = levels.SUPPORTED if supported is None else supported
     try:
@@ -100,6 +101,12 @@ def decode(
         raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
     if message.version > supported:
         raise LevelTooHigh(message.version, supported, name)
+    if message.version < levels.FIRST:
+        raise LogMismatch(
+            f"the progress record of {name} has version {message.version}, which no released version of timers wrote: "
+            f"this one reads {levels.FIRST} and higher. Start with another TIMERS_APP_ID: then all timers that the "
+            "request topics still hold fire, also those that have fired"
+        )
     if value[-_CHECKSUM.size :] != _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value[: -_CHECKSUM.size])):
         raise LogMismatch(
             f"the progress record of {name} has no valid checksum: was it damaged, or written by another program?"

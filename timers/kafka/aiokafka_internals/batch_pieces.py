@@ -265,7 +265,9 @@ class _Slicer:
         (record,) = _parse(self._tp, self._header, _as_varint(len(small)) + small, 1)
         if cut:
             cut_value = CutValue.of(value, value_size, hashed.digest())
-            record = RequestRecord(record.offset, record.key, cut_value, record.headers, record.timestamp)
+            record = RequestRecord(
+                record.offset, record.key, cut_value, record.headers, record.timestamp, record.timestamp_type
+            )
         yield Piece([record], len(small))
 
     def _number(self) -> int:

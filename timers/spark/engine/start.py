@@ -256,7 +256,7 @@ def _checked(
 ) -> tuple[dict[int, int], dict[int, Progress], int]:
     first_level = log.level_of_new_machines()
     tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
-    records = log.read(tps)
+    records = log.read(tps, after_fence=False)
     starts: dict[int, int] = {}
     progress: dict[int, Progress] = {}
     for tp in tps:

@@ -44,7 +44,7 @@ class RequestFormat(NamedTuple):
     copy_needs_timer_again: bool = False
     """A copy of a request asks for the same timer only with the header ``timer-again``."""
     has_conditions: bool = False
-    """Its requests may have the header ``timer-if``, from the feature level of conditions on."""
+    """Its requests may have the header ``timer-if``."""
     has_markers: bool = False
     """Its records are markers of messages (:mod:`timers.core.markers`). The engine appends End markers to the topic."""
     callback_topic: str = ""

@@ -33,7 +33,7 @@ _RETRY_S = 0.2
 URL = "url"
 """The worker's URL."""
 SUPPORTS = "supports"
-"""The highest feature level that the worker supports; older workers do not send it."""
+"""The highest feature level that the worker supports."""
 RAISED = "raised"
 """The highest feature level that a machine of the app was raised to, as far as the worker knows."""
 
@@ -95,9 +95,9 @@ def levels_of(member: DescribedMember) -> MemberLevels:
 
 
 def _level(sent: Any, name: str) -> int:
-    """A feature level that a member sent; the first one if it sent none, as older workers do."""
+    """A feature level that a member sent; 0 if it sent none, as no worker of this app does."""
     level = sent.get(name) if isinstance(sent, dict) else None
-    return level if isinstance(level, int) else levels.FIRST
+    return level if isinstance(level, int) else 0
 
 
 async def described(consumer: Any) -> DescribedGroup:

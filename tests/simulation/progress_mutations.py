@@ -1,0 +1,143 @@
+"""Classes that each break one rule of progress: fencing, reading it to its end, and its second witness.
+
+The simulator must find each one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from timers.core.keys import NEVER, OrderKey
+from timers.core.progress import Progress
+from timers.core.timer import CutValue, Fetched, TopicPartition
+from timers.testing import SimLog, SimOutbox, SimProducer, SimWorker
+from timers.testing.log import SimRecord
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
+from timers.wire import progress as progress_record
+from timers.wire import topics, witness
+
+# ---- progress and fencing -------------------------------------------------------------------------------------------
+
+
+class UsesTheFormerEpoch(SimProducer):
+    """A producer that uses the former owner's epoch."""
+
+    def init_transactions(self) -> None:
+        if self._log.epoch(self._transactional_id) < 0:
+            super().init_transactions()
+        self._epoch = self._log.epoch(self._transactional_id)
+
+
+class DoesNotFence(SimOutbox):
+    """[I14]: a new owner does not fence the former one."""
+
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *args: Any) -> None:
+        super().__init__(log, settings, machine, *args)
+        self._producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
+
+
+class ReadsProgressBeforeFencing(SimWorker):
+    """[I14]: a new owner reads the progress before it fences the former one, which may commit in between."""
+
+    _all: ClassVar[list[SimWorker]] = []
+
+    def __init__(self, *args: Any, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self._all[:] = [worker for worker in self._all if worker.log is self.log] + [self]
+        self._read_early: dict[TopicPartition, Progress] = {}
+
+    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
+        for machine in outboxes:
+            self._read_early[machine] = super().read_progress(machine)
+            for former in self._all:
+                if former is not self and machine in former.runners:
+                    former.step(machine)
+        super().fence(outboxes)
+
+    def read_progress(self, machine: TopicPartition) -> Progress:
+        return self._read_early.pop(machine)
+
+
+class ReadsProgressToLastStableOffset(SimWorker):
+    """[I14]: progress is read up to the last stable offset, although committed progress may be after the open
+    transaction of another producer."""
+
+    def newest_record(self, key: bytes) -> SimRecord | None:
+        records = self.log.fetch(self.settings.progress_topic, PROGRESS_PARTITION, 0).records
+        return next((record for record in reversed(records) if record.key == key), None)
+
+
+class BelievesAbortedProgress(SimWorker):
+    """[I14]: the newest record of a machine counts, although its transaction was aborted."""
+
+    def newest_record(self, key: bytes) -> SimRecord | None:
+        records = self.log.fetch(self.settings.progress_topic, PROGRESS_PARTITION, 0, committed=False).records
+        return next((record for record in reversed(records) if record.key == key), None)
+
+
+class ProgressOutsideTheTransaction(SimOutbox):
+    """[P3]: the progress is written after its transaction, not in it."""
+
+    def commit(self, progress: Progress) -> None:
+        super().commit(replace(progress, fired_through=self._told))
+        self._faults.point("between a transaction and its progress")
+        key = progress_record.encode_key(*self._machine)
+        value = progress_record.encode(progress, TOPIC_ID)
+        self._log.append(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION)
+        self._told = progress.fired_through
+
+    _told: OrderKey = NEVER
+
+
+class ReadsUncommitted(SimWorker):
+    """[I13]: requests are read uncommitted, Faust's default: an aborted request fires."""
+
+    def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
+        return self.log.fetch(*machine, from_offset, max_offsets, committed=False)
+
+
+class MemoryDecides(SimWorker):
+    """[I23]: a consumer with little memory reports allowed values as too large."""
+
+    def value_limit(self, machine: TopicPartition) -> int:
+        return 30
+
+    def cut(self, record: SimRecord) -> SimRecord:
+        return replace(record, value=CutValue.of(record.value or b"", 1_000_000, b""))
+
+
+# ---- a second witness of progress -----------------------------------------------------------------------------------
+
+
+class IgnoresTheWitness(SimWorker):
+    """[I8]: the newest record on the progress topic is taken for the newest progress."""
+
+    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
+        return progress
+
+
+class BelievesTheWitness(SimWorker):
+    """[I8]: what the group says replaces the progress, although a copy may be some seconds old."""
+
+    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
+        _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
+        found = witness.decode(text)
+        if found is None:
+            return progress
+        return replace(progress, next_offset=found[0].next_offset, fired_through=found[0].fired_through)
+
+
+class SendsAWitnessWithNewRequestsOnly(SimOutbox):
+    """[I8]: what only fires tells the group nothing."""
+
+    def witness_due(self, progress: Progress) -> tuple[int, str] | None:
+        left = super().witness_due(progress)
+        return left if left is not None and left[0] != self._offset_sent else None
+
+    _offset_sent = -1
+
+    def commit(self, progress: Progress) -> None:
+        super().commit(progress)
+        self._offset_sent = progress.next_offset

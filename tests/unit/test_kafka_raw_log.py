@@ -1,0 +1,79 @@
+"""Which records of a log are committed, by the markers of their own producer [I14]."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import pytest
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
+
+from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
+
+MINE, OTHER = 7, 8
+KEYS = (b"mine", b"too")
+CONTROL = 0x20
+_BASE, _CRC, _ATTRIBUTES = Struct(">q"), Struct(">I"), Struct(">h")
+_CRC_AT, _ATTRIBUTES_AT = 17, 21
+
+
+def batch(offset: int, *records: tuple[bytes, bytes], producer: int | None = MINE, control: bool = False) -> bytes:
+    """A record batch as a broker keeps it; ``producer`` None: not in a transaction."""
+    is_transactional = producer is not None
+    builder = DefaultRecordBatchBuilder(2, 0, is_transactional, producer if producer is not None else -1, 0, 0, 10**6)
+    for number, (key, value) in enumerate(records):
+        builder.append(number, 1, key, value, [])
+    raw = bytearray(builder.build())
+    _BASE.pack_into(raw, 0, offset)
+    if control:
+        (attributes,) = _ATTRIBUTES.unpack_from(raw, _ATTRIBUTES_AT)
+        _ATTRIBUTES.pack_into(raw, _ATTRIBUTES_AT, attributes | CONTROL)
+        _CRC.pack_into(raw, _CRC_AT, calc_crc32c(bytes(raw[_ATTRIBUTES_AT:])))
+    return bytes(raw)
+
+
+def marker(offset: int, *, commit: bool, producer: int = MINE) -> bytes:
+    return batch(offset, (Struct(">hh").pack(0, int(commit)), b"\0" * 6), producer=producer, control=True)
+
+
+def test_a_record_counts_when_the_marker_of_its_producer_says_so() -> None:
+    newest = NewestCommitted(KEYS, 0)
+    newest.add(batch(0, (b"mine", b"1"), (b"else", b"x")) + marker(2, commit=True) + batch(3, (b"mine", b"2")))
+    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, True, 4)
+    newest.add(marker(4, commit=False))
+    assert (newest.values, newest.undecided) == ({b"mine": b"1"}, False)
+    newest.add(batch(5, (b"mine", b"3")) + marker(6, commit=True))
+    assert newest.values == {b"mine": b"3"}
+
+
+def test_an_open_transaction_of_another_producer_hides_nothing() -> None:
+    newest = NewestCommitted(KEYS, 0)
+    newest.add(batch(0, (b"other", b"1"), producer=OTHER) + batch(1, (b"mine", b"1")) + marker(2, commit=True))
+    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, False, 3)
+
+
+def test_markers_of_another_producer_decide_nothing() -> None:
+    newest = NewestCommitted(KEYS, 0)
+    newest.add(batch(0, (b"mine", b"1")) + marker(1, commit=True, producer=OTHER))
+    assert (newest.values, newest.undecided) == ({}, True)
+
+
+def test_records_outside_of_transactions_count_at_once() -> None:
+    newest = NewestCommitted(KEYS, 0)
+    newest.add(batch(0, (b"mine", b"1"), (b"too", b"2"), producer=None))
+    assert newest.values == {b"mine": b"1", b"too": b"2"}
+
+
+def test_batches_before_the_position_and_parts_of_batches_are_left_out() -> None:
+    newest = NewestCommitted(KEYS, 3)
+    whole = batch(0, (b"mine", b"1"), producer=None) + batch(3, (b"mine", b"2"), producer=None)
+    newest.add(whole + batch(4, (b"mine", b"3"), producer=None)[:-1])
+    assert (newest.values, newest.position) == ({b"mine": b"2"}, 4)
+
+
+def test_a_damaged_batch_is_refused() -> None:
+    damaged = bytearray(batch(0, (b"mine", b"1")))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptRecordException):
+        NewestCommitted(KEYS, 0).add(bytes(damaged))

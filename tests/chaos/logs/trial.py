@@ -186,7 +186,7 @@ class Trial:
         """End the worker, note what has fired, and delete its data if the cell says so."""
         self.note_end()
         if self.cell.is_about_progress:
-            self.worker.stop()  # what a killed worker fired in its last 5 s may fire again
+            self.worker.end()  # what a killed worker fired in its last 5 s may fire again
         else:
             self.worker.kill()
         self._note_fired()
@@ -320,7 +320,7 @@ class Trial:
         kept, the former owner comes back with its old store."""
         if self.facts.red_after_s is None:
             return
-        self.worker.stop()
+        self.worker.end()
         if self.cell.fault == ELECTION_NEW_OWNER and self.cell.store == KEPT:
             self.worker = self.former
         self.worker.start()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from timers.core.lineage import MAX_EPOCHS, Batch, EpochEnd, Lineage, Parted, next_question, parted_inside
+from timers.core.lineage import MAX_EPOCHS, Batch, EpochEnd, Lineage, Parted, ends_early, next_question, parted_inside
 
 
 def batch(base: int, last: int | None = None, crc: int = 0) -> Batch:
@@ -91,14 +91,23 @@ def test_what_is_known_below_a_cut() -> None:
     assert whole.before(100) == Lineage(((5, 0),))
 
 
-def test_epoch_numbers_that_were_given_twice() -> None:
+@pytest.mark.parametrize(
+    ("leader", "first_later", "parted"),
+    [
+        pytest.param(Leader((4, 0), (6, 150), end=400), None, Parted(150), id="an older epoch ends elsewhere"),
+        pytest.param(Leader((4, 0), (6, 200), end=400), 230, Parted(230), id="grown past"),
+        pytest.param(Leader((4, 0), (6, 200), end=400), None, Parted(200), id="grown past, by producers' times"),
+        pytest.param(Leader((4, 0), (6, 200), end=250), None, Parted(250), id="not grown again"),
+        pytest.param(Leader((4, 0), (6, 200), end=250), 230, Parted(230), id="grown again, but shorter"),
+        pytest.param(Leader((4, 0), (6, 200), end=250), 90, Parted(200), id="a time below the epoch does not count"),
+    ],
+)
+def test_epoch_numbers_that_were_given_twice(leader: Leader, first_later: int | None, parted: Parted) -> None:
     lineage = read((4, 0, 199), (6, 200, 299))
-    restored = Leader((4, 0), (6, 150), end=400)
-    assert restored.compare(lineage) is None  # the epochs agree, so the batch is compared
-    answers = {epoch: restored.answer(epoch) for epoch, _ in lineage.epochs}
-    assert parted_inside(lineage, answers) == Parted(150)
-    same = Leader((4, 0), (6, 200), end=400)
-    assert parted_inside(lineage, {epoch: same.answer(epoch) for epoch, _ in lineage.epochs}) == Parted(200)
+    ends = {epoch: leader.answer(epoch) for epoch, _ in lineage.epochs}
+    assert leader.compare(lineage) == (Parted(250) if leader.end == 250 else None)
+    assert ends_early(lineage, ends) == (leader.end == 250)
+    assert parted_inside(lineage, ends, first_later) == parted
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from timers.core.limits import Limits
-from timers.core.lineage import Batch, Lineage, Parted, Unknown
+from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
 from timers.core.operation import CANCELLED_DUE_S, Entry
 from timers.core.ports import Lost
 from timers.core.progress import Progress, SettingChange, cut_suffix
-from timers.core.rescue import Held, can_be_rescued, cut_of, held
+from timers.core.rescue import Held, cut_of, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
@@ -91,7 +91,7 @@ def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> No
     before = Progress(20, (900, 10**9), lineage=LINEAGE)
     progress = before.shortened(10)
     spec = PartitionSpec(("ids", 0), BY_ID, LIMITS)
-    assert can_be_rescued(progress, store)
+    assert progress.is_rescued(store.history, store.applied)
     seen = []
     for _ in range(10):  # each round is a crash after one transaction
         loop, outbox = rescuing(progress, store, spec)
@@ -114,11 +114,32 @@ def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> No
 
 
 def test_a_store_that_another_worker_wrote_before_an_older_cut_is_not_rescued() -> None:
-    twice = replace(Progress(20).shortened(10), rescue=None).shortened(5)
-    assert not can_be_rescued(twice, stored())
-    once = stored()
-    once.note_history((SettingChange("log-cut", 10, 1),))
-    assert can_be_rescued(twice, once)
+    twice = Progress(20).shortened(10).shortened(5)
+    assert not twice.is_rescued((), 20)
+    assert twice.is_rescued((SettingChange("log-cut", 10, 1),), 20)
+    assert not twice.is_rescued((SettingChange("log-cut", 10, 1),), 5), "it holds nothing of what is lost"
+
+
+def test_a_machine_goes_on_until_a_store_comes_that_holds_what_is_lost() -> None:
+    progress = Progress(20, (900, 10**9), lineage=LINEAGE).shortened(10)
+    spec = PartitionSpec(("ids", 0), BY_ID, LIMITS)
+    loop, outbox = rescuing(progress, MemoryStore(), spec)  # of a worker whose disk was empty
+    loop.add_tick(TICK)
+    loop.add_fetch(Fetched(0, 10, ()))
+    loop.step()
+    loop.add_tick(Tick(2_000_000), 10)
+    while not loop.idle:
+        loop.step(idle_too_long=True)
+    assert loop.machine.cuts == ((10, 1),) and outbox.progress.fired_through[0] == 2000
+    store = stored(
+        (950, row(15)), (890, row(16))
+    )  # of the former owner: 15 was pending at the loss, and is overdue now
+    loop, outbox = rescuing(outbox.progress, store, spec)
+    loop.add_tick(TICK)
+    assert loop.machine.cuts == ()
+    with pytest.raises(Lost):
+        loop.step()
+    assert outbox.rescued == [(950, 15)]
 
 
 def test_sources_above_a_cut_have_its_number() -> None:
@@ -128,8 +149,6 @@ def test_sources_above_a_cut_have_its_number() -> None:
     assert [cut_suffix(again.cuts, offset) for offset in (239, 240, 250)] == ["", "~2", "~2"]
     later = replace(replace(progress, next_offset=400).shortened(300), rescue=None)
     assert [cut_suffix(later.cuts, offset) for offset in (249, 250, 300)] == ["", "~1", "~2"]
-    # What is rescued belongs to the log before the cut.
-    assert Progress(300).shortened(250).cuts == ()
 
 
 def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> None:
@@ -139,12 +158,23 @@ def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> Non
     loop.add_fetch(Fetched(21, 22, (), passed=[(6, Batch(21, 21, 1, 1))]))
     loop.step()
     loop.step()
-    assert loop.machine.position == 21 and loop.untrusted_epoch == 6 and loop.idle
-    loop.machine.trust(6)
+    assert loop.machine.position == 21 and loop.untrusted == Leader(6, 0) and loop.idle
+    loop.machine.trust(Leader(6, 0))
     loop.step()
-    assert loop.machine.position == 22 and loop.untrusted_epoch is None
+    assert loop.machine.position == 22 and loop.untrusted is None
     assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1))
     assert loop.machine.progress.lineage == loop.machine.lineages[0]
+
+
+def test_a_fetch_over_a_new_connection_is_accepted_after_the_log_was_compared() -> None:
+    loop, _ = rescuing(Progress(20, lineage=LINEAGE), stored(), PartitionSpec(("requests", 0), NATIVE, LIMITS))
+    loop.add_tick(TICK)
+    for offset, connection in ((20, 3), (21, 3), (22, 4)):
+        loop.add_fetch(
+            Fetched(offset, offset + 1, (), passed=[(4, Batch(offset, offset, 1, 1))], connection=connection)
+        )
+        loop.step()
+    assert loop.machine.position == 22 and loop.untrusted == Leader(4, 4)  # the broker may have an old disk
 
 
 def test_a_new_machine_reads_whatever_epochs_its_log_has() -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tests.harness.machines import NativeRig
+from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
@@ -31,8 +32,8 @@ class SimListener:
     def on_read_again(self, runner: Runner, position: int) -> None:
         raise AssertionError("nothing was lost on the way")
 
-    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
-        raise AssertionError("nothing was read in another epoch")
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
+        raise AssertionError("nothing was read of another leader")
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         pass

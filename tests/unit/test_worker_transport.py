@@ -34,6 +34,7 @@ class SimConsumer:
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
         state = SimpleNamespace(assignment=SimpleNamespace(tps={REQUESTS}, state_value=lambda tp: self))
         self._subscription = SimpleNamespace(subscription=state)
+        self._client = SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda tp: 0), _conns={})
 
     has_valid_position = True
 
@@ -52,7 +53,7 @@ def thread(consumer: SimConsumer, on_suspended: Callable[[TopicPartition, bool],
     made.app = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda call, *args: call(*args)))
     made._consumer = consumer
     made._delivered_to, made._delivered_at, made._suspended = {REQUESTS: 0}, {}, set()
-    made._never_fetched, made._passed = set(), {}
+    made._never_fetched, made._passed, made._connections = set(), {}, {}
     return made
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.lineage import Lineage
+from timers.core.lineage import Leader, Lineage
 from timers.core.machine_state import MachineState
 from timers.core.operation import OperationResults
 from timers.core.progress import Progress, reached
@@ -38,8 +38,7 @@ class Accepting(MachineState):
         if fetched.to_offset <= position:
             return
         self._passed = fetched.passed
-        if fetched.passed:
-            self.trust(fetched.passed[-1][0])
+        self.trust(self._leader_of(fetched))
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
@@ -57,19 +56,24 @@ class Accepting(MachineState):
             self._in_pieces(self._accept_new, after, fetched.to_offset)
         self._barrier.read(self.position)
 
-    def untrusted_epoch(self, fetched: Fetched) -> int | None:
-        """Returns a leader epoch that nothing was read in, if a fetch has one: a new leader may have another log [I28].
+    def untrusted(self, fetched: Fetched) -> Leader | None:
+        """Returns the leader that a fetch came from, if its log may be another one than the one that was read [I28].
 
-        The log must be compared with :attr:`lineages` after the fetch. If it is the same log: :meth:`trust`.
+        Then the log must be compared with :attr:`lineages` before the fetch is accepted. If it is the same log:
+        :meth:`trust`.
         """
-        if not fetched.passed or all(each.batch is None for each in self.lineages):
+        trusted, leader = self._trusted, self._leader_of(fetched)
+        if all(each.batch is None for each in self.lineages):
             return None
-        epoch = fetched.passed[-1][0]
-        return epoch if epoch > self._trusted_epoch else None
+        is_known = leader.epoch <= trusted.epoch and trusted.connection in (-1, leader.connection)
+        return None if is_known else leader
 
-    def trust(self, epoch: int) -> None:
-        """Accept batches of leader epochs up to ``epoch``."""
-        self._trusted_epoch = max(self._trusted_epoch, epoch)
+    def _leader_of(self, fetched: Fetched) -> Leader:
+        return Leader(fetched.passed[-1][0] if fetched.passed else self._trusted.epoch, fetched.connection)
+
+    def trust(self, leader: Leader) -> None:
+        """Accept fetches from a leader."""
+        self._trusted = leader._replace(epoch=max(self._trusted.epoch, leader.epoch))
 
     def _in_pieces(self, accept: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
         for piece, end in self._horizon.pieces(records, to_offset):

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
+from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, Rejected, Row, Tick, key_bytes, origin_of
 
@@ -224,6 +225,11 @@ class Delivery:
         """Write the dead letters of requests that cannot be accepted."""
         for rejection in rejected:
             self._output.reject(rejection)
+
+    def rescue(self, timers: Sequence[tuple[int, Row]]) -> None:
+        """Give up timers, with their due seconds, whose requests the log has lost."""
+        for due_s, row in timers:
+            self._output.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
 
     def end_wait(self) -> None:
         """Decide about the timers in :attr:`unanswered`. A topic without an answer counts as failing."""

@@ -39,6 +39,15 @@ class EpochEnd(NamedTuple):
     """The offset at which the next epoch begins; for the newest epoch, the end of the log; -1 like ``epoch``."""
 
 
+class Leader(NamedTuple):
+    """The leader that a fetch came from. If it is another one, its log may be another one too."""
+
+    epoch: int
+    """Leader epoch of the last batch of the fetch."""
+    connection: int
+    """Number of the consumer's connection to it; another one after each reconnection, so after each of its restarts."""
+
+
 class Parted(NamedTuple):
     """The log is another one above an offset."""
 
@@ -123,20 +132,35 @@ def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parte
     return None
 
 
-def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
-    """Returns where a log parts whose newest epoch agrees, but not the last batch: epoch numbers were given twice.
+def ends_early(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> bool:
+    """Whether the newest epoch is the newest one of the log too, and the log ends before the last batch.
+
+    Then the log may have grown again in the same epoch: its end may be above the offset at which the logs part.
+    """
+    epoch = lineage.epochs[-1][0] if lineage.epochs else -1
+    return epoch in ends and ends[epoch].epoch == epoch and ends[epoch].end < lineage.end
+
+
+def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd], first_later: int | None) -> Parted:
+    """Returns where a log parts whose newest epoch is that of the lineage, if it ends early or its batch differs.
+
+    This happens if epoch numbers were given twice, because an old copy of a whole cluster was restored.
 
     Args:
         ends: the answers for all epochs of the lineage.
+        first_later: offset of the first record that was appended after the last batch of the lineage; None if there is
+            none, or if producers set the times. What was appended after the loss is later than all that was read.
 
     Returns:
-        An offset below which the logs agree, although the one at which they part may be higher: inside of an epoch,
-        nothing tells where.
+        An offset below which the logs agree. If ``first_later`` is None, they may agree above it too.
     """
     for index, (epoch, first_offset) in enumerate(lineage.epochs):
-        found = ends.get(epoch, EpochEnd(-1, -1))
-        is_newest = index == len(lineage.epochs) - 1
-        if found.epoch == epoch and (is_newest or found.end == lineage.end_of(index)):
-            continue
-        return Parted(min(found.end, lineage.end_of(index)) if found.epoch == epoch else first_offset)
-    return Parted(lineage.epochs[-1][1] if lineage.epochs else None)
+        found, end = ends.get(epoch, EpochEnd(-1, -1)), lineage.end_of(index)
+        if found.epoch != epoch:
+            return Parted(first_offset)
+        if index == len(lineage.epochs) - 1:
+            known = min(found.end, end) if found.end < end else first_offset
+            return Parted(max(first_offset, known if first_later is None else min(first_later, found.end, end)))
+        if found.end != end:
+            return Parted(min(found.end, end))
+    return Parted(None)

@@ -11,6 +11,7 @@ from collections import deque
 from typing import NamedTuple
 
 from timers.core.accepting import ReadAgain
+from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 
@@ -58,9 +59,9 @@ class Loop:
         return not (self._ticks or self._firing or self._commit_due or self._may_accept())
 
     @property
-    def untrusted_epoch(self) -> int | None:
-        """A leader epoch of the first waiting fetch, if the log must be compared before the fetch is accepted [I28]."""
-        return self.machine.untrusted_epoch(self.fetches[0]) if self.fetches else None
+    def untrusted(self) -> Leader | None:
+        """The leader of the first waiting fetch, if the log must be compared before the fetch is accepted [I28]."""
+        return self.machine.untrusted(self.fetches[0]) if self.fetches else None
 
     def add_fetch(self, fetched: Fetched) -> None:
         """Append a fetch to those that wait."""
@@ -113,7 +114,7 @@ class Loop:
         return committed
 
     def _may_accept(self) -> bool:
-        return bool(self.fetches) and self.machine.may_accept and self.untrusted_epoch is None
+        return bool(self.fetches) and self.machine.may_accept and self.untrusted is None
 
     def _accept(self, fetched: Fetched) -> int | None:
         """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""

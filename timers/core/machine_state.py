@@ -8,17 +8,21 @@ from dataclasses import replace
 from timers.core.counters import Counters
 from timers.core.doubts import Leftovers, noted
 from timers.core.limits import Limits
-from timers.core.lineage import Lineage, PassedBatch
+from timers.core.lineage import Leader, Lineage, PassedBatch
 from timers.core.pace import Pace
 from timers.core.ports import Outbox, Store, TooMuch
-from timers.core.progress import Progress
+from timers.core.progress import Cuts, Progress
 from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
 from timers.core.timer import Row, Tick
 from timers.core.variant import Variant
 
 
 class MachineState:
-    """The state that accepting and firing share; :class:`timers.core.machine.Machine` explains its arguments."""
+    """The state that accepting and firing share; :class:`timers.core.machine.Machine` explains its arguments.
+
+    Attributes:
+        rescuing: whether this machine does nothing but write the dead letters of what its log has lost [I28].
+    """
 
     def __init__(
         self,
@@ -32,12 +36,13 @@ class MachineState:
         # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
         # a batch with output is stored after its commit, so what the store holds above the commit has no output.
         opened = progress
-        if store.applied > progress.next_offset and progress.rescue is None:
+        self.rescuing = progress.is_rescued(store.history, store.applied)
+        if store.applied > progress.next_offset and not self.rescuing:
             opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
         self.progress = variant.horizon.enter(opened)
-        if progress.rescue is None:
+        if not self.rescuing:
             store.note_history(self.progress.settings)
         self.replayed = 0
         self.counters = counters or Counters()
@@ -46,7 +51,8 @@ class MachineState:
         self._holes = progress.holes
         self._store = store
         self._passed: Sequence[PassedBatch] = ()
-        self._trusted_epoch = max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1)
+        # The log was compared just now: the first connection is trusted.
+        self._trusted = Leader(max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1), -1)
         self._outbox = outbox
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s)
@@ -69,19 +75,20 @@ class MachineState:
         return self.progress.next_offset if self.rescuing else self._store.applied
 
     @property
+    def cuts(self) -> Cuts:
+        """The cuts that are part of the sources of what it emits. What it rescues is older than the last cut."""
+        return self.progress.cuts[:-1] if self.rescuing else self.progress.cuts
+
+    @property
     def lineages(self) -> tuple[Lineage, Lineage]:
         """Which log was read below :attr:`position`, and below the ``next_offset`` of the progress. Any thread."""
-        return self._store.lineage, self.progress.lineage
+        known = self.progress.lineage
+        return known if self.rescuing else self._store.lineage, known
 
     @property
     def committed(self) -> Progress:
         """The last committed progress."""
         return self._committed
-
-    @property
-    def rescuing(self) -> bool:
-        """Whether this machine does nothing but write the dead letters of what its log has lost [I28]."""
-        return self.progress.rescue is not None
 
     @property
     def recovering(self) -> bool:

@@ -76,6 +76,8 @@ class Rescue(NamedTuple):
     """The rows and entries of requests from this offset on are rescued."""
     next_offset: int
     """``next_offset`` before the cut: what was accepted above it cannot have fired."""
+    fired_through: OrderKey
+    """``fired_through`` before the cut."""
     through: bytes = b""
     """Key of the store up to which they are; empty at the beginning."""
 
@@ -130,7 +132,8 @@ class Progress:
     """Which log was read below ``next_offset``."""
 
     rescue: Rescue | None = None
-    """None unless the store of a shortened log still holds what must become dead letters."""
+    """None unless the store of some worker may hold what the newest cut has lost: it becomes dead letters when this
+    worker opens the partition."""
 
     doubt: Doubt | None = None
     """None unless pending requests may be missing in the log."""
@@ -205,15 +208,19 @@ class Progress:
             next_offset=next_offset,
             settings=(*settings, cut),
             lineage=self.lineage.before(end),
-            rescue=Rescue(end, self.next_offset),
+            rescue=Rescue(end, self.next_offset, self.fired_through),
             doubt=doubt,
         )
 
     @property
     def cuts(self) -> Cuts:
-        """The cuts of the log; mostly there are none. While the newest one is rescued, what is emitted is older."""
-        cuts = tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
-        return cuts if self.rescue is None else cuts[:-1]
+        """The cuts of the log; mostly there are none."""
+        return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
+
+    def is_rescued(self, history: tuple[SettingChange, ...], applied: int) -> bool:
+        """Whether a store with this history was written after all cuts but the newest one, and above that one."""
+        known = max((change.value for change in history if change.name == LOG_CUT), default=0)
+        return self.rescue is not None and applied > self.rescue.from_offset and known == self.largest(LOG_CUT) - 1
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

@@ -17,11 +17,14 @@ from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
 from timers.core.machine_state import MachineState
 from timers.core.ports import Lost, Store, TooMuch
-from timers.core.progress import LOG_CUT, Progress, Rescue, reached
+from timers.core.progress import Hole, Progress, Rescue, reached
 from timers.core.timer import Row, id_bytes
 
 LOST_FROM_LOG = "lost-from-log"
 """Code of the dead letters."""
+
+LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
+"""Reason in the dead letters."""
 
 _CANCELS = b"\xfe"
 """First byte of a cursor behind all rows; an id follows."""
@@ -75,20 +78,12 @@ def compared(
             not accepted; then the store stays as it is.
     """
     cut = cut_of(progress, store, answers, log_start, log_end)
-    if cut is not None and progress.rescue is None:
+    if cut is not None:
         progress = accept(progress, cut)
-        if store.applied <= cut:
-            progress = replace(progress, rescue=None)  # the store holds nothing of what is lost
-    if can_be_rescued(progress, store):
+    if progress.is_rescued(store.history, store.applied):
         return progress, StoreUse.RESCUE
     is_of_this_log = answers[1] is None and store.applied <= log_end
     return progress, StoreUse.APPLY if is_of_this_log else StoreUse.EMPTY
-
-
-def can_be_rescued(progress: Progress, store: Store) -> bool:
-    """Whether a store was written after all cuts of the log but the newest one."""
-    known = max((change.value for change in store.history if change.name == LOG_CUT), default=0)
-    return progress.rescue is not None and known == progress.largest(LOG_CUT) - 1
 
 
 class Held(NamedTuple):
@@ -100,24 +95,21 @@ class Held(NamedTuple):
 
 def held(progress: Progress, store: Store, cut: int) -> Held:
     """Count what a store holds from offset ``cut`` on. It reads all of the store."""
-    lost = replace(progress, rescue=Rescue(cut, progress.next_offset))
-    timers = sum(len(rows) for _, rows in _lost_rows(lost, store, NEVER))
+    lost = Rescue(cut, progress.next_offset, progress.fired_through)
+    timers = sum(len(rows) for _, rows in _lost_rows(lost, progress.holes, store, NEVER))
     return Held(timers, len(store.cancels_from(cut)))
 
 
-def _lost_rows(progress: Progress, store: Store, after: OrderKey) -> Iterator[tuple[OrderKey, list[Row]]]:
+def _lost_rows(
+    rescue: Rescue, holes: Sequence[Hole], store: Store, after: OrderKey
+) -> Iterator[tuple[OrderKey, list[Row]]]:
     """Yields (key, rows) of one due second each: rows that have not fired, of requests that the log has lost."""
-    rescue = progress.rescue
-    assert rescue is not None
     for through, rows in store.waiting(after):
         lost = [
             row
             for row in rows
             if row[0] >= rescue.from_offset
-            and (
-                row[0] >= rescue.next_offset
-                or (through[0], row[0]) > reached(progress.fired_through, progress.holes, row[0])
-            )
+            and (row[0] >= rescue.next_offset or (through[0], row[0]) > reached(rescue.fired_through, holes, row[0]))
         ]
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}
@@ -140,7 +132,7 @@ class Rescuing(MachineState):
             Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
         """
         rescue = self.progress.rescue
-        if rescue is None or self._tick is None:
+        if not self.rescuing or rescue is None or self._tick is None:
             return
         limit = self._outbox.chunk.limit(self._limits.chunk_timers)
         timers: list[tuple[int, Row]] = []
@@ -171,7 +163,7 @@ class Rescuing(MachineState):
         """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
         if not rescue.through.startswith(_CANCELS):
             after = decode(rescue.through) if rescue.through else NEVER
-            for (due_s, _), rows in _lost_rows(self.progress, self._store, after):
+            for (due_s, _), rows in _lost_rows(rescue, self._holes, self._store, after):
                 yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
         for cancel in self._store.cancels_from(rescue.from_offset):
             cursor = _CANCELS + cancel[0]

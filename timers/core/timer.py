@@ -211,6 +211,8 @@ class Fetched(NamedTuple):
     passed: Sequence[PassedBatch] = ()
     """The record batches of the range, ascending, also those without committed records. The last one may end after the
     range."""
+    connection: int = 0
+    """See :class:`timers.core.lineage.Leader`."""
 
 
 class Tick(NamedTuple):

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from timers.config.settings import Settings
-from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, next_question, parted_inside
+from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, ends_early, next_question, parted_inside
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, passed_batch
+from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 
 logger = logging.getLogger(__name__)
@@ -109,8 +109,7 @@ class LogLineages:
             ends = await self._epoch_ends(leader, lineages)
             found: dict[TopicPartition, list[Answer]] = {}
             for tp, known in ends.items():
-                answers = [next_question(each, known) for each in lineages[tp]]
-                found[tp] = [each if isinstance(each, Parted) else None for each in answers]
+                found[tp] = [await self._answer(leader, tp, each, known) for each in lineages[tp]]
             await asyncio.gather(
                 *(
                     self._compare_batches(leader, tp, lineages[tp], ends[tp], answers, tp[0] in compacted)
@@ -122,6 +121,29 @@ class LogLineages:
             logger.debug("broker %d does not tell its leader epochs: %r", leader, error)
             return {}
         return found
+
+    async def _answer(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Answer:
+        answer = next_question(lineage, ends)
+        if not isinstance(answer, Parted):
+            return None
+        return await self._inside(leader, tp, lineage, ends) if ends_early(lineage, ends) else answer
+
+    async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
+        """Where a log parts inside of an epoch whose number was given twice."""
+        known = dict(ends)
+        for epoch in {epoch for epoch, _ in lineage.epochs} - known.keys():
+            answer = (await self._client.epoch_ends(leader, {tp: epoch})).get(tp)
+            if answer is not None:
+                known[epoch] = answer
+        return parted_inside(lineage, known, await self._first_later(leader, tp, lineage))
+
+    async def _first_later(self, leader: int, tp: TopicPartition, lineage: Lineage) -> int | None:
+        assert lineage.batch is not None
+        offset = await self._client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
+        if offset is None:
+            return None
+        fetched = await self._client.fetch(leader, tp, offset, max_bytes=HEADER_BYTES)
+        return offset if len(fetched.data) >= HEADER_BYTES and has_append_time(fetched.data) else None
 
     async def _epoch_ends(
         self, leader: int, lineages: Mapping[TopicPartition, Iterable[Lineage]]
@@ -198,12 +220,7 @@ class LogLineages:
             return None
         if is_compacted:
             return Unknown()
-        known = dict(ends)
-        for epoch in {epoch for epoch, _ in lineage.epochs} - known.keys():
-            answer = (await self._client.epoch_ends(leader, {tp: epoch})).get(tp)
-            if answer is not None:
-                known[epoch] = answer
-        return parted_inside(lineage, known)
+        return await self._inside(leader, tp, lineage, ends)
 
 
 def comparing(

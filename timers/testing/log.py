@@ -110,6 +110,7 @@ class SimLog:
         compacted: topics that refuse records without a key in a transaction.
         lists_refused: whether a broker says which records it refuses.
         slow_above_records: the brokers take no transaction of more records in time.
+        restarts: how often the brokers were restarted; each time, readers connect again.
         was_cut: whether a log has lost records.
         max_message_bytes: topic with a limit -> size of its largest record.
         wrongly_compacted: topics that are compacted now and must not be.
@@ -131,6 +132,7 @@ class SimLog:
         self.lists_refused = True
         self.slow_above_records = 1_000_000
         self.was_cut = False
+        self.restarts = 0
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []
@@ -321,7 +323,7 @@ class SimLog:
         to_offset = max(from_offset, min(end, from_offset + max_offsets))
         records = self._logs.get((topic, partition), [])[from_offset:to_offset]
         visible = [r for r in records if r.committed or not (committed or r.marker or r.compacted)]
-        return Fetched(from_offset, to_offset, visible, passed=[each.passed for each in records])
+        return Fetched(from_offset, to_offset, visible, 0, [each.passed for each in records], self.restarts)
 
     def newest(self, topic: str, partition: int, key: bytes) -> SimRecord | None:
         """The newest committed record with a key, also after an open transaction; None if there is none."""

@@ -19,7 +19,7 @@ from timers.config.settings import Settings
 from timers.core import doubts, levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
-from timers.core.lineage import EpochEnd, Lineage, Parted, next_question, parted_inside
+from timers.core.lineage import EpochEnd, Lineage, Parted, ends_early, next_question, parted_inside
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -198,8 +198,9 @@ class SimWorker:
             return
         if machine in self.accepted:
             progress = replace(progress, doubt=None)
-        outbox.bind(progress.cuts)
-        loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
+        made = spec.machine(progress, store, outbox, outbox.counters)
+        outbox.bind(made.cuts)
+        loop = self.parts.loop(made)
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
         self.compare_configs([machine])
@@ -266,12 +267,14 @@ class SimWorker:
         ends: dict[int, EpochEnd] = {}
         while isinstance(found := next_question(lineage, ends), int):
             ends[found] = self.log.epoch_end(*machine, found)
-        if found is not None or lineage.batch is None:
+        if lineage.batch is None or (found is not None and not ends_early(lineage, ends)):
             return found
         batch = self.log.batch_at(*machine, lineage.batch.base_offset)
-        if batch is None or batch == lineage.batch:
+        if found is None and (batch is None or batch == lineage.batch):
             return None
-        return parted_inside(lineage, {epoch: self.log.epoch_end(*machine, epoch) for epoch, _ in lineage.epochs})
+        ends = {epoch: self.log.epoch_end(*machine, epoch) for epoch, _ in lineage.epochs}
+        later = self.log.offset_at(*machine, lineage.batch.max_timestamp_ms)
+        return parted_inside(lineage, ends, later if later < self.log.end(*machine) else None)
 
     def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
         """Returns the progress after a cut, if the operator accepts the loss."""
@@ -285,8 +288,8 @@ class SimWorker:
             if any(isinstance(each, Parted) for each in self.compare(machine, runner.machine.lineages)):
                 self.revoke(machine)
                 self.assign([machine])
-            elif (epoch := runner.loop.untrusted_epoch) is not None:
-                runner.machine.trust(epoch)
+            elif (leader := runner.loop.untrusted) is not None:
+                runner.machine.trust(leader)
 
     def read_progress(self, machine: TopicPartition) -> Progress:
         """Returns the newest committed progress of a machine, also after open transactions of other machines."""
@@ -446,7 +449,7 @@ class SimWorker:
 
     def step(self, machine: TopicPartition) -> None:
         """Do one round of one machine. A batch of a new leader waits until the log was compared."""
-        if self.runners[machine].loop.untrusted_epoch is not None:
+        if self.runners[machine].loop.untrusted is not None:
             self.compare_logs()
             if machine not in self.runners:
                 return

@@ -61,14 +61,18 @@ class Batch(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., max_timestamp_ms: _Optional[int] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class Rescue(_message.Message):
-    __slots__ = ("from_offset", "next_offset", "through")
+    __slots__ = ("from_offset", "next_offset", "through", "fired_due_s", "fired_offset")
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    FIRED_DUE_S_FIELD_NUMBER: _ClassVar[int]
+    FIRED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     from_offset: int
     next_offset: int
     through: bytes
-    def __init__(self, from_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., through: _Optional[bytes] = ...) -> None: ...
+    fired_due_s: int
+    fired_offset: int
+    def __init__(self, from_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., through: _Optional[bytes] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ...) -> None: ...
 
 class Doubt(_message.Message):
     __slots__ = ("before_offset", "worker")

@@ -15,7 +15,7 @@ from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySetti
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Cuts, Progress
-from timers.core.rescue import LOST_FROM_LOG
+from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.timer import (
     Forwarded,
     Origin,
@@ -39,9 +39,6 @@ from timers.wire.witness import WitnessClock
 ALWAYS_FITS_BYTES = 32 * 1024
 """A request of this size without headers fits in the retry topic with any limit."""
 
-
-LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
-"""Reason in the dead letters of what only a store held."""
 
 PUT_OFF_S = 30
 """Seconds until a request is looked for again whose partition had no leader."""
@@ -188,7 +185,10 @@ class Outgoing:
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire timers of a request topic, or schedules."""
         if self._cuts:  # the source is then more than a prefix and the offset
-            rows = [(*row[:5], origin_of(row, due_s, self.source(row[0]))) for row in rows]
+            sources = [self.source(row[0]) for row in rows]
+            origins = [origin_of(row, due_s, source) for row, source in zip(rows, sources, strict=True)]
+            named = [each._replace(source=each.request) for each in origins]
+            rows = [(*row[:5], origin) for row, origin in zip(rows, named, strict=True)]
         self._records.fire(topic, partitions, rows, self._id_prefix, h.firing(due_s, self._fired_ms), self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
@@ -241,7 +241,7 @@ class Outgoing:
         found = requests.find([(each.row, each.origin) for each in given_up], keep_waiting)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
-            if code == LOST_FROM_LOG:
+            if code == LOST_FROM_LOG and (topics.parse_source(origin.request) or ())[:2] == self._machine:
                 if request is not None:
                     continue  # the log has it, and it fires
                 if origin.request in found:
@@ -260,11 +260,8 @@ class Outgoing:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
-    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
-        """Note timers that the log has lost: :meth:`add_given_up` writes their dead letters, this method those of
-        cancels."""
-        for due_s, row in timers:
-            self.give_up(GivenUp(row, origin_of(row, due_s, self.source(row[0])), LOST_FROM_LOG, LOST))
+    def rescue_cancels(self, cancels: Sequence[tuple[bytes, int]]) -> None:
+        """Write the dead letters of cancels that the log has lost."""
         for id, offset in cancels:
             self._add_dead_letter(Rejected(offset, LOST_FROM_LOG, LOST, id, None, ()), self.source(offset))
 
@@ -402,7 +399,8 @@ class BaseOutbox:
 
     def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
         """Add dead letters of what the log has lost."""
-        self._add(partial(self._outgoing.rescue, timers, cancels))
+        self._add(partial(self._delivery.rescue, timers))
+        self._add(partial(self._outgoing.rescue_cancels, cancels))
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""

@@ -6,7 +6,7 @@ from zlib import crc32
 from google.protobuf.message import DecodeError
 
 from timers.core import levels
-from timers.core.keys import NEVER
+from timers.core.keys import NEVER, OrderKey
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Doubt, Progress, Rescue, SettingChange
 from timers.core.timer import TopicPartition
@@ -66,7 +66,14 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     if lineage.batch is not None:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
     if progress.rescue is not None:
-        message.rescue.CopyFrom(progress_pb2.Rescue(**progress.rescue._asdict()))
+        from_offset, next_offset, fired_through, through = progress.rescue
+        message.rescue.from_offset, message.rescue.next_offset, message.rescue.through = (
+            from_offset,
+            next_offset,
+            through,
+        )
+        if fired_through != NEVER:
+            message.rescue.fired_due_s, message.rescue.fired_offset = fired_through
     if progress.doubt is not None:
         message.doubt.before_offset, message.doubt.worker = progress.doubt
     return with_checksum(message)
@@ -134,11 +141,15 @@ def decode(
     return progress, message.topic_id
 
 
+def _fired_through(message: progress_pb2.Progress | progress_pb2.Rescue) -> OrderKey:
+    return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
+
+
 def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...]) -> Progress:
-    known, batch = message.lineage, message.lineage.batch
+    known, batch, lost = message.lineage, message.lineage.batch, message.rescue
     return Progress(
         message.next_offset,
-        (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER,
+        _fired_through(message),
         settings,
         Lineage(
             tuple((each.epoch, each.first_offset) for each in known.epochs),
@@ -146,7 +157,7 @@ def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...
             if known.HasField("batch")
             else None,
         ),
-        Rescue(message.rescue.from_offset, message.rescue.next_offset, message.rescue.through)
+        Rescue(lost.from_offset, lost.next_offset, _fired_through(lost), lost.through)
         if message.HasField("rescue")
         else None,
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,

@@ -53,6 +53,7 @@ _MAGIC_AT = 16
 _BEFORE_LENGTH_END = 12
 _ATTRIBUTES_AT = 22
 _CODEC_BITS = 0x07
+_APPEND_TIME_BIT = 0x08
 _COUNT_AT = 57
 _HEADER = Struct(">qiibIhiqq")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset - base offset, first and last timestamp."""
@@ -64,6 +65,11 @@ def passed_batch(raw: memoryview | bytes) -> PassedBatch:
     if magic < 2:  # brokers since Kafka 3.0 write no such batch; it has no epoch, and its last offset comes first
         return -1, Batch(base, base, 0, 0)
     return epoch, Batch(base, base + last, max_timestamp_ms, crc)
+
+
+def has_append_time(raw: memoryview | bytes) -> bool:
+    """Return whether the broker has set the times of a batch; if not, its producer has."""
+    return bool(raw[_ATTRIBUTES_AT] & _APPEND_TIME_BIT)
 
 
 class Piece(NamedTuple):

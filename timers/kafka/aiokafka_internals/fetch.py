@@ -11,6 +11,7 @@ from struct import unpack_from
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import ConnectionGroup
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
@@ -52,6 +53,11 @@ def leader_of(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int | No
     """Id of the broker that leads a partition; None if there is none, or it is not known."""
     leader = consumer._client.cluster.leader_for_partition(partition)
     return leader if leader is not None and leader >= 0 else None
+
+
+def connection_to_leader(consumer: AIOKafkaConsumer, partition: TopicPartition) -> object:
+    """The present connection to the leader of a partition; another object after each reconnection."""
+    return consumer._client._conns.get((leader_of(consumer, partition), ConnectionGroup.DEFAULT))
 
 
 def has_records(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> bool:

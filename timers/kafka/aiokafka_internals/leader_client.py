@@ -196,6 +196,20 @@ class LeaderClient:
                     found[topic, partition] = EpochEnd(epoch, end)
         return found
 
+    async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
+        """Offset of the first record with this or a later time; None if there is none.
+
+        Raises:
+            KafkaError: the leader does not answer, or returns an error.
+        """
+        topic, partition = tp
+        request = OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
+        response = await self._send(leader, request)
+        _, error_code, _, offset, *_ = response.topics[0][1][0]
+        if error_code:
+            raise for_code(error_code)(f"{topic}/{partition}")
+        return offset if offset >= 0 else None
+
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
         """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.
 

@@ -258,9 +258,10 @@ class _Server:
             outbox.close()
             raise
         try:
-            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings), progress.cuts)
             spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
-            return _Open(Loop(spec.machine(progress, store, outbox, metrics.counters)), outbox, store)
+            machine = spec.machine(progress, store, outbox, metrics.counters)
+            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings), machine.cuts)
+            return _Open(Loop(machine), outbox, store)
         except BaseException as error:  # the store may be damaged
             forget_frames(error)
             outbox.close()

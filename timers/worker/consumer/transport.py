@@ -77,6 +77,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         self._never_fetched: set[TP] = set()
         self._passed: dict[TP, list[PassedBatch]] = {}
         """Record batches that were read and not delivered yet."""
+        self._connections: dict[TP, tuple[object, int]] = {}
 
     @Service.task
     async def _beat(self) -> None:
@@ -221,10 +222,20 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             if position != delivered_to or repeat:
                 found = records.get(tp, ())
                 passed = self._take_passed(tp, position)
-                fetched[tp] = Fetched(delivered_to, position, found, fetch.size_of(found), passed)
+                connection = self._connection_to(consumer, tp)
+                fetched[tp] = Fetched(delivered_to, position, found, fetch.size_of(found), passed, connection)
                 self._delivered_to[tp] = position
                 self._delivered_at[tp] = now
         return fetched
+
+    def _connection_to(self, consumer: AIOKafkaConsumer, tp: TP) -> int:
+        """Number of the present connection to the leader of a partition."""
+        connection, number = self._connections.get(tp, (None, 0))
+        present = fetch.connection_to_leader(consumer, tp)
+        if present is not None and present is not connection:
+            self._connections[tp] = present, number + 1
+            return number + 1
+        return number
 
     async def seek_wait(self, partitions: Mapping[TP, int]) -> None:
         """Read partitions from these offsets on."""

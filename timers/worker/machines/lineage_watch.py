@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from timers.core.lineage import Parted
+from timers.core.lineage import Leader, Parted
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.log_lineage import LogLineages
@@ -47,13 +47,13 @@ class LineageWatch:
         self._runners = runners
         self._compacted = compacted
         self._on_parted = on_parted
-        self._waiting: dict[TopicPartition, tuple[Runner, int]] = {}
+        self._waiting: dict[TopicPartition, tuple[Runner, Leader]] = {}
         self._asked = asyncio.Event()
         self._task = asyncio.create_task(self._watch())
 
-    def ask(self, tp: TopicPartition, runner: Runner, epoch: int) -> None:
-        """Compare a log soon: a fetch has a batch of a new leader, and waits for :meth:`Runner.trust`."""
-        self._waiting[tp] = runner, epoch
+    def ask(self, tp: TopicPartition, runner: Runner, leader: Leader) -> None:
+        """Compare a log soon: a fetch from a new leader waits for :meth:`Runner.trust`."""
+        self._waiting[tp] = runner, leader
         self._asked.set()
 
     async def _watch(self) -> None:
@@ -81,13 +81,13 @@ class LineageWatch:
                 where = "an offset that is not known" if parted.offset is None else f"offset {parted.offset}"
                 name = "/".join(map(str, tp))
                 self._on_parted(tp, LogParted(f"{name}: from {where} on, the log is not the one that was read"))
-        for tp, (runner, epoch) in waiting.items():
+        for tp, (runner, leader) in waiting.items():
             if self._runners().get(tp) is not runner:
                 continue
             if tp in answers:
-                runner.trust(epoch)
+                runner.trust(leader)
             else:
-                self._waiting[tp] = runner, epoch
+                self._waiting[tp] = runner, leader
 
     async def close(self) -> None:
         """End the comparisons."""

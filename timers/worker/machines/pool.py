@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from timers.config.settings import Settings
+from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
@@ -337,9 +338,9 @@ class Pool:
         logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
         self._loop.call_soon_threadsafe(self._read_again, runner, position)
 
-    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
         """Compare the log of a machine: a fetch of a new leader waits for it."""
-        self._loop.call_soon_threadsafe(self._compare, runner, epoch)
+        self._loop.call_soon_threadsafe(self._compare, runner, leader)
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered and, once all machines fire, that the worker is ready."""
@@ -360,10 +361,10 @@ class Pool:
         if tp is not None:
             self._consumer.read_again(tp, position)
 
-    def _compare(self, runner: Runner, epoch: int) -> None:
+    def _compare(self, runner: Runner, leader: Leader) -> None:
         tp = self._partition_of(runner)
         if tp is not None and self._lineage_watch is not None:
-            self._lineage_watch.ask(tp, runner, epoch)
+            self._lineage_watch.ask(tp, runner, leader)
 
     def _report_recovered(self, runner: Runner, seconds: float) -> None:
         if self._partition_of(runner) is not None:

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost
@@ -44,7 +45,7 @@ class Listener(Protocol):
     def on_read_again(self, runner: Runner, position: int) -> None:
         """Report that a fetch was lost: the log must be read again from ``position`` [I7]."""
 
-    def on_new_epoch(self, runner: Runner, epoch: int) -> None:
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
         """Report that a fetch waits until the log was compared, because of a new leader; see :meth:`Runner.trust`."""
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
@@ -74,7 +75,7 @@ class Ended(Exception):
 
 
 _Stop = None
-_Item: TypeAlias = Fetched | QueuedTick | Question | int | None
+_Item: TypeAlias = Fetched | QueuedTick | Question | Leader | None
 _T = TypeVar("_T")
 
 
@@ -115,7 +116,7 @@ class Runner:
         self._last_commit = monotonic()
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
-        self._reported_epoch: int | None = None
+        self._reported_leader: Leader | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
     @property
@@ -145,9 +146,9 @@ class Runner:
         """Put a tick into the queue, with the end of the log after it. Any thread."""
         self._inbox.put(QueuedTick(tick, end))
 
-    def trust(self, epoch: int) -> None:
-        """Accept batches of leader epochs up to ``epoch``: the log of the new leader is the same. Any thread."""
-        self._inbox.put(epoch)
+    def trust(self, leader: Leader) -> None:
+        """Accept fetches from a new leader, whose log is the same. Any thread."""
+        self._inbox.put(leader)
 
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
         """Call ``question`` on the machine's thread between two steps. Timers wait meanwhile. Any thread.
@@ -191,7 +192,7 @@ class Runner:
 
     def _take(self) -> bool:
         """Empty the queue; if there is nothing else to do, wait for an item. Returns False when the thread must end."""
-        self._report_new_epoch()
+        self._report_new_leader()
         wait = self._loop.idle and not self._questions
         if wait:
             self._metrics.heartbeat.rest()
@@ -207,7 +208,7 @@ class Runner:
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
                 self._questions.append(item)
-            elif isinstance(item, int):
+            elif isinstance(item, Leader):
                 self.machine.trust(item)
             elif item is not None:
                 self._loop.add_fetch(item)
@@ -246,11 +247,11 @@ class Runner:
             self._rewound_at = monotonic()
             self._listener.on_read_again(self, position)
 
-    def _report_new_epoch(self) -> None:
-        epoch = self._loop.untrusted_epoch
-        if epoch is not None and epoch != self._reported_epoch:
-            self._listener.on_new_epoch(self, epoch)
-        self._reported_epoch = epoch
+    def _report_new_leader(self) -> None:
+        leader = self._loop.untrusted
+        if leader is not None and leader != self._reported_leader:
+            self._listener.on_new_leader(self, leader)
+        self._reported_leader = leader
 
     def _report_recovery(self) -> None:
         if self._recovering_since is not None and not self.machine.recovering:

@@ -1,0 +1,390 @@
+"""Simulated runs in which logs lose their end and grow again [I28]. Their oracle follows from the logs alone.
+
+Workers, machines, stores and outboxes are those of the other simulated runs. Each request has a token of its own as
+callback key. An operator accepts each loss, after some time. At the end each token whose record is in a log must have
+fired once, and each one that only the store of the accepting worker held must be one dead letter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from timers.config.settings import Settings
+from timers.core.limits import Limits
+from timers.core.operation import CANCELLED_DUE_S
+from timers.core.progress import Progress, reached
+from timers.core.rescue import LOST_FROM_LOG
+from timers.core.timer import TopicPartition, id_bytes
+from timers.testing import faults as f
+from timers.testing.clock import SimClock
+from timers.testing.id_oracle import Violation
+from timers.testing.log import SimLog, SimRecord
+from timers.testing.store import SimStore
+from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
+from timers.v1.future_pb2 import Future
+from timers.wire import headers as h
+from timers.wire.topics import ID_REQUEST, REQUEST
+
+TARGET = "orders"
+IDS = tuple(b"id-%d" % number for number in range(6))
+
+SETTLE_ROUNDS = 60
+"""Seconds at the end until everything due has fired."""
+
+LAST_DUE_S = 30
+"""The largest number of seconds that a request is due in the future."""
+
+
+@dataclass
+class Fate:
+    """What became of one request."""
+
+    record: SimRecord
+    due_s: int
+    id: bytes | None = None
+    lost: bool = False
+    """Whether its log has lost it."""
+    unsure: bool = False
+    """Whether it may fire again: its log was cut before it, although the logs part after it."""
+    fired: int = 0
+    letters: int = 0
+    held: bool = False
+    """Whether the store of a worker that accepted the loss held it."""
+    sources: list[str] = field(default_factory=list)
+
+
+class LossSimulator:
+    """One random run."""
+
+    def __init__(self, seed: int, steps: int = 140, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
+        self._random = random = Random(f"{seed} losses")
+        self._steps = steps
+        self.history: list[str] = []
+        self.settings = Settings(
+            max_request_bytes=2000, retry_attempts=3, id_topic=ID_REQUEST, max_clock_leap_s=600, verdict_retention_s=9
+        )
+        limits = Limits(random.choice([1, 3, 1000]), 1_000_000, 2000)
+        self.clock = SimClock()
+        self.log = SimLog(self.clock, partitions=1)
+        self.machines: list[TopicPartition] = [(REQUEST, 0), (ID_REQUEST, 0)]
+        names = ("ada", "bob", "eve")[: random.randint(1, 3)]
+        self.workers = [worker(name, self.log, self.settings, limits, parts) for name in names]
+        self._owner: dict[TopicPartition, SimWorker] = {}
+        for each in self.workers:
+            each.is_owner = lambda machine, each=each: self._owner.get(machine) is each  # type: ignore[misc]
+        self.fates: dict[bytes, Fate] = {}
+        self._noted: set[int] = set()
+        """Numbers of the committed records that were looked at."""
+        self._waits_for: dict[TopicPartition, int] = {}
+        """Machine that stopped -> number of steps until an operator accepts its loss."""
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Do all steps, and check."""
+        try:
+            actions = [
+                *((self._work, 60), (self._request, 18), (self._pass_time, 12), (self._crash, 3), (self._restart, 6)),
+                *((self._rebalance, 3), (self._elect, 3), (self._lose_end, 2), (self._restore_disks, 1)),
+                *((self._compare, 4), (self._arm, 4)),
+            ]
+            weights = [weight * self._random.choice([0.3, 1, 1, 3]) for _, weight in actions]
+            self._restart()
+            for _ in range(self._steps):
+                (action,) = self._random.choices([each for each, _ in actions], weights)
+                self.history.append(f"{self.clock.now_s} {action.__name__.strip('_')}: {action()}")
+                self._accept_some()
+                self._observe()
+            self._settle()
+            self._check()
+        except Exception as error:
+            raise AssertionError(f"{error!r}\n" + "\n".join(self.history[-40:])) from error
+
+    # ---- actions ------------------------------------------------------------------------------------------------
+
+    def _request(self) -> str:
+        token = b"token-%d" % len(self.fates)
+        due_s = self.clock.now_s + self._random.choice([-2, 0, 1, 2, 5, 9, LAST_DUE_S])
+        value = Future(callBackTopic=TARGET, callBackKey=token.decode(), callBack=b"value").SerializeToString()
+        if self._random.random() < 0.5:
+            record = self.log.append(REQUEST, b"%d" % due_s, value, partition=0)
+            self.fates[token] = Fate(record, due_s)
+            return token.decode()
+        id = self._random.choice(IDS)
+        if self._random.random() < 0.25:
+            record = self.log.append(ID_REQUEST, id, None, partition=0)
+            self.fates[token] = Fate(record, -1, id)
+            return f"cancel of {id.decode()}"
+        record = self.log.append(ID_REQUEST, id, value, [(h.TIMER_DUE, b"%d" % due_s)], partition=0)
+        self.fates[token] = Fate(record, due_s, id)
+        return f"{token.decode()} of {id.decode()}"
+
+    def _pass_time(self) -> str:
+        self.clock.advance_ms(1000)
+        self.log.append(self.settings.oscillator_topic, b"0", b"1", partition=self._random.choice([0, 1]))
+        return "1 s"
+
+    def _work(self) -> str:
+        busy = [worker for worker in self.workers if worker.runners]
+        if not busy:
+            return self._restart()
+        worker = self._random.choice(busy)
+        name = self._random.choice(list(worker.runners))
+        self._work_on(worker, name)
+        return f"{worker.name} {name[0]}"
+
+    def _work_on(self, worker: SimWorker, name: TopicPartition, limit: int = 7) -> None:
+        worker.poll_ticks()
+        if self._random.random() < 0.7:
+            self._fetch(worker, worker.runners[name], self._random.randint(1, limit))
+        if name in worker.runners:
+            worker.step(name)
+
+    def _fetch(self, worker: SimWorker, runner: SimRunner, limit: int) -> None:
+        if runner.read_to > self.log.end(*runner.name):  # out of range: the worker opens the machine again
+            worker.revoke(runner.name)
+            self._assign(worker, runner.name)
+            return
+        fetched = worker.poll_requests(runner.name, limit)
+        if fetched is not None:
+            runner.loop.add_fetch(fetched)
+
+    def _crash(self) -> str:
+        worker = self._random.choice(self.workers)
+        worker.crash()
+        how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
+        if how == "power lost":
+            worker.disk.lose_power(self._random.randint(1, 4))
+        elif how == "disk lost":
+            worker.disk.wipe()
+        if how != "killed":
+            self._forget_held({name for name, owner in self._owner.items() if owner is worker})
+        return f"{worker.name} {how}"
+
+    def _restart(self) -> str:
+        for worker in self.workers:
+            if not worker.alive:
+                worker.start()
+        for name in self.machines:
+            owner = self._owner.get(name)
+            if owner is None or (name not in owner.runners and name not in owner.stopped):
+                self._give(name, self._random.choice(self.workers))
+        return "all"
+
+    def _rebalance(self) -> str:
+        name = self._random.choice(self.machines)
+        for worker in self.workers:
+            worker.revoke(name)
+            worker.stopped.pop(name, None)
+        new = self._random.choice([each for each in self.workers if each.alive] or self.workers)
+        if not new.alive:
+            return "nobody"
+        self._give(name, new)
+        return f"{name[0]} to {new.name}"
+
+    def _give(self, name: TopicPartition, worker: SimWorker) -> None:
+        former = self._owner.get(name)
+        if former is not None:
+            former.stopped.pop(name, None)
+        if former is not worker:
+            self._forget_held({name})
+        self._owner[name] = worker
+        worker.revoke(name)
+        self._assign(worker, name)
+
+    def _assign(self, worker: SimWorker, name: TopicPartition) -> None:
+        worker.assign([name])
+
+    def _forget_held(self, names: set[TopicPartition]) -> None:
+        """Note that the store that held lost requests is gone, or that another worker's store may be rescued first."""
+        for fate in self.fates.values():
+            if (fate.record.topic, 0) in names and not fate.letters:
+                fate.held = False
+
+    def _arm(self) -> str:
+        worker = self._random.choice(self.workers)
+        fault = self._random.choice([*f.ALL, "crash", "crash"])
+        if fault == "crash":
+            worker.faults.crash_after(self._random.randint(0, 12))
+        else:
+            worker.faults.arm(fault)
+        return f"{fault} for {worker.name}"
+
+    def _elect(self) -> str:
+        name = self._random.choice(self.machines)
+        self.log.elect(*name)
+        return f"{name[0]}, epoch {self.log.leader_epoch(*name)}"
+
+    def _lose_end(self) -> str:
+        """An unclean election; then the log may grow again, to and past its former end."""
+        name = self._random.choice(self.machines)
+        end = self.log.end(*name)
+        if end < 2 or self.counts["cuts"] > 2:
+            return "nothing to lose"
+        cut = self._random.randint(max(0, end - 12), end - 1)
+        self._lose(name, cut, None)
+        grow = self._random.choice([0, 0, 1, end - cut, end - cut + 3])
+        while self.log.end(*name) < cut + grow:
+            self._request()
+        return f"{name[0]} from {cut} of {end}, grown by {grow}"
+
+    def _restore_disks(self) -> str:
+        """The broker starts from an old copy of its disk, and gives leader epochs a second time."""
+        name = self._random.choice(self.machines)
+        end = self.log.end(*name)
+        if end < 4 or self.counts["cuts"] > 2:
+            return "nothing to lose"
+        runners = [worker.runners[name] for worker in self.workers if name in worker.runners]
+        if any(runner.machine._trusted.connection < 0 for runner in runners):
+            return "a machine has compared its log, and fetched nothing since"  # the design names this limit
+        epoch = self.log.leader_epoch(*name)
+        records = self.log.fetch(*name, 0, committed=False).records
+        start = next((each.offset for each in records if each.epoch == epoch), end)
+        cut = self._random.randint(max(0, start, end - 8), end)
+        if cut == end:
+            return "nothing to lose"
+        for fate in self.fates.values():
+            if (fate.record.topic, 0) == name and fate.record.offset >= start:
+                fate.unsure = True
+        self._lose(name, cut, epoch)
+        self.log.restarts += 1
+        self.clock.advance_ms(1)  # what is appended from now on is later than what was lost
+        for _ in range(self._random.choice([0, end - cut, end - cut + 3])):
+            self._request()
+        return f"{name[0]} from {cut} of {end} in epoch {epoch}"
+
+    def _lose(self, name: TopicPartition, cut: int, epoch: int | None) -> None:
+        lost = self.log.elect(*name, cut, epoch=epoch)
+        gone = {id(each) for each in lost}
+        for fate in self.fates.values():
+            if id(fate.record) in gone:
+                fate.lost = True
+        self.counts["cuts"] += 1
+
+    def _compare(self) -> str:
+        for worker in self.workers:
+            if worker.alive:
+                worker.compare_logs()
+        return "all"
+
+    # ---- the operator -------------------------------------------------------------------------------------------
+
+    def _accept_some(self) -> None:
+        for worker in self.workers:
+            for name in list(worker.stopped):
+                self.counts["stopped"] += 1
+                left = self._waits_for.setdefault(name, self._random.choice([0, 3, 20]))
+                self._waits_for[name] = left - 1
+                if left <= 0:
+                    self._accept(worker, name)
+
+    def _accept(self, worker: SimWorker, name: TopicPartition) -> None:
+        self._waits_for.pop(name, None)
+        worker.stopped.pop(name)
+        progress = worker.read_progress(name)
+        store = worker.disk.open(name, worker.faults)
+        worker.disk.close(name)
+        worker.accepted.add(name)
+        self._note_held(name, progress, store)
+        worker.faults.clear()  # a crash before the first dead letter would need a second acceptance
+        self._assign(worker, name)
+        worker.accepted.discard(name)  # it is accepted for one start
+        self.counts["accepted"] += 1
+
+    def _note_held(self, name: TopicPartition, progress: Progress, store: SimStore) -> None:
+        """Note which lost requests the store holds, pending."""
+        entries = dict(store.entries_after(b"", 10**6).entries)
+        by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
+        cancels = {id: each[1] for id, each in entries.items() if each[0] == CANCELLED_DUE_S}
+        for token, fate in self.fates.items():
+            if not fate.lost or fate.held or (fate.record.topic, 0) != name:
+                continue
+            if fate.due_s < 0:
+                fate.held = cancels.get(fate.id or b"") == fate.record.offset
+                continue
+            known = by_key.get(token.decode())
+            if known is None:
+                continue
+            due_s, row = known
+            key = due_s, row[0]
+            has_fired = row[0] < progress.next_offset and key <= reached(progress.fired_through, progress.holes, row[0])
+            is_latest = row[5] is None or entries.get(id_bytes(row[5][0]), (0, row[0]))[1] == row[0]
+            fate.held = is_latest and not has_fired
+
+    # ---- checks -------------------------------------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        """Count the outcomes that became visible."""
+        for record in self.log.committed:
+            if record.seq not in self._noted:
+                self._noted.add(record.seq)
+                self._note(record)
+
+    def _note(self, record: SimRecord) -> None:
+        headers = dict(record.headers)
+        if record.topic == TARGET:
+            fate = self.fates[record.key or b""]
+            fate.fired += 1
+            fate.sources.append((headers.get(h.TIMER_SOURCE) or headers[h.TIMER_ID] or b"").decode())
+            self.counts["fired"] += 1
+            if fate.fired > 1 and not fate.unsure:
+                raise Violation(f"twice: {record.key!r} fired {fate.fired} times")
+            if fate.fired and fate.letters and not fate.unsure:
+                raise Violation(f"twice: {record.key!r} fired, and is a dead letter")
+        elif record.topic == self.settings.dead_letter_topic:
+            if headers[h.TIMER_ERROR] != LOST_FROM_LOG.encode():
+                raise Violation(f"{record!r} is a dead letter for another reason")
+            self._note_letter(record, (headers[h.TIMER_SOURCE] or b"").decode())
+
+    def _note_letter(self, record: SimRecord, source: str) -> None:
+        if record.value is None:
+            lost = [each for each in self.fates.values() if each.id == record.key and each.due_s < 0 and each.lost]
+            fates = [each for each in lost if source.split("~")[0].endswith(f"/{each.record.offset}")]
+            fate = fates[-1] if fates else None
+        else:
+            fate = self.fates[Future.FromString(record.value).callBackKey.encode()]
+        if fate is None or not fate.lost:
+            raise Violation(f"{record!r} is a dead letter, and its log did not lose it")
+        fate.letters += 1
+        self.counts["letters"] += 1
+        if fate.letters > 1:
+            raise Violation(f"twice: {source} became {fate.letters} dead letters")
+
+    def _settle(self) -> None:
+        """Let the faults stop, and everything fire."""
+        for worker in self.workers:
+            worker.faults.clear()
+        self._restart()
+        for _ in range(SETTLE_ROUNDS):
+            self._pass_time()
+            for worker in self.workers:
+                worker.faults.clear()
+                worker.poll_ticks()
+                worker.compare_logs()
+                for name in list(worker.stopped):
+                    self._waits_for[name] = 0
+            self._accept_some()
+            self._restart()
+            for worker in self.workers:
+                for _ in range(40):
+                    for name in list(worker.runners):
+                        if name in worker.runners:
+                            self._fetch(worker, worker.runners[name], 1000)
+                        if name in worker.runners:
+                            worker.step(name)
+            self._observe()
+
+    def _check(self) -> None:
+        # A version that a lost update or cancel had ended counts as fired if its second has passed.
+        latest = {fate.id: fate for fate in self.fates.values() if fate.id is not None}
+        for token, fate in self.fates.items():
+            is_wanted = fate.due_s >= 0 and not fate.lost and (fate.id is None or latest[fate.id] is fate)
+            if is_wanted and not fate.fired:
+                raise Violation(f"lost: {token.decode()} at {fate.record.source} is in its log and did not fire")
+            if fate.lost and fate.held and not fate.letters:
+                raise Violation(f"lost: {token.decode()} was held by the store only, and is no dead letter")
+        sources = Counter(source for fate in self.fates.values() for source in set(fate.sources))
+        twice = [source for source, count in sources.items() if count > 1]
+        if twice:
+            raise Violation(f"two timers have the source {twice[0]}: a receiver would drop the second one")

@@ -79,6 +79,8 @@ class LossSimulator:
         """Numbers of the committed records that were looked at."""
         self._waits_for: dict[TopicPartition, int] = {}
         """Machine that stopped -> number of steps until an operator accepts its loss."""
+        self._cut: set[TopicPartition] = set()
+        """Machines whose logs have lost records."""
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -104,9 +106,12 @@ class LossSimulator:
     # ---- actions ------------------------------------------------------------------------------------------------
 
     def _request(self) -> str:
-        token = b"token-%d" % len(self.fates)
+        self.counts["requests"] += 1
+        token = b"token-%d" % self.counts["requests"]
         due_s = self.clock.now_s + self._random.choice([-2, 0, 1, 2, 5, 9, LAST_DUE_S])
         value = Future(callBackTopic=TARGET, callBackKey=token.decode(), callBack=b"value").SerializeToString()
+        if self._random.random() < 0.2:
+            return self._request_in_a_transaction(token, due_s, value)
         if self._random.random() < 0.5:
             record = self.log.append(REQUEST, b"%d" % due_s, value, partition=0)
             self.fates[token] = Fate(record, due_s)
@@ -119,6 +124,19 @@ class LossSimulator:
         record = self.log.append(ID_REQUEST, id, value, [(h.TIMER_DUE, b"%d" % due_s)], partition=0)
         self.fates[token] = Fate(record, due_s, id)
         return f"{token.decode()} of {id.decode()}"
+
+    def _request_in_a_transaction(self, token: bytes, due_s: int, value: bytes) -> str:
+        """The marker may be of another leader epoch than the record before it."""
+        epoch = self.log.new_epoch("sender")
+        transaction = self.log.begin("sender", epoch)
+        record = self.log.append(REQUEST, b"%d" % due_s, value, partition=0, transaction=transaction)
+        if self._random.random() < 0.5:
+            self.log.elect(REQUEST, 0)
+        committed = self._random.random() < 0.7
+        self.log.finish(transaction, commit=committed)
+        if committed:
+            self.fates[token] = Fate(record, due_s)
+        return f"{token.decode()} {'committed' if committed else 'aborted'}"
 
     def _pass_time(self) -> str:
         self.clock.advance_ms(1000)
@@ -261,6 +279,7 @@ class LossSimulator:
             if id(fate.record) in gone:
                 fate.lost = True
         self.counts["cuts"] += 1
+        self._cut.add(name)
 
     def _compare(self) -> str:
         for worker in self.workers:
@@ -274,6 +293,8 @@ class LossSimulator:
         for worker in self.workers:
             for name in list(worker.stopped):
                 self.counts["stopped"] += 1
+                if name not in self._cut:
+                    raise Violation(f"{name} stopped, and its log is whole: {worker.stopped[name]}")
                 left = self._waits_for.setdefault(name, self._random.choice([0, 3, 20]))
                 self._waits_for[name] = left - 1
                 if left <= 0:

@@ -1,4 +1,4 @@
-"""Seeds with which the simulators of queues, of markers and of the engine on Spark find each mutation quickly.
+"""Seeds with which the simulators of queues, markers, losses and the engine on Spark find each mutation quickly.
 
 A test runs the seed of its mutation in ``quick_seeds.json``. If this run finds the mutation no longer, the test warns,
 and looks for another seed, which takes seconds. ``make mutations-search`` renews the file.
@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.simulation import marker_mutations, queue_mutations
+from tests.simulation import loss_mutations, marker_mutations, queue_mutations
+from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
 from tests.simulation.queue_simulator import QueueSimulator
@@ -48,6 +49,18 @@ def markers_find(rule: str, seed: int) -> bool:
     try:
         MarkerSimulator(seed, parts=marker_mutations.MUTATIONS[rule]).run()
     except SimulationFailed as failure:
+        if isinstance(failure.__cause__, Violation):
+            return True
+        raise
+    return False
+
+
+def losses_find(rule: str, seed: int) -> bool:
+    """Whether a simulated run in which logs lose their end finds a mutation."""
+    parts, worker = loss_mutations.MUTATIONS[rule]
+    try:
+        LossSimulator(seed, parts=parts, worker=worker).run()
+    except AssertionError as failure:
         if isinstance(failure.__cause__, Violation):
             return True
         raise
@@ -88,6 +101,7 @@ def all_mutations() -> dict[str, Finds]:
     return {
         **{f"queue: {rule}": partial(queue_finds, rule) for rule in queue_mutations.MUTATIONS},
         **{f"markers: {rule}": partial(markers_find, rule) for rule in marker_mutations.MUTATIONS},
+        **{f"losses: {rule}": partial(losses_find, rule) for rule in loss_mutations.MUTATIONS},
         **{f"spark: {rule}": partial(spark_mutations.spark_finds, rule) for rule in spark_mutations.MUTATIONS},
     }
 

@@ -1,0 +1,147 @@
+"""Mutations of the rules for logs that lose their end [I28]: each breaks one rule, and a simulated run must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from timers.core.accepting import Accepting
+from timers.core.lineage import Leader, Lineage, Parted
+from timers.core.machine import Machine
+from timers.core.progress import Progress, Rescue
+from timers.core.timer import Fetched, TopicPartition
+from timers.partition import PartitionSpec
+from timers.testing.outbox import SimOutbox
+from timers.testing.store import SimStore
+from timers.testing.worker import REAL, Parts, SimWorker
+
+
+class ComparesNothing(SimWorker):
+    """A log that exists up to a position is taken for the one that was read."""
+
+    def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
+        return [None, None]
+
+
+class ComparesNoBatches(SimWorker):
+    """Leader epochs alone are compared."""
+
+    def _compare(self, machine: TopicPartition, lineage: Lineage) -> Parted | None:
+        batch = lineage.batch
+        known = batch and self.log.batch_at(*machine, batch.base_offset)
+        return super()._compare(machine, lineage._replace(batch=known or batch))
+
+
+class KnowsTheNewestEpochOnly(SimWorker):
+    """Of the leader epochs, only the newest one is kept."""
+
+    def _compare(self, machine: TopicPartition, lineage: Lineage) -> Parted | None:
+        return super()._compare(machine, lineage._replace(epochs=lineage.epochs[-1:]))
+
+
+class DoesNotCompareAtAnOpening(SimWorker):
+    """A machine opens without a question about its log."""
+
+    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
+        store.lineage, unknown = Lineage(), replace(progress, lineage=Lineage())
+        return replace(super().open_compared(spec, store, unknown), lineage=progress.lineage)
+
+
+class ComparesNotAgain(SimWorker):
+    """A running worker does not compare its logs: what has grown to exactly a position sends no batch."""
+
+    def compare_logs(self) -> None:
+        for runner in self.runners.values():
+            if (leader := runner.loop.untrusted) is not None:
+                runner.machine.trust(leader)
+
+
+class IgnoresTheStore(SimWorker):
+    """What a store accepted without a commit is no reason to stop."""
+
+    def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
+        return [super().compare(machine, lineages)[0], None]
+
+
+class TrustsEachLeader(Machine):
+    """A fetch of a new leader is accepted before its log was compared."""
+
+    def untrusted(self, fetched: Fetched) -> Leader | None:
+        return None
+
+
+class CountsNoMarkers(Machine):
+    """The lineage has the batches with records only: the offset behind a marker looks like a loss."""
+
+    def accept(self, fetched: Fetched) -> None:
+        offsets = {record.offset for record in fetched.records}
+        passed = [each for each in fetched.passed if each[1].base_offset in offsets]
+        super().accept(fetched._replace(passed=passed))
+
+
+class NotesNoCut(SimWorker):
+    """The acceptance leaves no cut in the history: the store of a former owner still counts."""
+
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+        return replace(super().accept(machine, store, progress, cut), settings=progress.settings)
+
+
+class EmptiesTheStoreFirst(SimWorker):
+    """After the acceptance the store is emptied before its timers are dead letters."""
+
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+        accepted = super().accept(machine, store, progress, cut)
+        store.empty()
+        return accepted
+
+
+class RescuesFromTheBeginning(Machine):
+    """The progress does not say how far the dead letters are written."""
+
+    def _lost(self, rescue: Rescue) -> Any:
+        return super()._lost(rescue._replace(through=b""))
+
+
+class RescuesWhatHasFired(Machine):
+    """Timers that have fired become dead letters too."""
+
+    def _lost(self, rescue: Rescue) -> Any:
+        return super()._lost(rescue._replace(fired_through=(-1, 0), next_offset=0))
+
+
+class ReadsFromTheOldPosition(SimWorker):
+    """After the acceptance reading goes on from the former position."""
+
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+        accepted = super().accept(machine, store, progress, cut)
+        return replace(accepted, next_offset=min(progress.next_offset, self.log.end(*machine)))
+
+
+class NamesRecordsAsBefore(SimOutbox):
+    """Sources above a cut do not have its number."""
+
+    def bind(self, cuts: Any) -> None:
+        super().bind(())
+
+
+def _machine(broken: type[Accepting]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(machine=broken), SimWorker  # type: ignore[arg-type]
+
+
+MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
+    "T1 nothing is compared": (REAL, ComparesNothing),
+    "T1 no batch is compared": (REAL, ComparesNoBatches),
+    "T1 the newest epoch only": (REAL, KnowsTheNewestEpochOnly),
+    "T1 markers do not count": _machine(CountsNoMarkers),
+    "T2 no question at an opening": (REAL, DoesNotCompareAtAnOpening),
+    "T2 no question while it runs": (REAL, ComparesNotAgain),
+    "T2 each leader is trusted": _machine(TrustsEachLeader),
+    "T6 the store is ignored": (REAL, IgnoresTheStore),
+    "T7 no cut in the history": (REAL, NotesNoCut),
+    "T7 reading goes on from the old position": (REAL, ReadsFromTheOldPosition),
+    "T8 the store is emptied first": (REAL, EmptiesTheStoreFirst),
+    "T8 no cursor": _machine(RescuesFromTheBeginning),
+    "T8 what has fired is rescued": _machine(RescuesWhatHasFired),
+    "T9 sources without the number of the cut": (Parts(outbox=NamesRecordsAsBefore), SimWorker),
+}

@@ -1,0 +1,39 @@
+"""Logs that lose their end in simulated runs lose no timer in silence, and each broken rule is found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from tests.simulation import quick_seeds
+from tests.simulation.loss_mutations import MUTATIONS
+from tests.simulation.loss_simulator import LossSimulator
+
+SEEDS = 40
+"""Later seeds run in ``make test-all``."""
+
+
+def test_no_run_with_losses_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        simulator = LossSimulator(seed)
+        simulator.run()
+        counts += simulator.counts
+    assert counts["cuts"] > 40
+    assert counts["accepted"] > 20
+    assert counts["letters"] > 10
+    assert counts["fired"] > 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, 4000, 360))
+def test_no_later_run_with_losses_breaks_a_promise(first: int) -> None:
+    for seed in range(first, first + 360):
+        LossSimulator(seed).run()
+
+
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_a_broken_rule_of_losses_is_found(rule: str) -> None:
+    assert quick_seeds.is_found(f"losses: {rule}", partial(quick_seeds.losses_find, rule), 150), "no run found it"

@@ -70,6 +70,7 @@ class SimStore(MemoryStore):
     def empty(self) -> None:
         self.applied, self.lineage, self._rows, self._entries, self.read_through_s = 0, Lineage(), [], {}, None
         self.condemned = False
+        self._past.clear()  # its directory was deleted
 
     def lose_power(self, writes: int) -> None:
         """Lose the last ``writes`` write batches, which were not synced."""

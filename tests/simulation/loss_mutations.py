@@ -103,13 +103,6 @@ class RescuesFromTheBeginning(Machine):
         return super()._lost(rescue._replace(through=b""))
 
 
-class RescuesWhatHasFired(Machine):
-    """Timers that have fired become dead letters too."""
-
-    def _lost(self, rescue: Rescue) -> Any:
-        return super()._lost(rescue._replace(fired_through=(-1, 0), next_offset=0))
-
-
 class ReadsFromTheOldPosition(SimWorker):
     """After the acceptance reading goes on from the former position."""
 
@@ -142,6 +135,5 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "T7 reading goes on from the old position": (REAL, ReadsFromTheOldPosition),
     "T8 the store is emptied first": (REAL, EmptiesTheStoreFirst),
     "T8 no cursor": _machine(RescuesFromTheBeginning),
-    "T8 what has fired is rescued": _machine(RescuesWhatHasFired),
     "T9 sources without the number of the cut": (Parts(outbox=NamesRecordsAsBefore), SimWorker),
 }

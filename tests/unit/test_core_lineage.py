@@ -74,9 +74,9 @@ def test_where_logs_part(lineage: Lineage, leader: Leader, parted: Parted | None
 
 def test_a_lineage_grows_with_the_batches_that_were_passed() -> None:
     passed = [(5, batch(0, 9)), (5, batch(10, 19)), (6, batch(20, 29))]
-    assert Lineage().through(passed, 20) == Lineage(((5, 0),), batch(10, 19))
+    assert Lineage().through(passed, 20) == Lineage(((5, 0),), batch(10, 19), 20)
     assert Lineage().through(passed, 25).batch == batch(10, 19)  # the position is inside of the third batch
-    whole = Lineage(((5, 0), (6, 20)), batch(20, 29))
+    whole = Lineage(((5, 0), (6, 20)), batch(20, 29), 30)
     assert Lineage().through(passed, 30) == whole
     assert whole.through(passed, 30) is whole  # read again
     assert Lineage().through(passed[:2], 20).through(passed[1:], 30) == whole
@@ -87,8 +87,8 @@ def test_a_lineage_grows_with_the_batches_that_were_passed() -> None:
 def test_what_is_known_below_a_cut() -> None:
     whole = read((5, 0, 99), (6, 100, 199))
     assert whole.before(200) == whole
-    assert whole.before(150) == Lineage(((5, 0), (6, 100)))
-    assert whole.before(100) == Lineage(((5, 0),))
+    assert whole.before(150) == Lineage(((5, 0), (6, 100)), None, 150)
+    assert whole.before(100) == Lineage(((5, 0),), None, 100)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from timers.testing.list_outbox import ListOutbox
 BY_ID = REQUEST_FORMATS[1].request_format
 TICK = Tick(900_000)
 LIMITS = Limits(chunk_timers=2, chunk_bytes=1_000_000, max_request_bytes=2000)
-LINEAGE = Lineage(((4, 0),), Batch(18, 19, 1000, 7))
+LINEAGE = Lineage(((4, 0),), Batch(18, 19, 1000, 7), 20)
 
 
 def row(offset: int, id: str | None = None, due_s: int = 0) -> Row:
@@ -162,7 +162,7 @@ def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> Non
     loop.machine.trust(Leader(6, 0))
     loop.step()
     assert loop.machine.position == 22 and loop.untrusted is None
-    assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1))
+    assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1), 22)
     assert loop.machine.progress.lineage == loop.machine.lineages[0]
 
 

@@ -63,7 +63,7 @@ class Accepting(MachineState):
         :meth:`trust`.
         """
         trusted, leader = self._trusted, self._leader_of(fetched)
-        if all(each.batch is None for each in self.lineages):
+        if not any(each.end for each in self.lineages):
             return None
         is_known = leader.epoch <= trusted.epoch and trusted.connection in (-1, leader.connection)
         return None if is_known else leader

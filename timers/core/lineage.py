@@ -65,12 +65,9 @@ class Lineage(NamedTuple):
     epochs: tuple[tuple[int, int], ...] = ()
     """(leader epoch, offset of the first batch that was read in it), ascending."""
     batch: Batch | None = None
-    """The last whole batch below the position; None before the first one."""
-
-    @property
-    def end(self) -> int:
-        """The offset after the last batch."""
-        return 0 if self.batch is None else self.batch.last_offset + 1
+    """The last whole batch below the position; None before the first one, and after a cut."""
+    end: int = 0
+    """The offset up to which the epochs are known: that after the last batch, or that of a cut."""
 
     def through(self, passed: Sequence[PassedBatch], position: int) -> Lineage:
         """Returns the lineage of ``position``, after a fetch has passed these batches in ascending order.
@@ -87,12 +84,13 @@ class Lineage(NamedTuple):
             batch = each
             if epoch > newest:
                 epochs, newest = (*epochs, (epoch, each.base_offset))[-MAX_EPOCHS:], epoch
-        return self if batch is self.batch else Lineage(epochs, batch)
+        return self if batch is None or batch is self.batch else Lineage(epochs, batch, batch.last_offset + 1)
 
     def before(self, offset: int) -> Lineage:
         """Returns what is known of the log below ``offset``, after all records from there on were lost."""
-        batch = self.batch if self.end <= offset else None
-        return Lineage(tuple(each for each in self.epochs if each[1] < offset), batch)
+        if self.end <= offset:
+            return self
+        return Lineage(tuple(each for each in self.epochs if each[1] < offset), None, offset)
 
     def end_of(self, index: int) -> int:
         """Returns the offset at which the epoch with this index ends."""
@@ -111,7 +109,7 @@ def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parte
     """
     epochs = lineage.epochs
     index = len(epochs) - 1
-    while index >= 0 and lineage.batch is not None:
+    while index >= 0 and lineage.end:
         epoch = epochs[index][0]
         if epoch not in ends:
             return epoch

@@ -126,7 +126,9 @@ class LogLineages:
         answer = next_question(lineage, ends)
         if not isinstance(answer, Parted):
             return None
-        return await self._inside(leader, tp, lineage, ends) if ends_early(lineage, ends) else answer
+        if lineage.batch is None or not ends_early(lineage, ends):
+            return answer
+        return await self._inside(leader, tp, lineage, ends)
 
     async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
         """Where a log parts inside of an epoch whose number was given twice."""

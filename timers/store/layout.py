@@ -12,7 +12,7 @@
     0xFF "batches"             ->  8 bytes: how many batches were written
     0xFF "history"             ->  msgpack array of [setting, from offset, value]
     0xFF "identity"            ->  text
-    0xFF "lineage"             ->  msgpack array of [[epoch, first offset], ...] and the last batch's header or nil
+    0xFF "lineage"             ->  msgpack array of [[epoch, first offset], ...], header of the last batch or nil, end
     0xFF "pending"             ->  8 bytes
     0xFF "read-through"        ->  8 bytes
 
@@ -110,8 +110,8 @@ def unpack_entry(value: bytes) -> Entry:
 
 def unpack_lineage(value: bytes) -> Lineage:
     """Inverse of ``msgpack.packb``."""
-    epochs, batch = msgpack.unpackb(value, use_list=False)
-    return Lineage(epochs, None if batch is None else Batch(*batch))
+    epochs, batch, end = msgpack.unpackb(value, use_list=False)
+    return Lineage(epochs, None if batch is None else Batch(*batch), end)
 
 
 def next_key(key: OrderKey) -> bytes:

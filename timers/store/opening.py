@@ -130,7 +130,7 @@ class Opening(NamedTuple):
 
     def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
         lineages = progress.lineage, store.lineage
-        return self.compare(self.tp, lineages) if any(each.batch for each in lineages) else (None, None)
+        return self.compare(self.tp, lineages) if any(each.end for each in lineages) else (None, None)
 
     def _accept(self, store: RocksStore, progress: Progress, cut: int) -> Progress:
         return self.log.accept_cut(self.tp, progress, cut, self._holds(progress, store, cut))

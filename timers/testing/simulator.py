@@ -85,7 +85,9 @@ class Simulator(SimCluster):
             actions += [(self._leap, 2), (self._leap_in_steps, 1)]
         if self._repair_random.random() < 0.15:
             actions += [(self._repair, 4)]
-        if self._loss_random.random() < 0.2:
+        # Not both: a doubt is in the progress only, and its second witness does not know of it.
+        compacts_requests = self._config_random.random() < 0.15 and len(self.workers) > 1
+        if self._loss_random.random() < 0.2 and not compacts_requests:
             actions += [(self._lose_progress, 4)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
@@ -93,7 +95,7 @@ class Simulator(SimCluster):
             actions += [(self._change_retention, 1), (self._set_absent, 1)]
         if self._leader_random.random() < 0.15:
             actions += [(self._fall_silent, 2)]
-        if self._config_random.random() < 0.15 and len(self.workers) > 1:
+        if compacts_requests:
             actions += [(self._compact_requests, 10)]
         actions += self._level_actions
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three

@@ -33,12 +33,14 @@ class Progress(_message.Message):
     def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescue: _Optional[_Union[Rescue, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Lineage(_message.Message):
-    __slots__ = ("epochs", "batch")
+    __slots__ = ("epochs", "batch", "end")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     batch: Batch
-    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+    end: int
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "first_offset")

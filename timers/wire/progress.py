@@ -63,6 +63,8 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     lineage = progress.lineage
     for epoch, first_offset in lineage.epochs:
         message.lineage.epochs.add(epoch=epoch, first_offset=first_offset)
+    if lineage.end:
+        message.lineage.end = lineage.end
     if lineage.batch is not None:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
     if progress.rescue is not None:
@@ -156,6 +158,7 @@ def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...
             Batch(batch.base_offset, batch.last_offset, batch.max_timestamp_ms, batch.crc)
             if known.HasField("batch")
             else None,
+            known.end,
         ),
         Rescue(lost.from_offset, lost.next_offset, _fired_through(lost), lost.through)
         if message.HasField("rescue")

@@ -58,7 +58,9 @@ def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
     assert not rig.machine.recovering
     rig.observe(6)
     rig.fire()
-    assert rig.outbox.progress == Progress(2, (6, MAX_OFFSET), rig.machine.progress.settings)
+    settings, lineage = rig.machine.progress.settings, rig.machine.lineages[0]
+    assert rig.outbox.progress == Progress(2, (6, MAX_OFFSET), settings, lineage)
+    assert lineage.end == 2
 
 
 def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late() -> None:

@@ -111,7 +111,7 @@ class Log:
         self._progress = progress or Progress()
         self.checked: list[int] = []
 
-    def read(self, machines: Any) -> dict[Any, bytes]:
+    def read(self, machines: Any, *, after_fence: bool = True) -> dict[Any, bytes]:
         if next(self._left, None) is not None:
             raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
         return {}
@@ -120,6 +120,9 @@ class Log:
         if next(self._mismatches, None) is not None:
             raise LogMismatch("it has no progress")
         return self._progress
+
+    def check_end(self, tp: Any, progress: Progress) -> Progress:
+        return progress
 
     def level_of_new_machines(self) -> int:
         return levels.FIRST + 1

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
@@ -71,11 +72,11 @@ async def test_other_machines_need_the_secret(environment: dict[str, str], asked
         def json(self, body: dict[str, Any], status: int, headers: dict[str, str]) -> tuple[int, str]:
             return status, body["error"]
 
-    request = SimpleNamespace(headers={}, query={}, raw_path="/timers")
+    request = SimpleNamespace(headers=CIMultiDict(Host="localhost"), query={}, raw_path="/timers")
     status, error = await handlers["/timers"](Web(), request)
     assert status == asked
     assert asked == 503 or "TIMERS_QUERY_SECRET_FILE" in error
-    request.headers = query_signature.headers(settings.query_secret.reveal(), "/timers", "", NOW_S)
+    request.headers = CIMultiDict(query_signature.headers(settings.query_secret.reveal(), "/timers", "", NOW_S))
     assert (await handlers["/timers"](Web(), request))[0] == (503 if settings.query_secret else asked)
 
 

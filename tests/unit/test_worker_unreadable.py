@@ -28,6 +28,7 @@ class SimConsumer:
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
         assignment = SimpleNamespace(tps=set(self.states), state_value=self.states.get)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+        self._client = SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda tp: 0), _conns={})
 
     async def fetched_records(self, partitions: set[TP], **_: Any) -> dict[TP, list[str]]:
         records: dict[TP, list[str]] = {}
@@ -49,6 +50,7 @@ def thread(consumer: SimConsumer, reports: list[Any]) -> BatchConsumerThread:
     made.app = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda call, *args: call(*args)))
     made._consumer = consumer
     made._delivered_to, made._delivered_at, made._suspended = dict.fromkeys((GOOD, BAD), 0), {}, set()
+    made._passed, made._connections = {}, {}
     return made
 
 

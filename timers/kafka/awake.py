@@ -20,7 +20,7 @@ async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = 
     read any answer: then targets would seem to fail, and a takeover by another worker would be hidden.
     """
     waiting = set(tasks)
-    for _ in range(math.ceil(seconds / AWAKE_S)):
+    for _ in range(math.ceil(seconds / AWAKE_S) if waiting else 0):
         done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=return_when)
         failed = any(task.cancelled() or task.exception() for task in done)
         if not waiting or (failed and return_when == asyncio.FIRST_EXCEPTION):

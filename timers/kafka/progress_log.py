@@ -293,6 +293,16 @@ class ProgressLog:
         except LogMismatch as mismatch:
             raise DoubtfulLog(str(mismatch), progress) from None
 
+    def check_end(self, tp: TopicPartition, progress: Progress) -> Progress:
+        """Returns the progress with which an engine without a store goes on: shortened, if its log ends too early.
+
+        Raises:
+            LogMismatch: the log ends below ``next_offset``, and the loss was not accepted.
+            KafkaException: the brokers do not answer.
+        """
+        _, end = self.ends(*tp)
+        return self.accept_cut(tp, progress, end, "") if end < progress.next_offset else progress
+
     def accept_cut(self, tp: TopicPartition, progress: Progress, cut: int, holds: str) -> Progress:
         """Returns the progress with which a machine goes on after its log has lost the records from ``cut`` on [I28].
 

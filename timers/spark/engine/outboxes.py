@@ -205,7 +205,7 @@ class Outboxes:
                 raise NameTakenError(
                     f"another engine of TIMERS_APP_ID={self._settings.app_id!r} was started: only the newest one runs"
                 )
-            found = {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}
+            found = {partition: log.check_end(tp, log.check(tp, records.get(tp))) for partition, tp in tps.items()}
             return {partition: self._new if each == Progress() else each for partition, each in found.items()}
         finally:
             log.close()

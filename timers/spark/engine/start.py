@@ -261,7 +261,7 @@ def _checked(
     progress: dict[int, Progress] = {}
     for tp in tps:
         _, partition = tp
-        found = log.check(tp, records.get(tp))
+        found = log.check_end(tp, log.check(tp, records.get(tp)))
         progress[partition] = Progress.first(first_level) if found == Progress() else found
         starts[partition], _ = log.ends(*tp)
         if is_new and starts[partition] > 0:

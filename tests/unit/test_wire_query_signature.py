@@ -76,7 +76,8 @@ async def test_other_machines_need_the_secret(environment: dict[str, str], asked
     status, error = await handlers["/timers"](Web(), request)
     assert status == asked
     assert asked == 503 or "TIMERS_QUERY_SECRET_FILE" in error
-    request.headers = CIMultiDict(query_signature.headers(settings.query_secret.reveal(), "/timers", "", NOW_S))
+    signed = query_signature.headers(settings.query_secret.reveal(), "/timers", "", NOW_S)
+    request.headers = CIMultiDict({**signed, "Host": "localhost"})
     assert (await handlers["/timers"](Web(), request))[0] == (503 if settings.query_secret else asked)
 
 

@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 3
-CHECK_JOBS ?= 5
+CHECK_JOBS ?= 6
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
@@ -92,7 +92,7 @@ check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, pr
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
 
-PARTS = queues clients unit-a simulation unit-b property others
+PARTS = queues clients cli unit-a simulation unit-b property others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark
@@ -100,11 +100,13 @@ PART_property = tests/property
 PART_simulation = tests/simulation
 PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
 # These mostly wait for librdkafka, with its mock cluster.
-PART_clients = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
+MOCKED = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
+PART_cli = $(filter tests/unit/test_cli.py tests/unit/test_cli_%, $(MOCKED))
+PART_clients = $(filter-out $(PART_cli), $(MOCKED))
 # These mostly wait for threads.
-PART_queues = $(filter-out $(PART_clients), $(wildcard tests/unit/test_queue_*.py))
+PART_queues = $(filter-out $(MOCKED), $(wildcard tests/unit/test_queue_*.py))
 # Two halves of about the same length. pytest looks at the whole folder for each file that it is given, so it gets the folder.
-PART_unit = tests/unit $(addprefix --ignore=, $(PART_clients) $(PART_queues))
+PART_unit = tests/unit $(addprefix --ignore=, $(MOCKED) $(PART_queues))
 PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[m-z]*.py'
 PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-l]*.py'
 

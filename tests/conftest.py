@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,14 @@ PROPERTIES = {
     # It is never killed: that a busy machine lets it wait for some seconds is no reason to fence it.
     "broker.session.timeout.ms": "30000",
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Let xdist send what a test has logged: some messages have half a surrogate pair, which is no text for it."""
+    report: Any = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

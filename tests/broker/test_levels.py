@@ -145,7 +145,8 @@ def test_a_worker_refuses_a_partition_of_a_higher_level_and_fires_the_others(sys
     records = system.reader(system.settings.progress_topic, append_time=False).rest()
     newest = [record for record in records if record.key == key][-1]
     known, topic_id = progress.decode(newest.value or b"")
-    raised = progress.encode(known.with_setting(FEATURE_LEVEL, LEVEL), topic_id)
+    machine = progress.machine_name(system.settings.app_id, system.request_topic, 0)
+    raised = progress.encode(known.with_setting(FEATURE_LEVEL, LEVEL), topic_id, machine)
     Publisher(system.address, system.settings.progress_topic).send_raw(key, raised, [], newest.partition)
 
     worker.start()

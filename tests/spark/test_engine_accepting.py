@@ -18,7 +18,6 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.timer_batches import Arrivals
 from timers.store.layout import GROUP_ROWS
 from timers.wire import future
-from timers.wire import headers as h
 
 pytestmark = pytest.mark.spark
 
@@ -92,11 +91,3 @@ def test_the_limit_of_a_value_is_that_of_its_offset() -> None:
         (1, 8, 10, ReadSettings(10**6, FIRST, rejects_overdue=False)),
         (1, 10, 12, ReadSettings(MAX_BYTES, FIRST, rejects_overdue=False)),
     ]
-
-
-def test_requests_of_a_partition_that_was_added_later_are_read_as_those_of_a_new_one() -> None:
-    """A worker reads them again at the level that its progress has from the first record on."""
-    records = [record(0, b"5", VALUE, [(h.TIMER_IF, b"absent")], partition=partition) for partition in (1, 2)]
-    (_, known), (_, added) = accept(records, p1=Progress())
-    assert (len(known.groups), known.rejected) == (1, [])
-    assert (added.groups, [each.code for each in added.rejected]) == ([], ["condition-without-id"])

@@ -199,6 +199,16 @@ def test_which_requests_may_be_published_again() -> None:
     assert "no longer in its topic" in judgement(fine, None, force=True).reason
 
 
+@pytest.mark.parametrize("value", [VALUE, None], ids=["timer", "cancel"])
+def test_what_a_log_has_lost_is_published_again_also_with_an_id(value: bytes | None) -> None:
+    """The operator has accepted the loss, and of what was lost nothing newer is known."""
+    headers: list[Header] = [] if value is None else [("timer-due", b"1700000000")]
+    lost = letter(b"order-17", value, headers, code="lost-from-log", source="by-id/0/7~1")
+    assert judgement(lost, lost.request).request is not None
+    other = letter(b"order-17", value, headers, code="due-missing", source="by-id/0/7")
+    assert "it has an id" in judgement(other, other.request).reason
+
+
 @pytest.mark.parametrize(("code", "waits"), [("topic-unknown", True), ("target-failing", False)])
 def test_workers_know_a_new_topic_before_its_timers_are_published_again(
     code: str, waits: bool, monkeypatch: pytest.MonkeyPatch

@@ -318,3 +318,8 @@ def test_a_job_is_refused_once_though_several_of_its_records_are() -> None:
     assert transactions.execute(plan) is Outcome.REFUSED
     assert transactions.take_refused() == [job]
     assert transactions.take_refused() == []
+
+
+def test_a_fatal_error_that_confluent_kafka_has_lost_is_an_error_of_the_brokers() -> None:
+    with pytest.raises(KafkaException, match="fatal"), module._fatal_errors():
+        raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")

@@ -370,6 +370,8 @@ def _fatal_errors() -> Iterator[None]:
             cause = cause.__cause__ or cause.__context__
         if isinstance(cause, KafkaException):
             raise cause from None
+        if cause is None:  # seen in `flush`: the error was lost, and the producer's next call repeats it
+            raise KafkaException(KafkaError(KafkaError._FATAL, "a fatal error of librdkafka")) from None
         raise
 
 

@@ -267,9 +267,7 @@ class SimWorker:
         ends: dict[int, EpochEnd] = {}
         while isinstance(found := next_question(lineage, ends), int):
             ends[found] = self.log.epoch_end(*machine, found)
-        if found is not None and (lineage.batch is None or not ends_early(lineage, ends)):
-            return found
-        if lineage.batch is None:
+        if lineage.batch is None or (found is not None and not ends_early(lineage, ends)):
             return found
         batch = self.log.batch_at(*machine, lineage.batch.base_offset)
         if found is None and (batch is None or batch == lineage.batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -14,6 +15,8 @@ from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import WATCHFUL
+from timers.core.lineage import Lineage
+from timers.kafka.log_lineage import LogLineages
 from timers.worker.consumer.transport import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
@@ -31,6 +34,22 @@ def create_again(system: System, topic: str, partitions: int) -> None:
         return True
 
     wait_until(made, f"{topic} can be created again")
+
+
+def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(system: System) -> None:
+    """Partitions of several topics are opened at one time, and they share one client and its metadata."""
+    topics = [system.target(2) for _ in range(6)]
+
+    async def ask() -> set[str]:
+        lineages = LogLineages(system.settings)
+        try:
+            known = {topic: {(topic, partition): [Lineage(((0, 0),))] for partition in range(2)} for topic in topics}
+            answers = await asyncio.gather(*(lineages.parted(known[topic]) for topic in topics))
+        finally:
+            await lineages.close()
+        return {topic for answer in answers for topic, _ in answer}
+
+    assert asyncio.run(ask()) == set(topics)
 
 
 def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(

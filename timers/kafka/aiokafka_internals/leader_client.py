@@ -116,23 +116,31 @@ class LeaderClient:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = dict(arguments)
         self._client: Any = None
+        self._connecting = asyncio.Lock()
+        self._topics: set[str] = set()
 
     async def connect(self, topics: Collection[str]) -> None:
         """Connect, if that was not done, and learn the leaders of ``topics``.
 
+        The metadata keep the topics of earlier calls: several callers ask at one time, each for topics of its own.
+
         Raises:
             KafkaError: no broker answers.
         """
-        if self._client is None:
-            client = AIOKafkaClient(**self._arguments)
-            limit_updates(client)
-            try:
-                await client.bootstrap()
-            except BaseException:
-                await client.close()
-                raise
-            self._client = client
-        await self._client.set_topics(topics)
+        async with self._connecting:
+            if self._client is None:
+                client = AIOKafkaClient(**self._arguments)
+                limit_updates(client)
+                try:
+                    await client.bootstrap()
+                except BaseException:
+                    await client.close()
+                    raise
+                self._client = client
+        self._topics.update(topics)
+        await self._client.set_topics(self._topics)
+        if any(self._client.cluster.partitions_for_topic(topic) is None for topic in topics):
+            await self._client.force_metadata_update()  # another caller named this topic, and its answer is under way
 
     async def close(self) -> None:
         """Close the connections."""

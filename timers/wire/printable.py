@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
+from typing import Any
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+UNSAFE = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
 """Control characters, line separators, marks of the writing direction, and halves of surrogate pairs. The joiners
-U+200C and U+200D are not among them: Persian words and emoji need them."""
+U+200C and U+200D are not among them: Persian words and emoji need them. A regular expression for Python and, with the
+flag ``u``, for JavaScript."""
+
+_UNSAFE = re.compile(UNSAFE)
 
 _FIRST_BYTE, _LAST_BYTE = "\udc80", "\udcff"
 """How Python reads the bytes 80 to ff of a command line or a header, if they are not UTF-8."""
@@ -20,6 +24,11 @@ def printable(text: str) -> str:
     nothing.
     """
     return _UNSAFE.sub(_escaped, text)
+
+
+def printable_in_html(value: Any) -> Any:
+    """Return what ``{{ value }}`` prints in a template of HTML, before it is escaped. What is HTML is unchanged."""
+    return value if hasattr(value, "__html__") else printable(str(value))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from timers.client.times import parse_duration
 from timers.errors import InvalidTimerError
+from timers.wire.printable import printable_json
 
 
 def of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
@@ -18,7 +19,7 @@ def of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
 
 def curl(body: Mapping[str, Any], base_url: str) -> str:
     """A line for a shell."""
-    text = json.dumps(dict(body), ensure_ascii=False)
+    text = printable_json(json.dumps(dict(body), ensure_ascii=False))
     return f"curl -X POST {base_url}/v1/timers \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
 
 

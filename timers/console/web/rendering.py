@@ -1,15 +1,19 @@
-"""Renders the templates. All that they show is escaped: any sender chooses ids, keys, topics and values."""
+"""Renders the templates. All that they show is escaped, and :func:`timers.wire.printable.printable`: any sender chooses
+ids, keys, topics and values."""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from timers.console.web import assets
+from timers.wire.printable import UNSAFE, printable, printable_in_html
 from timers.wire.query import format_due
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -21,6 +25,7 @@ def environment(base_path: str) -> Environment:
     found = Environment(
         loader=PackageLoader("timers.console.web"),
         autoescape=True,
+        finalize=printable_in_html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -33,9 +38,28 @@ def environment(base_path: str) -> Environment:
         "span": span,
         "data": data,
         "ranges": ranges,
+        "lines": lines,
+        "exact": escape,
+        "unseen": unseen,
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + assets.url(name), "link": link, "ago": ago}
+    found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
     return found
+
+
+def lines(text: str) -> Markup:
+    """Text for an element that shows its lines and tabs."""
+    return escape(_safe_lines(text))
+
+
+def unseen(text: str) -> str:
+    """Text for people, if it has characters that a field of a form does not show; otherwise nothing."""
+    safe = _safe_lines(text)
+    return "" if safe == text else safe
+
+
+def _safe_lines(text: str) -> str:
+    return re.sub(r"[^\n\t]+", lambda found: printable(found[0]), text)
 
 
 def link(path: str, **parameters: Any) -> str:

@@ -28,6 +28,7 @@ from timers.spark.audit.outcomes import (
 )
 from timers.spark.audit.unplaced import UNASKED
 from timers.spark.requests import CANCEL
+from timers.wire.printable import printable_in_html
 
 _MEANING = {
     LOST: "overdue, but neither fired nor dead-lettered, cancelled or replaced",
@@ -144,6 +145,7 @@ def page(findings: Findings, settings: Settings) -> str:
     environment = Environment(
         loader=PackageLoader("timers.spark.audit", "."),
         autoescape=True,
+        finalize=printable_in_html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

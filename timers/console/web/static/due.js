@@ -31,7 +31,7 @@
         continue;
       }
       const body = await answer.json();
-      if (!answer.ok) return { ended: body.detail };
+      if (!answer.ok) return { ended: timersPrintable(body.detail) };
       take(body.counts);
       missing = body.missing.length ? body.missing : missing;
       if (isStopped()) return { ended: "stopped" };
@@ -69,7 +69,7 @@
     colour();
     box.querySelector("[data-stop]").hidden = true;
     counted.textContent = ended ? `${number(total())} timers, not all: ${ended}.` : missing.length
-      ? `${number(total())} timers, not all: ${number(missing.length)} partitions did not answer, such as ${missing[0].partition} (${missing[0].reason}).`
+      ? `${number(total())} timers, not all: ${number(missing.length)} partitions did not answer, such as ${timersPrintable(`${missing[0].partition} (${missing[0].reason})`)}.`
       : `${number(total())} timers${box.dataset.pending ? ` of ${number(Number(box.dataset.pending))} pending` : ""}.`;
   }
 

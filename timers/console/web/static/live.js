@@ -19,7 +19,11 @@
   let inside = false;
   let kept = [];
 
-  const say = (text) => { if (stateText.textContent !== text) stateText.textContent = text; };
+  function say(text) {
+    const safe = timersPrintable(text);
+    if (stateText.textContent !== safe) stateText.textContent = safe;
+  }
+
   const number = (value) => value.toLocaleString("en");
   const lag = (ms) => (ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`);
   const text = (value) => (value === null ? "–" : typeof value === "object" ? `base64 ${value.base64}` : String(value));
@@ -35,7 +39,7 @@
   function cell(row, content, kind) {
     const made = row.insertCell();
     if (kind) made.className = kind;
-    made.append(content);
+    made.append(typeof content === "string" ? timersPrintable(content) : content);
   }
 
   function rowOf(fired) {
@@ -48,7 +52,7 @@
     const id = text(fired.timer_id);
     const link = document.createElement("a");
     link.className = "id";
-    link.textContent = id;
+    link.textContent = timersPrintable(id);
     link.href = `${box.dataset.timer}?id=${encodeURIComponent(typeof fired.timer_id === "string" ? id : text(fired.source))}`;
     cell(row, link, "break");
     cell(row, fired.topic, "break");

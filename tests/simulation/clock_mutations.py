@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tests.simulation.condition_mutations import WithoutConditions
+from tests.simulation.edits import changed
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
-from timers.core.index import Index
-from timers.core.keys import OrderKey
-from timers.core.machine import Machine
-from timers.core.operation import Entry
 from timers.core.progress import Progress
-from timers.core.timer import RowsByDue
 from timers.partition import PartitionSpec
 from timers.testing import SimStore, SimWorker
 
@@ -36,60 +33,7 @@ class LeapsAddUp(ClockGuard):
         return counts
 
 
-class ALaterClockAgrees(ClockGuard):
-    """A second clock that is years ahead agrees with every tick."""
-
-    def _agrees(self, tick: Seen, time_s: float) -> bool:
-        return time_s >= tick.time_s - self._max_leap_s
-
-
-class ABrokerAgreesWithItself(ClockGuard):
-    """Two ticks of one broker count as two clocks."""
-
-    @staticmethod
-    def _others(seen: dict[int, Seen], tick: Seen, broker: int | None) -> list[Seen]:
-        return ClockGuard._others(seen, tick, None)
-
-    def _is_behind(self, tick: Seen, broker: int | None) -> bool:
-        return False
-
-
-class TheFirstTickCounts(ClockGuard):
-    """At the start no second clock is asked."""
-
-    def _leaps(self, tick: Seen) -> bool:
-        return self.anchor is not None and super()._leaps(tick)
-
-
-class AnyLaterFirstTickFollows(ClockGuard):
-    """At the start each tick after what has fired counts, however far ahead it is."""
-
-    def _follows(self, tick: Seen, fired_s: Iterable[int] | None, wall_s: float) -> bool:
-        return self.anchor is None and all(tick.time_s >= second for second in fired_s or ())
-
-
-class NoSecondClock(ClockGuard):
-    """A held tick never counts."""
-
-    def _agrees(self, tick: Seen, time_s: float) -> bool:
-        return False
-
-
 # ---- a time that was taken back -------------------------------------------------------------------------------------
-
-
-class ReplaysHoles(Machine):
-    """A replay stores timers that have fired by a wrong clock."""
-
-    def _without_holes(self, rows: RowsByDue) -> RowsByDue:
-        return rows
-
-
-class JudgesWithoutHoles(Index):
-    """The verdict on a timer that has fired by a wrong clock says that it was cancelled or replaced."""
-
-    def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
-        return entry[:2] <= fired_through
 
 
 class KeepsHolesOnOpening(SimWorker):
@@ -97,3 +41,32 @@ class KeepsHolesOnOpening(SimWorker):
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         super().open_store(spec, store, replace(progress, settings=()))
+
+
+HAS_FIRED = "entry[:2] <= reached(fired_through, self._holes, entry[1])", "entry[:2] <= fired_through"
+
+CHANGED = {
+    "[I20] a later clock agrees": changed(
+        ("abs(time_s - tick.time_s) <= self._max_leap_s", "time_s >= tick.time_s - self._max_leap_s"),
+    ),
+    "[I20] a broker agrees with itself": changed(
+        ("id != broker and tick.boot_s - each.boot_s < FRESH_S", "tick.boot_s - each.boot_s < FRESH_S"),
+        ("newest_s is not None and newest_s - tick.time_s > CLOCK_STEP_BACK_S", "False"),
+    ),
+    "[I20] the first tick counts": changed(
+        ("self.anchor is None or tick.time_s > ...", "self.anchor is not None and tick.time_s > ..."),
+    ),
+    "[I20] any first tick after what has fired counts": changed(
+        ("self.anchor is None and abs(wall_s - tick.time_s) <= NEW_APP_LEAP_S", "self.anchor is None"),
+        (
+            "self.anchor is None and newest_s is not None and 0 <= int(tick.time_s) - newest_s <= self._max_leap_s",
+            "self.anchor is None and (newest_s is None or int(tick.time_s) >= newest_s)",
+        ),
+    ),
+    "[I20] a held tick never counts": changed(("abs(time_s - tick.time_s) <= self._max_leap_s", "False")),
+    "[I24] a replay stores what a wrong clock has fired": changed(
+        ("(due_s, row[0]) > reached(NEVER, self._holes, row[0])", "True"),
+    ),
+    "[I24] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED, worker=WithoutConditions),
+    "[I27] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED),
+}

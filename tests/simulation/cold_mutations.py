@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tests.simulation.edits import changed
 from timers.core.horizon import Horizon, Unsealed
-from timers.core.index import NoIndex
-from timers.core.machine import Machine
-from timers.core.operation import Entries, Entry, OperationResults
+from timers.core.operation import Entries, Entry
 from timers.core.progress import HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
@@ -40,14 +39,6 @@ class RemembersCopiesInMemoryOnly(Horizon):
                 decoded.rows[each.due_s] = [row for row in decoded.rows[each.due_s] if row[0] != each.offset]
         decoded.rows = {due_s: rows for due_s, rows in decoded.rows.items() if rows}
         return {}
-
-
-class TheLastCopyCounts(Horizon):
-    """A later copy replaces the first one, like a new version of a timer with an id."""
-
-    @staticmethod
-    def _holds(entry: Entry | None, copy: Any) -> bool:
-        return entry is not None and entry[0] == copy.due_s
 
 
 class UsesThePresentHorizon(Horizon):
@@ -110,34 +101,6 @@ class ForgetsCopiesAtTheNextSweep(Horizon):
             self._store.write({}, self._store.applied, {key: None for key, _ in page})
 
 
-class ForwardsAndKeeps(Horizon):
-    """Requests that are forwarded to the cold tier are also kept."""
-
-    def _forward_far(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
-        rows = dict(decoded.rows)
-        super()._forward_far(decoded, records, seal)
-        decoded.rows = rows
-
-
-class ForwardsWithoutACommit(Machine):
-    """[I2]: a fetch is stored, but its cold requests are sent only if it has other output."""
-
-    def _emit(self, late: Any, decoded: Decoded, judged: OperationResults, after: Progress) -> None:
-        if decoded.forwarded and not (late or decoded.rejected or judged.verdicts):
-            return
-        super()._emit(late, decoded, judged, after)
-
-
-class ForwardsAgainInReplay(Machine):
-    """[I15]: a replay forwards cold requests again."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
-        if decoded.forwarded and self._tick is not None:
-            self._emit({}, Decoded(forwarded=decoded.forwarded), OperationResults({}), self.progress)
-        super()._replay(records, to_offset)
-
-
 class ForwardsWithoutHeaders(SimOutbox):
     """[P5]: cold requests are forwarded without their headers."""
 
@@ -154,15 +117,39 @@ class WithoutHeaders:
         self.offset, self.key, self.value, self.timestamp = record.offset, record.key, record.value, record.timestamp
 
 
-class FiresCopiesWithAnotherSource(Machine):
-    """[P3]: the source of a promoted timer is that of its copy."""
-
-    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        decoded = super()._read(records, to_offset)
-        copies = {each.offset for each in decoded.copies}
-        if isinstance(self._index, NoIndex):
-            decoded.rows = {
-                due_s: [(*row[:5], None) if row[0] in copies else row for row in rows]
-                for due_s, rows in decoded.rows.items()
-            }
-        return decoded
+CHANGED = {
+    "cold: the last copy counts": changed(
+        (
+            "entry is not None and entry[:2] == (copy.due_s, copy.original)",
+            "entry is not None and entry[0] == copy.due_s",
+        ),
+    ),
+    "cold: forwarded requests are kept": changed(
+        ("decoded.rows.pop(due_s)", "decoded.rows[due_s]"),
+        ("decoded.rows[due_s] = hot", "pass"),
+    ),
+    "cold: forwarded without a commit": changed(
+        (
+            "late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded",
+            "late or decoded.rejected or judged.verdicts or judged.superseded",
+        ),
+    ),
+    "cold: forwarded again in a replay": changed(
+        (
+            "rows, entries = self._index.replay(decoded)",
+            """
+rows, entries = self._index.replay(decoded)
+if decoded.forwarded and self._tick is not None:
+    self._outbox.begin(self._tick)
+    self._outbox.forward(decoded.forwarded)
+    self._outbox.commit(self.progress)
+""",
+        ),
+    ),
+    "cold: a promoted timer has another source": changed(
+        (
+            "Origin(timer_id, due_s, 0, request.source)",
+            "Origin(timer_id, due_s, 0, request.source) if self._indexed else None",
+        ),
+    ),
+}

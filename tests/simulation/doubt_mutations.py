@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from timers.core.doubts import Leftovers
+from tests.simulation.edits import changed
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
@@ -15,13 +15,6 @@ class NotesNoDoubt(Machine):
     """A compacted topic is only reported."""
 
     def note_compaction(self, worker: str, *, is_compacted: bool) -> None: ...
-
-
-class EndsDoubtsAtOnce(Machine):
-    """The doubt ends when the topic is corrected."""
-
-    def _doubt_is_over(self, leftovers: Leftovers) -> bool:
-        return True
 
 
 class OpensInDoubt(SimWorker):
@@ -42,3 +35,10 @@ class KeepsDoubtsToItself(SimWorker):
 
     def decode_progress(self, value: bytes | None) -> Progress:
         return replace(super().decode_progress(value), doubt=None)
+
+
+CHANGED = {
+    "[I29] a doubt ends when the topic is corrected": changed(
+        ("leftovers.are_gone(self._committed.fired_through)", "True"),
+    ),
+}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation.edits import changed
 from timers.core.index import Index, latest
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, Operation, OperationResults, Verdict
 from timers.core.second_barrier import SecondBarrier
-from timers.core.timer import Decoded, Row
+from timers.core.timer import Row
 from timers.testing import SimOutbox
 from timers.testing.outbox import SimRecords
 from timers.wire.headers import TIMER_FIRED, TIMER_SOURCE, Header
@@ -21,27 +22,6 @@ class FiresReplacedRows(Index):
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         return rows
-
-
-class ReplaySkipsFiredVersions(Machine):
-    """A replay skips fired versions, although they replaced earlier ones."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
-        _, waiting = self._split_late(decoded.rows)
-        kept = {row[0] for rows in waiting.values() for row in rows}
-        operations = [each for each in decoded.operations if each[2] is None or each[1] in kept]
-        self._store.write(waiting, to_offset, latest(operations))
-
-
-class SendsVerdictsInReplay(Machine):
-    """A replay sends its verdicts again."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        verdicts = self._settle(self._read(records, to_offset))[1].verdicts
-        if verdicts and self._tick is not None:
-            self._emit({}, Decoded(), OperationResults({}, verdicts), self.progress)
-        super()._replay(records, to_offset)
 
 
 class JudgesWithoutEarlierRecords(Index):
@@ -108,3 +88,36 @@ class OnlyFirstSecondWaits(SecondBarrier):
 
     def through(self, second: int) -> int | None:
         return None if super().through(second) is None else second
+
+
+CHANGED = {
+    "ids: replay skips fired versions": changed(
+        (
+            "rows, entries = self._index.replay(decoded)",
+            """
+fired = [
+    row[0]
+    for due_s, group in decoded.rows.items()
+    for row in group
+    if (due_s, row[0]) <= self.progress.fired_through
+]
+decoded.operations = [each for each in decoded.operations if each[1] not in fired]
+rows, entries = self._index.replay(decoded)
+""",
+        ),
+    ),
+    "ids: replay gives verdicts": changed(
+        (
+            "rows, entries = self._index.replay(decoded)",
+            """
+again = self._reader.read(records, to_offset, self.progress)
+verdicts = self._index.settle(again, self.progress.fired_through, self._committed.fired_through)[1].verdicts
+if verdicts and self._tick is not None:
+    self._outbox.begin(self._tick)
+    self._outbox.answer(verdicts)
+    self._outbox.commit(self.progress)
+rows, entries = self._index.replay(decoded)
+""",
+        ),
+    ),
+}

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
+from tests.simulation.edits import changed
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, Progress, SettingChange
-from timers.core.timer import Decoded
+from timers.core.timer import Fetched
 from timers.testing import SimWorker
 from timers.testing.next_level import LEVEL
 from timers.wire import progress as progress_record
-
-
-class ReadsAllAtTheNewestLevel(Machine):
-    """[I21]: the offset from which the level applies is forgotten: a replay reads all requests at the new level."""
-
-    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        settings = [change for change in self.progress.settings if change.name != FEATURE_LEVEL]
-        settings.append(SettingChange(FEATURE_LEVEL, 0, self.progress.level))
-        return self._reader.read(records, to_offset, replace(self.progress, settings=tuple(settings)))
-
-
-class ForgetsTheRaiseInAReplay(Machine):
-    """[I21]: a replay reads all requests at the first level."""
-
-    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        if not self.recovering:
-            return super()._read(records, to_offset)
-        settings = tuple(change for change in self.progress.settings if change.name != FEATURE_LEVEL)
-        return self._reader.read(records, to_offset, replace(self.progress, settings=settings))
 
 
 class RaisesWithABatch(Machine):
@@ -42,10 +23,10 @@ class RaisesWithABatch(Machine):
         self._wanted = level
         return False
 
-    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
+    def accept(self, fetched: Fetched) -> None:
         start = self.progress.next_offset
-        super()._accept_new(records, to_offset)
-        if self._wanted > self.progress.level:
+        super().accept(fetched)
+        if self.progress.next_offset > start and self._wanted > self.progress.level:
             change = SettingChange(FEATURE_LEVEL, start, self._wanted)
             self.progress = replace(self.progress, settings=(*self.progress.settings, change))
 
@@ -68,3 +49,19 @@ class OlderVersionsReadOn(UpgradedWorker):
 
     def decode_progress(self, value: bytes | None) -> Progress:
         return progress_record.decode(value or b"", LEVEL)[0]
+
+
+CHANGED = {
+    "levels: all requests are read at the newest level": changed(
+        ("progress.setting_at(FEATURE_LEVEL, offset, FIRST)", "progress.level"),
+        worker=UpgradedWorker,
+    ),
+    "levels: a raise is forgotten in a replay": changed(
+        (
+            "self._reader.read(records, to_offset, self.progress)",
+            "self._reader.read(records, to_offset, replace(self.progress, settings=tuple("
+            f"each for each in self.progress.settings if each.name != {FEATURE_LEVEL!r} or not self.recovering)))",
+        ),
+        worker=UpgradedWorker,
+    ),
+}

@@ -2,67 +2,8 @@
 
 from __future__ import annotations
 
+from tests.simulation.edits import changed
 from timers.core.loop import Loop, Outcome
-from timers.core.timer import Fetched
-
-
-class FiresNothingAtATick(Loop):
-    """A tick is observed, but the drain does not begin."""
-
-    def _observe(self) -> None:
-        firing = self._firing
-        super()._observe()
-        self._firing = firing
-
-
-class StopsAfterOneChunk(Loop):
-    """After one chunk the other due timers wait for the next tick."""
-
-    def step(self, *, idle_too_long: bool = False) -> Outcome:
-        self._observe()
-        firing = self._firing
-        outcome = super().step(idle_too_long=idle_too_long)
-        self._firing = self._firing and not firing
-        return outcome
-
-
-class FiresNothingAfterAcceptance(Loop):
-    """After the end of a replay or of the barrier, due timers wait for the next tick."""
-
-    def _accept(self, fetched: Fetched) -> int | None:
-        firing = self._firing
-        read_again_from = super()._accept(fetched)
-        self._firing = firing
-        return read_again_from
-
-
-class FiresNothingAfterAReplay(Loop):
-    """After the end of a replay, due timers wait for the next tick."""
-
-    def _accept(self, fetched: Fetched) -> int | None:
-        recovering, firing = self.machine.recovering, self._firing
-        read_again_from = super()._accept(fetched)
-        if recovering:
-            self._firing = firing
-        return read_again_from
-
-
-class FiresNothingAfterTheBarrier(Loop):
-    """After the barrier has released a second, due timers wait for the next tick."""
-
-    def _accept(self, fetched: Fetched) -> int | None:
-        recovering, firing = self.machine.recovering, self._firing
-        read_again_from = super()._accept(fetched)
-        if not recovering:
-            self._firing = firing
-        return read_again_from
-
-
-class CommitsNoIdleSeconds(Loop):
-    """Progress is not committed if only time has passed."""
-
-    def _commit(self, idle_too_long: bool) -> bool:
-        return super()._commit(False)
 
 
 class ReadsOnAfterAGap(Loop):
@@ -72,16 +13,37 @@ class ReadsOnAfterAGap(Loop):
         return super().step(idle_too_long=idle_too_long)._replace(read_again_from=None)
 
 
-class AcceptsAtAnyTime(Loop):
-    """[I10]: fetches are accepted although the broker's clock is behind ``fired_through``."""
-
-    def _may_accept(self) -> bool:
-        return bool(self.fetches)
-
-
-class CommitsNoProgress(Loop):
-    """Progress is committed only with firings."""
-
-    def _commit(self, idle_too_long: bool) -> bool:
-        self._commit_due = False
-        return False
+CHANGED = {
+    "loop: a tick starts no drain": changed(("self._firing = self._commit_due = True", "self._commit_due = True")),
+    "loop: one chunk for each tick": changed(
+        ("self._firing = self.machine.fire_chunk()", "self.machine.fire_chunk(); self._firing = False"),
+    ),
+    "loop: no drain after acceptance": changed(("self._firing = True", "pass")),
+    "loop: no drain after a replay": changed(
+        (
+            "recovering and not machine.recovering or machine.released_s != released_s",
+            "not recovering and machine.released_s != released_s",
+        ),
+    ),
+    "loop: no drain after the barrier": changed(
+        (
+            "recovering and not machine.recovering or machine.released_s != released_s",
+            "recovering and (not machine.recovering or machine.released_s != released_s)",
+        ),
+    ),
+    "loop: passing time is not committed": changed(
+        (
+            "self.machine.commit_progress(even_if_idle=idle_too_long)",
+            "self.machine.commit_progress(even_if_idle=False)",
+        ),
+    ),
+    "loop: accepts at any time": changed(
+        (
+            "bool(self.fetches) and self.machine.may_accept and self.untrusted is None",
+            "bool(self.fetches)",
+        ),
+    ),
+    "loop: no progress is committed": changed(
+        ("self.machine.commit_progress(even_if_idle=idle_too_long)", "False"),
+    ),
+}

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from timers.core.accepting import Accepting
+from tests.simulation.edits import Mutation, changed
 from timers.core.lineage import Leader, Lineage, Parted
 from timers.core.machine import Machine
-from timers.core.progress import Progress, Rescue
+from timers.core.progress import Progress
 from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
 from timers.testing.outbox import SimOutbox
 from timers.testing.store import SimStore
-from timers.testing.worker import REAL, Parts, SimWorker
+from timers.testing.worker import Parts, SimWorker
 
 
 class ComparesNothing(SimWorker):
@@ -96,13 +96,6 @@ class EmptiesTheStoreFirst(SimWorker):
         return accepted
 
 
-class RescuesFromTheBeginning(Machine):
-    """The progress does not say how far the dead letters are written."""
-
-    def _lost(self, rescue: Rescue) -> Any:
-        return super()._lost(rescue._replace(through=b""))
-
-
 class ReadsFromTheOldPosition(SimWorker):
     """After the acceptance reading goes on from the former position."""
 
@@ -118,22 +111,23 @@ class NamesRecordsAsBefore(SimOutbox):
         super().bind(())
 
 
-def _machine(broken: type[Accepting]) -> tuple[Parts, type[SimWorker]]:
-    return Parts(machine=broken), SimWorker  # type: ignore[arg-type]
-
-
-MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
-    "T1 nothing is compared": (REAL, ComparesNothing),
-    "T1 no batch is compared": (REAL, ComparesNoBatches),
-    "T1 the newest epoch only": (REAL, KnowsTheNewestEpochOnly),
-    "T1 markers do not count": _machine(CountsNoMarkers),
-    "T2 no question at an opening": (REAL, DoesNotCompareAtAnOpening),
-    "T2 no question while it runs": (REAL, ComparesNotAgain),
-    "T2 each leader is trusted": _machine(TrustsEachLeader),
-    "T6 the store is ignored": (REAL, IgnoresTheStore),
-    "T7 no cut in the history": (REAL, NotesNoCut),
-    "T7 reading goes on from the old position": (REAL, ReadsFromTheOldPosition),
-    "T8 the store is emptied first": (REAL, EmptiesTheStoreFirst),
-    "T8 no cursor": _machine(RescuesFromTheBeginning),
-    "T9 sources without the number of the cut": (Parts(outbox=NamesRecordsAsBefore), SimWorker),
+MUTATIONS = {
+    "T1 nothing is compared": Mutation(worker=ComparesNothing),
+    "T1 no batch is compared": Mutation(worker=ComparesNoBatches),
+    "T1 the newest epoch only": Mutation(worker=KnowsTheNewestEpochOnly),
+    "T1 markers do not count": Mutation(Parts(machine=CountsNoMarkers)),
+    "T2 no question at an opening": Mutation(worker=DoesNotCompareAtAnOpening),
+    "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
+    "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),
+    "T6 the store is ignored": Mutation(worker=IgnoresTheStore),
+    "T7 no cut in the history": Mutation(worker=NotesNoCut),
+    "T7 reading goes on from the old position": Mutation(worker=ReadsFromTheOldPosition),
+    "T8 the store is emptied first": Mutation(worker=EmptiesTheStoreFirst),
+    "T8 no cursor": changed(
+        (
+            "rescue = self.progress.rescue",
+            "rescue = self.progress.rescue and self.progress.rescue._replace(through=b'')",
+        ),
+    ),
+    "T9 sources without the number of the cut": Mutation(Parts(outbox=NamesRecordsAsBefore)),
 }

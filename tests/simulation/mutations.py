@@ -9,25 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from timers.core.delivery import Delivery
+from tests.simulation.edits import changed
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
-from timers.core.operation import OperationResults
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
+from timers.core.timer import Fetched, Rejected, Row, Tick, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing import SimOutbox, SimStore, SimWorker
+from timers.testing import Parts, SimOutbox, SimStore, SimWorker
 from timers.testing.faults import Unforeseen
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
-
-
-class CommitsAnOldNextOffset(Machine):
-    """[I1]: firings are committed with the next_offset of the previous commit."""
-
-    def _commit(self, after: Progress, timers: int = 0) -> None:
-        super()._commit(replace(after, next_offset=self._committed.next_offset))
 
 
 class IgnoresTheStoreOnOpening(Machine):
@@ -53,35 +45,6 @@ class KeepsFiredRowsOnOpening(SimWorker):
 
 
 # ---- [I2]: commit a batch's output, then store the batch; change memory after the commit -----------------------------
-
-
-class StoresBeforeCommit(Machine):
-    """[I2]: a batch with late or rejected requests is stored before its output is committed."""
-
-    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
-        late, waiting = self._split_late(decoded.rows)
-        after = replace(self.progress, next_offset=to_offset)
-        _, judged = self._settle(decoded)
-        self._store.write(waiting, to_offset, judged.entries)
-        if late or decoded.rejected or judged.verdicts or judged.superseded:
-            self._emit(late, decoded, judged, after)
-        self.progress = after
-
-
-class StoresLateRows(Machine):
-    """[I2]: late requests are stored like others, and no scan ever finds them."""
-
-    def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
-        return {}, rows
-
-
-class ChangesMemoryBeforeCommit(Machine):
-    """[I2]: the progress in memory changes before the commit; after a failed commit the machine is still used."""
-
-    def _commit(self, after: Progress, timers: int = 0) -> None:
-        self.progress = self._committed = after
-        super()._commit(after, timers)
 
 
 class ContinuesAfterFailure(SimWorker):
@@ -114,15 +77,6 @@ class ContinuesAfterAnUnforeseenFailure(SimWorker):
 # ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
 
 
-class CommitsTheWholeSecond(Machine):
-    """[I3]: fired_through becomes (second, MAX_OFFSET), although the scan stopped at the limit of the chunk."""
-
-    def _commit(self, after: Progress, timers: int = 0) -> None:
-        if after.fired_through > self.progress.fired_through and self._tick is not None:
-            after = replace(after, fired_through=(self._tick.second, MAX_OFFSET))
-        super()._commit(after, timers)
-
-
 class DeletesTheWholeSecond(Machine):
     """[I3]: after a chunk, all rows of its last second are deleted, also those that have not fired."""
 
@@ -134,14 +88,6 @@ class DeletesTheWholeSecond(Machine):
         return more
 
 
-class DeletesBeforeCommit(Machine):
-    """[I3]: rows are deleted before the commit that fires them."""
-
-    def _commit(self, after: Progress, timers: int = 0) -> None:
-        self._store.drop_through(after.fired_through, MAX_OFFSET)
-        super()._commit(after, timers)
-
-
 class StoreWithoutDeleteCheck(SimStore):
     """A store that does not check how many rows it deletes, so that it does not find ``DeletesBeforeCommit``."""
 
@@ -150,33 +96,6 @@ class StoreWithoutDeleteCheck(SimStore):
 
 
 # ---- [I4]: a replay decides as the first read did -------------------------------------------------------------------
-
-
-class ReplaysByWholeSeconds(Machine):
-    """[I4]: a replay drops all timers of the last fired second, although some of them may not have fired."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
-        fired_s = self.progress.fired_through[0]
-        self._store.write({due_s: rows for due_s, rows in decoded.rows.items() if due_s > fired_s}, to_offset)
-
-
-class ReplaysEverything(Machine):
-    """[I4]: a replay stores timers that have already fired."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        self._store.write(self._read(records, to_offset).rows, to_offset)
-
-
-class EmitsAgainInReplay(Machine):
-    """[I15]: a replay does not discard its output."""
-
-    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
-        late, waiting = self._split_late(decoded.rows)
-        if (late or decoded.rejected) and self._tick is not None:
-            self._emit(late, decoded, OperationResults({}), self.progress)
-        self._store.write(waiting, to_offset)
 
 
 class FiresWhileRecovering(Machine):
@@ -262,13 +181,6 @@ class FiresByTheFormerTime(Machine):
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
-class DropsBadRequests(Machine):
-    """[P6]: a request that cannot be read is skipped without a dead letter, as Faust does on a decode error."""
-
-    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        return Decoded(super()._read(records, to_offset).rows)
-
-
 class DropsPostponed(SimOutbox):
     """[P1]: timers above the catch-up limit are not written to the retry topic, although the progress passes them."""
 
@@ -284,15 +196,69 @@ class FiresPostponed(SimOutbox):
         self.fire(due_s, rows)
 
 
-class PostponesWithAnotherSource(Delivery):
-    """[P3]: a timer from the retry topic loses its source and its due second."""
-
-    def _origin(self, row: Row, due_s: int) -> Origin:
-        return Origin(self._output.source(row[0]), due_s, 0)
-
-
 class WritesTwoDeadLetters(SimOutbox):
     """[P6]: two dead letters are written for one request."""
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         super().reject([*rejected, *rejected])
+
+
+CHANGED = {
+    "[I1] an old next_offset is committed": changed(
+        ("self._outbox.commit(after)", "self._outbox.commit(replace(after, next_offset=self._committed.next_offset))"),
+    ),
+    "[I2] stored before committed": changed(
+        (
+            "has_output = ...",
+            "self._store.write(waiting, to_offset, judged.entries, lineage); has_output = ...",
+        ),
+        ("self._store.write(waiting, to_offset, entries, lineage)", "None"),
+    ),
+    "[I2] late rows are stored": changed(("all(due_s > fired_s for due_s in rows)", "True")),
+    "[I2] memory changes before the commit": changed(
+        (
+            "self.counters.transaction.progress = after",
+            "self.counters.transaction.progress = self.progress = self._committed = after",
+        ),
+        worker=ContinuesAfterFailure,
+    ),
+    "[I3] fired_through is the whole second after a chunk": changed(
+        (
+            "replace(self.progress, fired_through=max(start, through))",
+            f"replace(self.progress, fired_through=(second, {MAX_OFFSET}))",
+        ),
+        (
+            "self._store.delete(after.fired_through, count, rest)",
+            "self._store.delete(max(start, through), count, rest)",
+        ),
+    ),
+    "[I3] deleted before the commit": changed(
+        (
+            "self._outbox.chunk.begin(timers)",
+            f"self._outbox.chunk.begin(timers); self._store.drop_through(after.fired_through, {MAX_OFFSET})",
+        ),
+        parts=Parts(store=StoreWithoutDeleteCheck),
+    ),
+    "[I4] replay filters by whole seconds": changed(
+        (
+            "_, waiting = ...",
+            "waiting = {due_s: group for due_s, group in rows.items() if due_s > self.progress.fired_through[0]}",
+        ),
+    ),
+    "[I4] replay does not filter": changed(("_, waiting = ...", "waiting = rows")),
+    "[I15] replay does not discard its output": changed(
+        (
+            "_, waiting = ...",
+            """
+late, waiting = ...
+if (late or decoded.rejected) and self._tick is not None:
+    self._outbox.begin(self._tick)
+    for due_s in sorted(late):
+        self._outbox.fire(due_s, late[due_s])
+    self._outbox.reject(decoded.rejected)
+    self._outbox.commit(self.progress)
+""",
+        ),
+    ),
+    "[P6] bad requests are dropped": changed(("self._outbox.reject(decoded.rejected)", "None")),
+}

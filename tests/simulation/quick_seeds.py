@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.simulation import loss_mutations, marker_mutations, queue_mutations
+from tests.simulation.edits import applied
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
@@ -46,8 +47,10 @@ def queue_finds(rule: str, seed: int) -> bool:
 
 def markers_find(rule: str, seed: int) -> bool:
     """Whether a simulated run with markers finds a mutation."""
+    mutation = marker_mutations.MUTATIONS[rule]
     try:
-        MarkerSimulator(seed, parts=marker_mutations.MUTATIONS[rule]).run()
+        with applied(mutation.changes):
+            MarkerSimulator(seed, parts=mutation.parts).run()
     except SimulationFailed as failure:
         if isinstance(failure.__cause__, Violation):
             return True
@@ -57,9 +60,10 @@ def markers_find(rule: str, seed: int) -> bool:
 
 def losses_find(rule: str, seed: int) -> bool:
     """Whether a simulated run in which logs lose their end finds a mutation."""
-    parts, worker = loss_mutations.MUTATIONS[rule]
+    mutation = loss_mutations.MUTATIONS[rule]
     try:
-        LossSimulator(seed, parts=parts, worker=worker).run()
+        with applied(mutation.changes):
+            LossSimulator(seed, parts=mutation.parts, worker=mutation.worker).run()
     except AssertionError as failure:
         if isinstance(failure.__cause__, Violation):
             return True

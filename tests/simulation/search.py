@@ -14,7 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.simulation import quick_seeds
-from tests.simulation.mutation_table import MUTATIONS, Mutation
+from tests.simulation.edits import Mutation, applied
+from tests.simulation.mutation_table import MUTATIONS
 from timers.testing import SimulationFailed, Simulator, Violation
 
 PATH = Path(__file__).with_name("mutation_seeds.json")
@@ -43,10 +44,10 @@ def events_until_found(mutation: Mutation, seed: int) -> int | None:
     Returns:
         The number of events in the log of the run; None if no checker found the mutation.
     """
-    parts, worker = mutation
-    simulator = Simulator(seed, parts=parts, worker=worker)
+    simulator = Simulator(seed, parts=mutation.parts, worker=mutation.worker)
     try:
-        simulator.run()
+        with applied(mutation.changes):
+            simulator.run()
     except SimulationFailed as failure:
         if isinstance(failure.__cause__, (TypeError, AttributeError, NameError)):
             raise failure.__cause__ from None  # the mutation does not fit the code any longer

@@ -89,7 +89,7 @@ def test_a_seed_repeats_its_run() -> None:
 
 
 def test_a_failure_names_its_seed_and_replays_from_it() -> None:
-    broken = Parts(machine=mutations.StoresLateRows)
+    broken = Parts(machine=mutations.CountsOffsetsAsRecords)
     seed = next(seed for seed in range(50) if fails(seed, broken))
     with pytest.raises(SimulationFailed) as first:
         Simulator(seed, parts=broken).run()

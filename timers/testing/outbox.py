@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from timers.config.settings import Settings
 from timers.core.chunk_size import ChunkSize
@@ -170,13 +170,8 @@ class SimRequests:
 
 
 class SimOutbox(BaseOutbox):
-    """Implements :class:`timers.core.ports.Outbox`.
+    """Implements :class:`timers.core.ports.Outbox`."""
 
-    Attributes:
-        policy_change: a class whose methods replace those of the delivery policy.
-    """
-
-    policy_change: ClassVar[type[Any] | None] = None
     new_records: ClassVar[type[SimRecords]] = SimRecords
 
     def __init__(
@@ -185,10 +180,7 @@ class SimOutbox(BaseOutbox):
         self.counters = Counters()
         self.chunk = routes.chunks.setdefault(machine, ChunkSize())
         outgoing = Outgoing(settings, machine, routes, self.counters, lambda: log.clock.now_ms)
-        variant = delivery_of(settings, machine[0])
-        if self.policy_change is not None:
-            variant = type(variant.__name__, (self.policy_change, variant), {})
-        super().__init__(outgoing, outgoing.delivery(variant, CallbackRules(settings)))
+        super().__init__(outgoing, outgoing.delivery(delivery_of(settings, machine[0]), CallbackRules(settings)))
         self._log = log
         self._settings = settings
         self._machine = machine
@@ -276,9 +268,9 @@ class SimOutbox(BaseOutbox):
         if self._faults.take(f.UNREACHABLE):
             raise Lost("no broker answers")
         self._producer.begin()
-        return self._send(progress)
+        return self._produce(progress)
 
-    def _send(self, progress: Progress) -> list[Buffered]:
+    def _produce(self, progress: Progress) -> list[Buffered]:
         refused = []
         if len(self._records.added) > self._log.slow_above_records:
             raise TooMuch("no answer in time")

@@ -1,0 +1,173 @@
+"""Breaks a rule of the product for the time of a run, by a change of its syntax tree.
+
+A change names an expression or a statement of :data:`ROOMS` and what stands there instead. It must be there exactly
+once. The file, the class and the function do not matter: so code may move, and private methods may get other names,
+while the change still finds its rule. ``...`` in a change stands for any expression; the expressions that were found
+there may be used again, in their order, as ``...``.
+
+While the change is applied, the function has the code of the changed tree. So the product needs no seams for mutations.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, TypeAlias
+
+import timers
+from timers.testing.worker import REAL, Parts, SimWorker
+
+ROOMS = ("core", "firing")
+
+Change: TypeAlias = tuple[str, str]
+"""What the product says, and what a mutation says instead: two expressions, or a statement and statements."""
+
+
+class Mutation(NamedTuple):
+    """A broken rule: classes that replace those of a simulated worker, and changes of the product's code."""
+
+    parts: Parts = REAL
+    worker: type[SimWorker] = SimWorker
+    changes: tuple[Change, ...] = ()
+
+
+def changed(*changes: Change, worker: type[SimWorker] = SimWorker, parts: Parts = REAL) -> Mutation:
+    """Returns the mutation that makes changes."""
+    return Mutation(parts, worker, changes)
+
+
+class Place(NamedTuple):
+    """A part of a syntax tree that a change names."""
+
+    node: ast.AST
+    held: list[ast.AST]
+    """What stands in it for each ``...``."""
+    function: tuple[str, ...]
+    """Names of the classes and of the function around it; the last one is the function."""
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Returns file -> syntax tree of the rooms."""
+    root = Path(timers.__file__).parent
+    return {path: ast.parse(path.read_text()) for room in ROOMS for path in sorted((root / room).rglob("*.py"))}
+
+
+@contextmanager
+def applied(changes: Sequence[Change]) -> Iterator[None]:
+    """Run with ``changes``.
+
+    Raises:
+        LookupError: a text is not there exactly once, or not in a function, or its change has no effect.
+    """
+    codes = _codes(changes)
+    before = [(function, function.__code__) for function, _ in codes]
+    try:
+        for function, code in codes:
+            function.__code__ = code
+        yield
+    finally:
+        for function, code in before:
+            function.__code__ = code
+
+
+def _codes(changes: Sequence[Change]) -> list[tuple[FunctionType, CodeType]]:
+    """Returns the changed functions, and the code of each."""
+    edited: dict[Path, ast.Module] = {}
+    functions: set[tuple[Path, tuple[str, ...]]] = set()
+    for old, new in changes:
+        pattern, statements = _parsed(old, new)
+        path = _path(old, pattern, edited)
+        tree = edited.setdefault(path, copy.deepcopy(trees()[path]))
+        (place,) = _places(tree, pattern)
+        if not place.function:
+            raise LookupError(f"{old!r} is not inside a function of {path}")
+        edited[path] = ast.fix_missing_locations(_Replace(place, statements).visit(tree))
+        functions.add((path, place.function))
+    return [_code(path, edited[path], names) for path, names in sorted(functions)]
+
+
+def _path(old: str, pattern: ast.AST, edited: dict[Path, ast.Module]) -> Path:
+    found = [path for path, tree in trees().items() for _ in _places(edited.get(path, tree), pattern)]
+    if len(found) != 1:
+        where = f"{len(found)} times, in {[path.name for path in found]}" if found else "nowhere"
+        raise LookupError(f"{old!r} must be once in {ROOMS} and is there {where}: change the mutation with the code")
+    return found[0]
+
+
+def _parsed(old: str, new: str) -> tuple[ast.AST, list[ast.stmt]]:
+    """Returns the pattern, and the statements, or a single expression, that replace it."""
+    (pattern,), statements = ast.parse(old).body, ast.parse(new).body
+    expressions = isinstance(pattern, ast.Expr) and len(statements) == 1 and isinstance(statements[0], ast.Expr)
+    return (pattern.value if isinstance(pattern, ast.Expr) and expressions else pattern), statements
+
+
+def _places(node: ast.AST, pattern: ast.AST, names: tuple[str, ...] = (), *, inside: bool = False) -> Iterator[Place]:
+    for child in ast.iter_child_nodes(node):
+        around, is_inside = names, inside
+        if not inside and isinstance(child, ast.ClassDef | ast.FunctionDef):
+            around, is_inside = (*names, child.name), isinstance(child, ast.FunctionDef)
+        held: list[ast.AST] = []
+        if type(child) is type(pattern) and _matches(pattern, child, held):
+            yield Place(child, held, around if is_inside else ())
+        yield from _places(child, pattern, around, inside=is_inside)
+
+
+def _matches(pattern: Any, node: Any, held: list[ast.AST]) -> bool:
+    if isinstance(pattern, ast.Constant) and pattern.value is ...:
+        held.append(node)
+        return True
+    if isinstance(pattern, ast.AST):
+        fields = [(getattr(pattern, name, None), getattr(node, name, None)) for name in pattern._fields]
+        return type(pattern) is type(node) and all(_matches(*pair, held) for pair in fields)
+    if isinstance(pattern, list):
+        pairs = zip(pattern, node, strict=False)
+        return len(pattern) == len(node) and all(_matches(*pair, held) for pair in pairs)
+    return bool(pattern == node)
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, place: Place, statements: list[ast.stmt]) -> None:
+        self._place = place
+        self._statements = [_Fill(place.held).visit(each) for each in statements]
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is not self._place.node:
+            return self.generic_visit(node)
+        return self._statements if isinstance(node, ast.stmt) else self._statements[0].value
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts what was found into the places of ``...``."""
+
+    def __init__(self, held: Sequence[ast.AST]) -> None:
+        self._held = iter(held)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return next(self._held) if node.value is ... else node
+
+
+def _code(path: Path, tree: ast.Module, names: tuple[str, ...]) -> tuple[FunctionType, CodeType]:
+    root = Path(timers.__file__).parent.parent
+    owner: Any = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+    code = compile(tree, str(path), "exec", dont_inherit=True)
+    for name in names:
+        code = next(each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == name)
+    for name in names[:-1]:
+        owner = getattr(owner, name)
+    member = vars(owner)[names[-1]]
+    function = inspect.unwrap(getattr(member, "__func__", None) or getattr(member, "fget", None) or member)
+    if (code.co_code, code.co_consts, code.co_names) == (
+        function.__code__.co_code,
+        function.__code__.co_consts,
+        function.__code__.co_names,
+    ):
+        raise LookupError(f"the change of {'.'.join(names)} in {path.name} has no effect")
+    return function, code

@@ -21,9 +21,9 @@ from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Forwarded, Rejected, Row, Tick
+from timers.firing.batches import Batches
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
-from timers.sending.batches import Batches
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future

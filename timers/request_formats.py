@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from timers.config.settings import Settings
-from timers.core.delivery import Delivery, MarkerDelivery, RetryDelivery, ScheduleDelivery
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 
@@ -111,12 +110,3 @@ def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
         bound = others[settings.marker_topic]._replace(decode=decode, callback_topic=settings.message_topic)
         others[settings.marker_topic] = bound
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
-
-
-def delivery_of(settings: Settings, topic: str) -> type[Delivery]:
-    """Return the delivery policy for timers of a request topic."""
-    if topic == settings.retry_topic:
-        return RetryDelivery
-    if topic == settings.marker_topic:
-        return MarkerDelivery
-    return ScheduleDelivery if topic in settings.schedule_topics else Delivery

@@ -32,7 +32,7 @@ NARROW_BYTES = 2000
 
 
 TRIED_ELSEWHERE = {
-    "unit/test_core_circuit_breaker.py": ["target-failing"],
+    "unit/test_firing_breaker.py": ["target-failing"],
     "broker/test_refused_records.py": ["message-refused"],
     "unit/test_letters.py": ["lost-from-log"],
     "unit/test_wire_future.py": ["retry-headers-missing"],

@@ -37,9 +37,9 @@ from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
+from timers.firing.batches import Batches
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
-from timers.sending.batches import Batches
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES

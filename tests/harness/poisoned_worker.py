@@ -43,7 +43,7 @@ class PoisonedWorker(Worker):
 def install(poison: Path) -> None:
     """Let this process fail while ``poison`` exists."""
     from timers.core.reading import Reader
-    from timers.wire.outgoing import Outgoing
+    from timers.firing.transaction import Outgoing
 
     read, send = Reader.read, Outgoing.send
 

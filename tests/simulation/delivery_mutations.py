@@ -68,8 +68,8 @@ class CommitsWithoutRefused(SimOutbox):
 class KeepsRefusedTransactions(SimOutbox):
     """A transaction with refused records is not aborted before it is sent again."""
 
-    def _begin_again(self, tick: Tick, records: Any) -> None:
-        super()._begin_again(tick, records)
+    def refill(self, tick: Tick, records: Any) -> None:
+        super().refill(tick, records)
         self._records.added[:0] = self._sent
 
     def _produce(self, progress: Progress) -> list[Buffered]:

@@ -18,12 +18,12 @@ from typing import ClassVar
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
 from tests.simulation.spark_senders import Senders
 from timers.config.settings import Settings
-from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.ports import Lost
 from timers.core.progress import MAX_REQUEST_BYTES, Progress
 from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch
+from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer

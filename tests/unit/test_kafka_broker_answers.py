@@ -13,10 +13,10 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 
 from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import Lost
+from timers.firing import producer as module
+from timers.firing.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.kafka import awake, broker_answers
 from timers.kafka.broker_answers import Absent, BrokerAnswers
-from timers.sending import producer as module
-from timers.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 
 GROUP = "timers"
 

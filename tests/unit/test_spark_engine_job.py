@@ -13,9 +13,9 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark.errors import StreamingQueryException
 
 from timers.config.settings import Settings
-from timers.core.circuit_breaker import OpenCircuit
 from timers.core.reopening import ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
+from timers.firing.breaker import OpenCircuit
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
 from timers.spark.engine.processor import Told

@@ -8,7 +8,8 @@ from timers.config.settings import Settings
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
-from timers.request_formats import delivery_of, enabled_formats
+from timers.firing.policy import policy_of
+from timers.request_formats import enabled_formats
 from timers.wire.formats import RequestRecord, marker
 
 START = bytes.fromhex("1a05080110812420904e2a05717565756532026869")
@@ -104,7 +105,7 @@ def test_messages_go_to_the_queue_topic_of_the_settings() -> None:
     assert request_format.read(record(START)).rows == {DUE_S: [ROW]}
     assert request_format.is_request_of(record(START), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
     assert not request_format.is_request_of(record(KEEP_ALIVE), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
-    assert delivery_of(Settings.load(SETTINGS), "markers").__name__ == "MarkerDelivery"
+    assert policy_of(Settings.load(SETTINGS), "markers").__name__ == "MarkerDelivery"
 
 
 @pytest.mark.parametrize(

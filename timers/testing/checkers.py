@@ -20,6 +20,7 @@ from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
+from timers.firing.policy import CallbackRules
 from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
@@ -31,7 +32,6 @@ from timers.wire import dead_letter, witness
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.callback_rules import CallbackRules
 from timers.wire.cold import PartitionColdFormat, decode_cold
 from timers.wire.formats import schedule
 

@@ -8,11 +8,11 @@ from typing import ClassVar, NamedTuple
 from timers.config.settings import Settings
 from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
-from timers.core.delivery import KEYLESS_S, DeliveryProblem
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
-from timers.request_formats import delivery_of
+from timers.firing.policy import KEYLESS_S, CallbackRules, DeliveryProblem, policy_of
+from timers.firing.transaction import BaseOutbox, Outgoing
 from timers.testing import faults as f
 from timers.testing.faults import Faults
 from timers.testing.id_oracle import Violation
@@ -20,9 +20,7 @@ from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
 from timers.testing.next_level import LEVEL, formats_at
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.callback_rules import CallbackRules
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.outgoing import BaseOutbox, Outgoing
 from timers.wire.partitioner import partitions_for
 
 TOPIC_ID = b"simulated topic."
@@ -46,7 +44,7 @@ class Buffered(NamedTuple):
 
 
 class SimRecords:
-    """Implements :class:`timers.wire.outgoing.Records`.
+    """Implements :class:`timers.firing.transaction.Records`.
 
     Attributes:
         added: the records of the transaction, in order.
@@ -88,7 +86,7 @@ class SimRecords:
 
 
 class SimRoutes:
-    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker.
+    """Implements :class:`timers.firing.transaction.Topics`; shared by the machines of a worker.
 
     Attributes:
         chunks: how many timers fire in one transaction of each machine.
@@ -141,7 +139,7 @@ class SimRoutes:
 
 
 class SimRequests:
-    """Implements :class:`timers.wire.outgoing.Requests`."""
+    """Implements :class:`timers.firing.transaction.Requests`."""
 
     def __init__(self, log: SimLog, formats: dict[str, RequestFormat]) -> None:
         self._log = log
@@ -180,7 +178,7 @@ class SimOutbox(BaseOutbox):
         self.counters = Counters()
         self.chunk = routes.chunks.setdefault(machine, ChunkSize())
         outgoing = Outgoing(settings, machine, routes, self.counters, lambda: log.clock.now_ms)
-        super().__init__(outgoing, outgoing.delivery(delivery_of(settings, machine[0]), CallbackRules(settings)))
+        super().__init__(outgoing, outgoing.delivery(policy_of(settings, machine[0]), CallbackRules(settings)))
         self._log = log
         self._settings = settings
         self._machine = machine
@@ -226,7 +224,7 @@ class SimOutbox(BaseOutbox):
                     raise Violation(f"{topic} got another callback without a key")
                 self._needs_key_until_s[topic] = self._tick.second + KEYLESS_S
             self._records = self.new_records()
-            self._begin_again(self._tick, self._records)
+            self.refill(self._tick, self._records)
         self._faults.point("before a commit")
         self._end()
         self._witness.note(progress, TOPIC_ID, self._now_s(), tried=self._is_due, sent=self._is_due)

@@ -2,7 +2,7 @@
 
 ``service`` is the app. A request passes :mod:`.consumer` (batches from Faust's consumer), ``agents`` (timer_request,
 join, oscillator), :mod:`.machines` (a thread for each), :mod:`timers.core.machine` (decides what to do) and
-:mod:`timers.sending` (one transaction). ``ticks`` reads the time. :mod:`.queries`, :mod:`.metrics` and ``health``
+:mod:`timers.firing` (one transaction). ``ticks`` reads the time. :mod:`.queries`, :mod:`.metrics` and ``health``
 answer on the port of ``web``; ``status`` is what metrics and health may read.
 
 Imports point one way, from ``service`` to :mod:`.machines`: ``pyproject.toml`` has the contract.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from timers.core.circuit_breaker import OpenCircuit
 from timers.core.counters import Counters
 from timers.core.horizon import NoHorizon
 from timers.core.index import NoIndex
@@ -24,6 +23,7 @@ from timers.core.store_validity import AnyAge, catch_up
 from timers.core.timer import Decoded, Fetched, Rejected, Row, Tick
 from timers.core.variant import Variant
 from timers.errors import CheckpointMismatch, Fenced
+from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.due_store import DueStore
 from timers.spark.engine.timer_batches import Arrivals, Group
 

@@ -21,20 +21,20 @@ from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
 from timers.core import levels
-from timers.core.circuit_breaker import OpenCircuit
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
 from timers.errors import NameTakenError
+from timers.firing.breaker import OpenCircuit
+from timers.firing.outbox import KafkaOutbox
+from timers.firing.producer import TransactionalProducer
+from timers.firing.topics import Targets
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
-from timers.sending.outbox import KafkaOutbox
-from timers.sending.producer import TransactionalProducer
-from timers.sending.targets import Targets
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.wire import progress as progress_record
 from timers.wire import topics

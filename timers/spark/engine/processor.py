@@ -22,11 +22,11 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from timers.clock import Clock, boot_id
 from timers.config.settings import Settings
-from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard
 from timers.core.limits import Limits
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
+from timers.firing.breaker import OpenCircuit
 from timers.spark.engine import wheel
 from timers.spark.engine.bucket import Bucket, BucketState, Done
 from timers.spark.engine.machines import Failing, Partitions

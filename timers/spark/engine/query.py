@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.firing.topics import Targets
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.request_formats import NATIVE
-from timers.sending.targets import Targets
 from timers.spark import kafka
 from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.engine import accepting, processor

@@ -23,6 +23,9 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, TimersError
+from timers.firing.outbox import KafkaOutbox
+from timers.firing.producer import TransactionalProducer
+from timers.firing.topics import Targets
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.log_lineage import LogLineages, comparing
 from timers.kafka.producer_loop import ProducerLoop
@@ -33,9 +36,6 @@ from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
-from timers.sending.outbox import KafkaOutbox
-from timers.sending.producer import TransactionalProducer
-from timers.sending.targets import Targets
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition

@@ -13,6 +13,9 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
+from timers.firing.outbox import KafkaOutbox
+from timers.firing.producer import TransactionalProducer
+from timers.firing.topics import Targets
 from timers.kafka.log_lineage import CompareLogs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
@@ -20,9 +23,6 @@ from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
-from timers.sending.outbox import KafkaOutbox
-from timers.sending.producer import TransactionalProducer
-from timers.sending.targets import Targets
 from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.formats import RequestFormat

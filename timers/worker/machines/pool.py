@@ -15,13 +15,13 @@ from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
+from timers.firing.topics import Targets
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.log_lineage import LogLineages, comparing
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.partition_metrics import PartitionMetrics
-from timers.sending.targets import Targets
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat

@@ -17,12 +17,12 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from timers.firing import producer as module
+from timers.firing.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.kafka import awake
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
 from timers.kafka.producer_loop import ProducerLoop
-from timers.sending import producer as module
-from timers.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 
 Place = tuple[str, int]
 

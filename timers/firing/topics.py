@@ -24,15 +24,14 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
-from timers.core.circuit_breaker import FIRST_S, CircuitBreaker, OpenCircuit
-from timers.core.delivery import DeliveryProblem
+from timers.firing.breaker import FIRST_S, CircuitBreaker, OpenCircuit
+from timers.firing.policy import CallbackRules, DeliveryProblem
+from timers.firing.producer import NoAnswer
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.known_topics import AVOIDED_S, KnownTopics
 from timers.kafka.topic_creator import TopicCreator
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
-from timers.sending.producer import NoAnswer
-from timers.wire.callback_rules import CallbackRules
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Implements :class:`timers.core.ports.Outbox`. When a transaction fails, the outbox notes what the brokers said of each
 topic. The machine is opened again from its committed progress and comes to the same chunk. Then the policy
-(:mod:`timers.core.delivery`) moves the timers of these topics to the retry topic [I6].
+(:mod:`timers.firing.policy`) moves the timers of these topics to the retry topic [I6].
 
 If brokers are slow, no topic is at fault: the next transactions have fewer timers, and none begins while a broker
 throttles this machine, because an open transaction would wait as long.
@@ -25,14 +25,14 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import Tick
 from timers.errors import AccessError, Fenced
+from timers.firing.batches import Batches
+from timers.firing.policy import policy_of
+from timers.firing.producer import Batch, DeliveryFailed, NoAnswer, Offsets, TransactionalProducer
+from timers.firing.topics import Targets
+from timers.firing.transaction import BaseOutbox, Outgoing
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
 from timers.kafka.request_reader import RequestReader
 from timers.partition_metrics import PartitionMetrics
-from timers.request_formats import delivery_of
-from timers.sending.batches import Batches
-from timers.sending.producer import Batch, DeliveryFailed, NoAnswer, Offsets, TransactionalProducer
-from timers.sending.targets import Targets
-from timers.wire.outgoing import BaseOutbox, Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class KafkaOutbox(BaseOutbox):
         now_s: Callable[[], float | None],
     ) -> None:
         outgoing = Outgoing(settings, (topic, partition), targets, metrics.counters, self._now_ms)
-        super().__init__(outgoing, outgoing.delivery(delivery_of(settings, topic), targets.rules))
+        super().__init__(outgoing, outgoing.delivery(policy_of(settings, topic), targets.rules))
         self._tp = TopicPartition(topic, partition)
         self._targets = targets
         self._request_reader = request_reader
@@ -175,7 +175,7 @@ class KafkaOutbox(BaseOutbox):
             logger.info("%s/%d: %s; sending the other records again", *self._tp, sent)
             self._note_refused(sent, times_refused)
             self._batches = Batches(self._targets.max_message_bytes)
-            self._begin_again(self._tick, self._batches)
+            self.refill(self._tick, self._batches)
             batches = self._complete(progress)
         self._is_settled = True
         self._witness.note(progress, self._topic_id, monotonic(), tried=bool(offsets), sent=sent)

@@ -18,12 +18,12 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
-from timers.core.delivery import DeliveryProblem
+from timers.firing import topics as module
+from timers.firing.policy import DeliveryProblem
+from timers.firing.producer import NoAnswer
+from timers.firing.topics import Targets
 from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
-from timers.sending import targets as module
-from timers.sending.producer import NoAnswer
-from timers.sending.targets import Targets
 
 
 @pytest.fixture(autouse=True)

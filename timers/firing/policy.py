@@ -20,13 +20,19 @@ machine writes the dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, Rejected, Row, Tick, key_bytes, origin_of
+from timers.wire import headers as h
+from timers.wire import topics
+from timers.wire.checks import InvalidRequestError, decode_due
+from timers.wire.future import callback_topic
 
 MAX_BACKOFF_S = 300
 """Longest time between two attempts, unless the circuit of the topic stays open longer."""
@@ -102,19 +108,106 @@ class Routes(Protocol):
         """The number of partitions of ``topic``; or why nothing can be sent there; or None: no broker has said it yet.
 
         Args:
-            topic: a callback topic that :class:`Rules` allow.
+            topic: a callback topic that :class:`CallbackRules` allow.
             retried: whether the timers come from the retry topic.
         """
 
 
-class Rules(Protocol):
-    """Which callbacks the settings allow."""
+class Settings(Protocol):
+    """The settings that decide what happens to due timers."""
+
+    @property
+    def request_topic(self) -> str: ...
+    @property
+    def retry_topic(self) -> str: ...
+    @property
+    def marker_topic(self) -> str: ...
+    @property
+    def schedule_topics(self) -> Sequence[str]: ...
+    @property
+    def retry_attempts(self) -> int: ...
+    @property
+    def canary_topic(self) -> str: ...
+    @property
+    def max_depth(self) -> int: ...
+    @property
+    def own_topics(self) -> Iterable[str]: ...
+    @property
+    def callback_allow(self) -> str: ...
+    @property
+    def callback_deny(self) -> str: ...
+
+
+class CallbackRules:
+    """Decides which callbacks the settings allow, when a timer fires, not when it is accepted: settings change [I4].
+
+    * The canary topic is always allowed: workers of this app request its timers.
+    * A topic that is in both lists is denied.
+    * The engine's other topics are denied. Exception: the request topic, if its full name is in the list of allowed
+      topics. Then a timer may set another timer.
+    * A topic with a name that only workers, queues, consoles or Kafka write (:data:`timers.wire.topics.WORKERS_ONLY`),
+      of any app, is allowed only if its full name is in the list of allowed topics. A pattern does not count.
+    * Any other topic is allowed if a pattern allows it, or if the list of allowed topics is empty.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._request_topic = settings.request_topic
+        self._canary_topic = settings.canary_topic
+        self._max_depth = settings.max_depth
+        self._own_topics = frozenset(settings.own_topics)
+        self._workers_only = _patterns(topics.WORKERS_ONLY)
+        self._allow = _patterns(settings.callback_allow.split(","))
+        self._deny = _patterns(settings.callback_deny.split(","))
 
     def check_topic(self, topic: str) -> DeliveryProblem | None:
-        """Returns why no callback may go to ``topic``; None if callbacks may."""
+        """Return why no callback may go to ``topic``; None if callbacks may."""
+        if topic == self._canary_topic:
+            return None
+        for text, pattern in self._deny.items():
+            if pattern.fullmatch(topic):
+                return DeliveryProblem.denied(f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY")
+        if topic in self._own_topics:
+            if topic == self._request_topic and topic in self._allow:
+                return None
+            return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
+        if topic in self._allow:
+            return None
+        internal = next((text for text, pattern in self._workers_only.items() if pattern.fullmatch(topic)), None)
+        if internal is not None:
+            return DeliveryProblem.denied(
+                f"callBackTopic {topic!r} is internal, as all names of the form {internal!r} are: only its full name "
+                f"in TIMERS_CALLBACK_ALLOW allows it. '*,{topic}' allows it beside all others"
+            )
+        if self._allow and not any(pattern.fullmatch(topic) for pattern in self._allow.values()):
+            return DeliveryProblem.denied(f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW")
+        return None
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
-        """Returns the row of a timer whose callback is a request, as it is sent; or why it may not set a timer."""
+        """Return the row of a timer whose callback is a request, with the headers that a request needs.
+
+        It compares the two due seconds, and not the time of firing. So an outage does not end a chain of timers.
+        """
+        _, _, key, value, headers, _ = row
+        try:
+            next_due_s = decode_due(key_bytes(key) or b"")
+        except InvalidRequestError as error:
+            return DeliveryProblem.denied(f"the callback is itself a request, but its {error}")
+        if next_due_s <= due_s:
+            order = f"due at {next_due_s}, which is not after {due_s}"
+            return DeliveryProblem.denied(f"the callback is itself a request, {order}")
+        depth = h.depth(headers or ())
+        if depth >= self._max_depth:
+            limit = f"TIMERS_MAX_DEPTH={self._max_depth} allows no more"
+            return DeliveryProblem.denied(f"{depth} timers have set each other, and {limit}")
+        kept = [header for header in headers or () if header[0] != h.DEPTH]
+        if callback_topic(value) == self._request_topic:  # other receivers may copy headers to their requests
+            kept.append((h.DEPTH, b"%d" % (depth + 1)))
+        return (*row[:4], kept or None, row[5])
+
+
+def _patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
+    """Return pattern -> regular expression; ``*`` is any characters. Those of ``fnmatch`` do not backtrack."""
+    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in texts if pattern}
 
 
 class Output(Protocol):
@@ -184,7 +277,7 @@ class Delivery:
 
     retried: ClassVar[bool] = False
 
-    def __init__(self, settings: PolicySettings, routes: Routes, rules: Rules, output: Output) -> None:
+    def __init__(self, settings: PolicySettings, routes: Routes, rules: CallbackRules, output: Output) -> None:
         self._settings = settings
         self._routes = routes
         self._rules = rules
@@ -403,3 +496,12 @@ class MarkerDelivery(Delivery):
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         # All messages of a queue have the same key: by their keys, one consumer would get all of them.
         self._output.send_spread(topic, partitions, due_s, rows)
+
+
+def policy_of(settings: Settings, topic: str) -> type[Delivery]:
+    """Return the delivery policy for timers of a request topic."""
+    if topic == settings.retry_topic:
+        return RetryDelivery
+    if topic == settings.marker_topic:
+        return MarkerDelivery
+    return ScheduleDelivery if topic in settings.schedule_topics else Delivery

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from timers.core.counters import Counters
-from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySettings, Routes, Rules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Cuts, Progress
@@ -28,6 +27,7 @@ from timers.core.timer import (
     key_bytes,
     origin_of,
 )
+from timers.firing.policy import CallbackRules, Delivery, DeliveryProblem, GivenUp, PolicySettings, Routes
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -127,7 +127,7 @@ class Requests(Protocol):
 
 
 class Outgoing:
-    """Implements :class:`timers.core.delivery.Output`, and writes the other records of a machine.
+    """Implements :class:`timers.firing.policy.Output`, and writes the other records of a machine.
 
     Args:
         machine: topic and partition of the machine. facts: what is known about topics. counters: totals of the
@@ -153,7 +153,7 @@ class Outgoing:
         self._records: Records
         self.given_up: list[GivenUp] = []
 
-    def delivery(self, variant: type[Delivery], rules: Rules) -> Delivery:
+    def delivery(self, variant: type[Delivery], rules: CallbackRules) -> Delivery:
         """Return the policy that decides what is written here."""
         given = self._settings
         settings = PolicySettings(given.request_topic, given.retry_topic, given.retry_attempts)
@@ -366,7 +366,7 @@ class BaseOutbox:
         self._outgoing.begin(tick, records)
         self._delivery.begin(tick)
 
-    def _begin_again(self, tick: Tick, records: Records) -> None:
+    def refill(self, tick: Tick, records: Records) -> None:
         """Fill a transaction anew, after brokers refused records of it: the policy moves these out of the way."""
         self._outgoing.begin_again(tick, records)
         self._delivery.unanswered.clear()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Origin, Row
+from timers.firing.policy import CallbackRules, DeliveryProblem
 from timers.wire import future, topics
-from timers.wire.callback_rules import CallbackRules
 from timers.wire.headers import Header
 
 WORKERS = [

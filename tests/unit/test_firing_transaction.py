@@ -13,6 +13,11 @@ from timers.config.settings import Settings
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
+from timers.firing import outbox as module
+from timers.firing import topics as targets_module
+from timers.firing.outbox import KafkaOutbox
+from timers.firing.producer import Batch, NoAnswer
+from timers.firing.topics import Targets
 from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
@@ -24,11 +29,6 @@ from timers.kafka.aiokafka_internals.produce import (
 from timers.kafka.topic_metadata import Topic, TopicMetadata
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
-from timers.sending import outbox as module
-from timers.sending import targets as targets_module
-from timers.sending.outbox import KafkaOutbox
-from timers.sending.producer import Batch, NoAnswer
-from timers.sending.targets import Targets
 from timers.wire import witness
 from timers.wire.formats import RequestRecord
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from timers.core.delivery import (
+from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.firing.policy import (
     KEYLESS_S,
+    CallbackRules,
     Delivery,
     DeliveryProblem,
     MarkerDelivery,
@@ -16,7 +18,6 @@ from timers.core.delivery import (
     RetryDelivery,
     ScheduleDelivery,
 )
-from timers.core.timer import Origin, Rejected, Row, Tick
 
 NOW_S, DUE_S = 1_000, 990
 SETTINGS = PolicySettings("requests", "retries", retry_attempts=2)
@@ -39,7 +40,10 @@ class SimTopics:
         return self.routes[topic]
 
 
-class SimRules:
+class SimRules(CallbackRules):
+    def __init__(self) -> None:
+        pass
+
     def check_topic(self, topic: str) -> DeliveryProblem | None:
         return DeliveryProblem.denied("not allowed") if topic == "denied" else None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from timers.core.circuit_breaker import FIRST_S, LONGEST_S, CircuitBreaker
-from timers.core.delivery import DeliveryProblem
+from timers.firing.breaker import FIRST_S, LONGEST_S, CircuitBreaker
+from timers.firing.policy import DeliveryProblem
 
 
 class Clock:

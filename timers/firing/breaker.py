@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timers.core.delivery import DeliveryProblem
+from timers.firing.policy import DeliveryProblem
 
 FIRST_S = 30.0
 LONGEST_S = 600.0

@@ -8,6 +8,7 @@ Then the request has the name of the page's host, which is none of ours.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
@@ -17,6 +18,9 @@ _OWN_SITE = ("same-origin", "none")
 """Values of ``Sec-Fetch-Site`` of a page of the port itself, and of what the user has typed or opened."""
 
 _SHOWN = 100
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Za-z:.%]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{0,5}))?", re.ASCII)
+_MAX_PORT = 65_535
 
 
 class Hosts:
@@ -63,11 +67,11 @@ CROSS_SITE = "a page of another site sent this request: only pages of this serve
 
 
 def _hostname(host: str) -> str | None:
-    """The name in a header ``Host``, without the port."""
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
+    """The name in a header ``Host``, without the port; None if it has another form."""
+    found = _HOST.fullmatch(host)
+    if found is None or int(found["port"] or 0) > _MAX_PORT:
         return None
+    return (found["v6"] or found["name"]).lower()
 
 
 def _is_address(host: str) -> bool:

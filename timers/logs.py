@@ -73,7 +73,7 @@ class BadRequestFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Always True."""
         error = record.exc_info[1] if record.exc_info else None
-        if record.name == "aiohttp.server" and type(error).__module__ == "aiohttp.http_exceptions":
+        if record.name == "aiohttp.server" and type(error).__module__.partition(".")[0] == "aiohttp":
             record.msg = f"{record.msg}: {type(error).__name__}"
             record.exc_info = record.exc_text = None
         return True

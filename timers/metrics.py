@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from timers.core.counters import Histogram
@@ -89,3 +90,11 @@ def registry(catalog: Sequence[Entry[State]], state: Callable[[], State]) -> Col
         collector(registry=metrics)
     metrics.register(_CatalogCollector(catalog, state))
     return metrics
+
+
+def encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """How metrics are encoded for a request with this header ``Accept``, and the content type of the page."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # it asks for a version that is no number
+        return choose_encoder("")

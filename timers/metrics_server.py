@@ -7,19 +7,23 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from timers.errors import SettingsError
+from timers.metrics import encoder
 from timers.open_connections import OpenConnections
 
 _CLIENT_TIMEOUT_S = 10.0
 _MOST_THREADS = 64
 """Each connection has a thread."""
+
+_PAUSE_S = 0.05
+"""After a connection that could not be accepted."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,16 @@ class _LimitedServer(ThreadingHTTPServer):
     ) -> None:
         self._connections = connections
         super().__init__(address, pages)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Without a file for it, it would stay first in the kernel's queue, and so another one
+        is closed."""
+        try:
+            return super().get_request()
+        except OSError:
+            self._connections.close_oldest()
+            time.sleep(_PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         def close() -> None:
@@ -83,7 +97,11 @@ class MetricsServer:
 
             def do_GET(self) -> None:
                 connections.answering(self.connection)
-                status, content_type, page = server.page(self.path, self.headers.get("Accept", ""))
+                try:
+                    status, content_type, page = server.page(self.path, self.headers.get("Accept", ""))
+                except Exception:
+                    _log.exception("the page %s could not be made", self.path.partition("?")[0])
+                    status, content_type, page = 500, "text/plain", b"the log of the process has the reason\n"
                 self.send_response(status)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(page)))
@@ -109,7 +127,7 @@ class MetricsServer:
         """Return status, content type and body of a page."""
         name = path.partition("?")[0]
         if name == "/metrics":
-            encode, content_type = choose_encoder(accept)
+            encode, content_type = encoder(accept)
             return 200, content_type, encode(self._metrics)
         health = name.removeprefix("/health/")
         if name.startswith("/health/") and health in self._health:

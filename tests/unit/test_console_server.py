@@ -32,10 +32,10 @@ async def serving(**environment: str) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-async def status_of(port: int, *lines: bytes) -> int:
+async def status_of(port: int, *lines: bytes, body: bytes = b"") -> int:
     """The status of the answer to a request, which is sent as it is."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"\r\n".join((*lines, b"Connection: close", b"", b"")))
+    writer.write(b"\r\n".join((*lines, b"Connection: close", b"", body)))
     answer = await asyncio.wait_for(reader.read(), 30)
     writer.close()
     return int(answer.split(b" ", 2)[1])
@@ -122,13 +122,61 @@ async def test_a_request_that_is_not_http_writes_one_line_without_its_content(
     assert written.removesuffix("\n").isprintable()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "a b", "[::1"])
+JSON, PART = b"Content-Type: application/json", b"HX-Request: true"
+FORM = b"Content-Type: application/x-www-form-urlencoded"
+MULTIPART = b"Content-Type: multipart/form-data"
+GZIP, ZSTD = b"Content-Encoding: gzip", b"Content-Encoding: zstd"
+API, PAGE = b"POST /v1/timers HTTP/1.1", b"POST /timers/new HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "body", "status"),
+    [
+        ([API, OWN, JSON, GZIP], b"abcde", 400),
+        ([API, OWN, JSON, ZSTD], b"abcde", 400),
+        ([API, OWN, JSON + b"; charset=none"], b"{}", 422),
+        ([API, OWN, JSON], b"[" * 100_000, 400),
+        ([API, OWN, JSON], b'{"at": %s}' % (b"9" * 50_000), 400),
+        ([PAGE, OWN, PART, FORM, GZIP], b"abcde", 400),
+        ([PAGE, OWN, PART, FORM + b"; charset=none"], b"a=%ff", 400),
+        ([PAGE, OWN, PART, FORM + b"; charset=utf-16"], b"a=b", 422),
+        ([PAGE, OWN, PART, FORM], b"a=\xff", 400),
+        ([PAGE, OWN, PART, FORM], b"a=b&" * 1000, 400),
+        ([PAGE, OWN, PART, MULTIPART], b"a=b", 400),
+        ([PAGE, OWN, PART, MULTIPART + b"; boundary=x"], b"--x\r\nno header\r\n\r\nb\r\n--x--", 400),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_no_failure_of_the_console(
+    lines: list[bytes], body: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_safe([caplog.handler])
+    length = b"Content-Length: %d" % len(body)
+    async with serving(TIMERS_CONSOLE_WRITE="1") as port:
+        assert await status_of(port, *lines, length, body=body) == status
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\r\n".join((*lines, b"Content-Length: 1000", b"Expect: 100-continue", b"", b"a")))
+        assert b" 100 " in await reader.readline()
+        writer.transport.abort()  # the rest of the body does not come
+        assert await status_of(port, b"GET /v1/health/live HTTP/1.1", OWN) == 200
+    assert "Traceback" not in caplog.text and " failed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "127.0.0.1.evil.example", "", "localhost.", "a b", "[::1"),
+        *("127.0.0.1:99999", "127.0.0.1:a", "127.0.0.1:1:2", "evil@127.0.0.1", "127.0.0.1/evil", "127.0.0.1\\evil"),
+    ],
+)
 async def test_another_host_is_refused(host: str) -> None:
     async with console(SimCluster()) as client:
         status, answer = await answer_of(client, "GET", "/v1/timers", headers={"Host": host})
         assert (status, answer["code"]) == (421, "misdirected")
         for own in ("localhost:8080", "127.0.0.1", "[::1]:80", "10.0.0.7"):
             assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": own}))[0] == 200
+        page = {"Host": host, "Accept": "text/html"}
+        async with client.get("/timers/new", headers=page) as response:
+            assert response.status == 421
         for path in ("/v1/health/live", "/v1/health/ready", "/metrics"):
             async with client.get(path, headers={"Host": host}) as response:
                 assert response.status == 200, "a probe may ask by any name"

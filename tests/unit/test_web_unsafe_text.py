@@ -15,6 +15,7 @@ import timers
 from tests.harness.sim_console import TOPIC, SimCluster, console
 from tests.unit.test_audit_report import SETTINGS, findings, offender
 from tests.unit.test_web_pages import HTML, IDS, PART, cluster_with, text_of
+from timers.cli.output import Output
 from timers.client.request import TimerRequest
 from timers.console.cluster import WorkerAnswer
 from timers.core.timer import Rejected
@@ -159,7 +160,12 @@ def test_only_fields_of_forms_hold_exact_text_and_only_charts_are_markup() -> No
                 assert path.name == "report.html" and "_chart |" in found[0], (path.name, found[0])
 
 
-def test_the_page_of_an_audit_is_safe() -> None:
-    html = report.page(findings(lost=[offender(HOSTILE, callback_topic=HOSTILE)]), SETTINGS)
+def test_the_page_and_the_lines_of_an_audit_are_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(lost=[offender(HOSTILE, callback_topic=HOSTILE)])
+    Output().show(report.as_json(found), *report.lines(found))
+    printed = capsys.readouterr().out
+    assert_safe(printed)
+    assert SHOWN in printed
+    html = report.page(found, SETTINGS)
     assert_safe(html)
     assert SHOWN in unescape(html) and printable(HOSTILE) == SHOWN

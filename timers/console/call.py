@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.cluster import Cluster
+from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.signing import Signer
 from timers.console.users import Principal
@@ -51,6 +53,19 @@ class Reply:
     body: Any
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+async def whole_body(request: web.Request) -> bytes:
+    """The bytes of a request's body.
+
+    Raises:
+        Problem: they are not what its headers say, or the connection ended first.
+    """
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, BadHttpMessage, ConnectionError) as error:
+        why = f"the body does not end, or is not encoded as its headers say ({type(error).__name__})"
+        raise Problem("parameter-invalid", why) from None
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | web.StreamResponse]]

@@ -31,7 +31,7 @@ from timers.console import (
     write_log,
 )
 from timers.console.access import Access, too_many
-from timers.console.call import Call, Console, Handler, Reply
+from timers.console.call import Call, Console, Handler, Reply, whole_body
 from timers.console.cluster import Cluster
 from timers.console.metrics import ConsoleMetrics
 from timers.console.problems import CONTENT_TYPE, Problem
@@ -245,7 +245,7 @@ async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
     if request.content_type != JSON:
         raise Problem("body-not-json", f"the body is of type {request.content_type}: send Content-Type: {JSON}")
     try:
-        body = timer_lines.parse_object(await request.read())
+        body = timer_lines.parse_object(await whole_body(request))
     except InvalidTimerError as error:
         raise Problem("parameter-invalid", str(error)) from None
     _check_body(route, body)

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client.exposition import choose_encoder
-
 from timers.kafka.topic_configs import NOTE, WARNING
-from timers.metrics import registry
+from timers.metrics import encoder, registry
 from timers.worker import health
 from timers.worker.metrics.catalog import METRICS
 from timers.worker.status import WorkerStatus
@@ -63,7 +61,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
 
     @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        encode, content_type = encoder(request.headers.get("Accept", ""))
         # In a thread: the sizes of the stores' files are read, and ticks must not wait for this.
         page = await asyncio.to_thread(encode, metrics)
         return web.bytes(page, headers={"Content-Type": content_type})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from urllib.parse import parse_qsl
 
-from timers.console.call import Call, Reply
+from timers.console.call import Call, Reply, whole_body
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR
 from timers.wire.query import given_in
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-HTML = "text/html"
+HTML, FORM = "text/html", "application/x-www-form-urlencoded"
+_MOST_FIELDS = 100
 FRAGMENT = "HX-Request"
 """Header of requests for a part of a page. Pages of other sites cannot send it without asking the console first."""
 
@@ -86,7 +88,8 @@ class Page:
     @property
     def base_url(self) -> str:
         """The URL of the console, as the user reaches it."""
-        return self.settings.console_url or f"{self.call.request.url.origin()}{self.call.base_path}"
+        request = self.call.request
+        return self.settings.console_url or f"{request.scheme}://{request.host}{self.call.base_path}"
 
     @property
     def patience_s(self) -> float:
@@ -111,11 +114,17 @@ class Page:
         """The fields of a form, without a check.
 
         Raises:
-            Problem: a page of another site may have sent it.
+            Problem: a page of another site may have sent it, or it is no form.
         """
         if not self.is_fragment:
             raise Problem("cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT}")
-        return {name: text for name, text in (await self.call.request.post()).items() if isinstance(text, str)}
+        body = await whole_body(self.call.request)
+        if body and self.call.request.content_type != FORM:
+            raise Problem("parameter-invalid", f"a form is of type {FORM}, not {self.call.request.content_type}")
+        try:
+            return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+        except ValueError as error:
+            raise Problem("parameter-invalid", f"the form is not {FORM} in UTF-8: {error}") from None
 
     def show(self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **context: Any) -> Reply:
         """A page, or a part of one."""

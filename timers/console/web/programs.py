@@ -20,7 +20,8 @@ def of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
 def curl(body: Mapping[str, Any], base_url: str) -> str:
     """A line for a shell."""
     text = printable_json(json.dumps(dict(body), ensure_ascii=False))
-    return f"curl -X POST {base_url}/v1/timers \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
+    url = shlex.quote(f"{base_url}/v1/timers")
+    return f"curl -X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
 
 
 def python(body: Mapping[str, Any]) -> str:

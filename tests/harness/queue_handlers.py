@@ -93,6 +93,17 @@ def handle(message: Any) -> None:
                 time.sleep(0.05)
 
 
+_stopping = threading.Event()
+
+
+def fail_and_stop(message: Any) -> None:
+    """Ask the process to stop, once, and raise an exception with the text of the message."""
+    if not _stopping.is_set():
+        _stopping.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+    raise ValueError((message.value or b"").decode())
+
+
 def _beat(message: Any) -> None:
     with contextlib.suppress(LeaseLostError):
         while True:

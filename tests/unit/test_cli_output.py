@@ -18,6 +18,7 @@ import click
 import pytest
 from confluent_kafka import Producer
 
+from tests.harness.command_walk import NOT_WALKED, WALKS
 from timers import cli as cli_package
 from timers.broker.config import free_port
 from timers.cli import output, reach
@@ -132,6 +133,12 @@ def test_text_of_others_is_safe_in_each_way_to_print(capsys: pytest.CaptureFixtu
     assert_safe(captured.out)
     assert_safe(captured.err)
     assert r"a\x1b]0;t\x07\u202eb\nc\x9b\xff" in captured.out and r"timers: a\x1b]0;t" in captured.err
+
+
+def test_each_command_is_walked_over_records_with_such_text_or_says_why_not() -> None:
+    """``tests/broker/test_printed_text.py`` calls them. A new command needs a walk."""
+    assert not WALKS.keys() & NOT_WALKED.keys()
+    assert WALKS.keys() | NOT_WALKED.keys() == dict(commands(cli)).keys()
 
 
 def test_a_character_that_the_terminal_lacks_is_escaped() -> None:

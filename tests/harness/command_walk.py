@@ -1,0 +1,137 @@
+"""How each command that prints is called over topics whose records hold unsafe text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from timers.wire.printable import printable
+
+UNSAFE = "a\x1b]0;t\x07\u202eb\u2066\u200fc\x9b\u2028d \u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f467"
+"""What an id, a key, a topic, a header or a payload of another user may hold; at its end, what must stay whole."""
+
+SHOWN, QUOTED, NOT_AT_ALL = printable(UNSAFE), repr(UNSAFE), ""
+
+
+class Planted(NamedTuple):
+    """What a test has written before the commands are called.
+
+    Attributes:
+        target: a topic with one callback.
+        queue: a topic and queue with some messages.
+        letter: position of a dead letter of a timer.
+        folder: for files.
+    """
+
+    target: str
+    queue: str
+    letter: str
+    folder: Path
+
+    def file(self, name: str, text: str) -> str:
+        """A file in the folder."""
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+
+class Walk(NamedTuple):
+    """One call of a command.
+
+    Attributes:
+        arguments: after the words of the command.
+        code: its exit code.
+        shows: how it prints the unsafe text: escaped, quoted in a sentence, or not at all.
+        again: whether it is called a second time, with ``-o json``, and ends with the same code.
+        as_process: in a process of its own, because it runs until a signal.
+    """
+
+    arguments: tuple[str, ...]
+    code: int = 0
+    shows: str = SHOWN
+    again: bool = True
+    as_process: bool = False
+
+
+Walks: TypeAlias = Callable[[Planted], list[Walk]]
+
+ID = f"walked {UNSAFE}"
+
+
+def _schedule(planted: Planted) -> list[Walk]:
+    timer = ("--topic", planted.target, "--key", UNSAFE, "--value", UNSAFE, "-H", f"{UNSAFE}=v", "--in", "7d")
+    wrong = planted.file("wrong.jsonl", json.dumps({UNSAFE: 1}) + "\n")
+    right = planted.file("right.jsonl", json.dumps({"id": f"file {UNSAFE}", "delay": "7d", "value": UNSAFE}) + "\n")
+    return [
+        Walk((*timer, "--id", ID)),
+        Walk((*timer, "--id", ID, "--if-absent"), code=5),
+        Walk(("--from-file", wrong, "--topic", planted.target), code=2, shows=QUOTED),
+        Walk(("--from-file", right, "--topic", planted.target)),
+        Walk(("--topic", UNSAFE, "--in", "7d", "--value", ""), code=2, shows=QUOTED),
+    ]
+
+
+WALKS: dict[str, Walks] = {
+    "schedule": _schedule,
+    "list": lambda planted: [
+        Walk(()),
+        Walk(("--topic", planted.target)),
+        Walk(("--values",), code=2, shows=NOT_AT_ALL, again=False),
+    ],
+    "get": lambda planted: [Walk((ID,)), Walk((f"fired {UNSAFE}",)), Walk((f"none {UNSAFE}",), code=4)],
+    "cancel": lambda planted: [Walk((ID,), again=False), Walk((f"none {UNSAFE}",), code=4)],
+    "watch": lambda planted: [
+        Walk((planted.target, "--from-beginning", "-n", "1")),
+        Walk((UNSAFE,), code=2, shows=QUOTED),
+    ],
+    "topics create": lambda planted: [Walk((UNSAFE,), code=2, shows=QUOTED)],
+    "dead-letters list": lambda planted: [Walk(()), Walk(("-n", "0"))],
+    "dead-letters show": lambda planted: [Walk((planted.letter,)), Walk((planted.letter, "--hex"))],
+    "dead-letters retry": lambda planted: [
+        Walk((planted.letter, "--dry-run"), shows=NOT_AT_ALL),
+        Walk((planted.letter,), shows=NOT_AT_ALL, again=False),
+        Walk((planted.letter, UNSAFE), code=2, shows=QUOTED),
+    ],
+    "queue send": lambda planted: [
+        Walk((planted.queue, "--value", UNSAFE, "--key", UNSAFE, "-H", f"{UNSAFE}=v"), shows=NOT_AT_ALL),
+        Walk((planted.queue, "--lines", planted.file("lines", f"fail {UNSAFE}\n" * 2)), shows=NOT_AT_ALL),
+    ],
+    "queue receive": lambda planted: [
+        Walk((planted.queue, "-n", "1", "--wait", "60s")),
+        Walk((planted.queue, "-n", "1", "--wait", "60s", "--reject", UNSAFE)),
+    ],
+    "queue dead": lambda planted: [Walk((planted.queue,))],
+    "queue redrive": lambda planted: [Walk((planted.queue, "--all", "--yes"), shows=NOT_AT_ALL)],
+    "queue stat": lambda planted: [Walk((planted.queue,), shows=NOT_AT_ALL)],
+    "queue list": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "queue run": lambda planted: [
+        Walk((planted.queue, "tests.harness.queue_handlers:fail_and_stop"), again=False, as_process=True)
+    ],
+    "queue purge": lambda planted: [Walk((planted.queue, "--yes"), shows=NOT_AT_ALL)],
+    "formats": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "levels": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "clock": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "settings": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "broker status": lambda planted: [Walk((), code=3, shows=NOT_AT_ALL)],
+    "broker logs": lambda planted: [Walk(())],
+}
+"""Command -> its calls, in this order: a later one may use what an earlier one has written."""
+
+NOT_WALKED = {
+    "worker": "it runs until a signal, and prints its log only: tests/unit/test_logs.py",
+    "console": "as the worker; its pages: tests/unit/test_web_unsafe_text.py",
+    "demo": "it runs until a signal, and prints only callbacks of timers that it has set itself",
+    "run": "as demo",
+    "broker start": "it starts a process, and reads no records",
+    "broker stop": "it ends a process, and reads no records",
+    "broker reset": "it deletes a folder, and reads no records",
+    "spark audit": "it starts Spark; what it prints and its page: tests/unit/test_web_unsafe_text.py",
+    "spark engine": "it starts Spark, and prints numbers of records only",
+    "spark hold": "it starts Spark, and prints numbers of records and names of topics",
+    "spark promote": "as spark hold",
+    "spark import": "it starts Spark, and prints numbers of rows; rows that are not valid are in its tables",
+    "spark jars": "it downloads files, and reads no records",
+}
+"""Command -> why it has no walk."""

@@ -12,6 +12,7 @@ from bench.session import RunNames, Session
 from bench.subject import Running, Subject
 from bench.workload import Workload
 from tests.harness.callbacks import check
+from tests.harness.judge import Fired
 from tests.harness.publication import Publication, publish_in_process
 
 BACKLOG = Workload("backlog", 5_000_000, 60)
@@ -89,7 +90,7 @@ def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> Bac
     with session.console.doing(f"starting {subject.name} again"):
         running = subject.start(session, names, workload)
     try:
-        result = _drain(session, subject, names, running, all_timers)
+        result = _drained(session, subject, names, running, all_timers)
     finally:
         if not running.exit_codes:
             running.stop()
@@ -97,9 +98,10 @@ def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> Bac
     return result
 
 
-def _drain(
-    session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication
-) -> BacklogResult:
+def drain(
+    session: Session, names: RunNames, running: Running, publication: Publication
+) -> tuple[Fired, list[tuple[float, float, int]]]:
+    """Wait until all callbacks are out; return what was fired, and :attr:`BacklogResult.memory`."""
     started_at, give_up_at = running.processes[0].started_at, time.time() + PATIENCE_S
     memory: list[tuple[float, float, int]] = []
     out, since = 0, time.time()
@@ -116,7 +118,14 @@ def _drain(
             memory.append((round(now - started_at, 2), round(running.usage.rss_mb("subject"), 1), out))
             time.sleep(POLL_S)
     with session.console.doing("checking what was fired"):
-        fired = check(session.cluster, publication)
+        return check(session.cluster, publication), memory
+
+
+def _drained(
+    session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication
+) -> BacklogResult:
+    fired, memory = drain(session, names, running, publication)
+    started_at = running.processes[0].started_at
     last_s = fired.last_ms / 1000
     middle = publication.timers / 2
     firing = [one for one in memory if one[0] <= last_s - started_at]

@@ -11,18 +11,18 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import machine, storm
+from bench import machine, sparse, storm
 from bench.engine import Engine
 from bench.peers import bare
 from bench.report import NOISY_SHARE, table
 from bench.session import RESULTS, Session, measuring
-from bench.workload import STORMS, Workload
+from bench.workload import OVERDUE, PENDING, STORMS, WIDE, Workload
 from tests.harness.process import ROOT, clean_environment, stop_everything
 
 THIS, OTHER = "this", "other"
@@ -31,11 +31,20 @@ FIGURES = {
     "cpu_accept_s": "CPU s, accepting",
     "cpu_fire_s": "CPU s, firing",
     "cpu_ready_s": "CPU s, accepting and firing",
+    "cpu_beyond_idle_s": "CPU s, firing, beyond idle",
+    "broker_cpu_beyond_idle_s": "broker CPU s, firing, beyond idle",
     "lag_p50_ms": "lag p50 ms",
     "lag_p99_ms": "lag p99 ms",
+    "received_p50_ms": "received after p50 ms",
+    "received_p99_ms": "received after p99 ms",
     "peak_mb": "peak MB",
 }
-"""The compared figures; less is better."""
+"""The compared figures; less is better. A workload has those that its run measures."""
+RUNS: dict[Workload, Callable[[Session, Engine, Workload], Any]] = {
+    **dict.fromkeys((*STORMS, *WIDE), storm.run),
+    **dict.fromkeys(PENDING, sparse.accept),
+    **dict.fromkeys(OVERDUE, sparse.overdue),
+}
 COUNTS = ("lost", "duplicates", "early", "altered")
 
 
@@ -44,6 +53,7 @@ class Pairs:
     """The runs of one workload. Entry ``i`` of both sides belongs to pair ``i``."""
 
     workload: Workload
+    run: Callable[[Session, Engine, Workload], Any]
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {THIS: [], OTHER: []})
     failures: list[str] = field(default_factory=list)
 
@@ -63,19 +73,27 @@ class Pairs:
         return {name: sum(run[name] for run in self.runs[side]) for name in COUNTS}
 
     @property
+    def figures(self) -> list[str]:
+        """The figures that were measured."""
+        return _measured(self.runs[THIS][0]) if self.runs[THIS] else []
+
+    @property
     def is_right(self) -> bool:
         """Whether all pairs were measured and each callback came once, not early and unaltered."""
         return not self.failures and not any(any(self.counts(side).values()) for side in self.runs)
 
     def to_json(self) -> dict[str, Any]:
-        measured = bool(self.runs[THIS])
         return {
             "workload": asdict(self.workload),
-            "compared": {figure: self.compare(figure) for figure in FIGURES} if measured else {},
+            "compared": {figure: self.compare(figure) for figure in self.figures},
             "counts": {side: self.counts(side) for side in self.runs},
             "failures": self.failures,
             "runs": self.runs,
         }
+
+
+def _measured(run: Mapping[str, Any]) -> list[str]:
+    return [figure for figure in FIGURES if run.get(figure) is not None]
 
 
 def measure(session: Session, sides: Sequence[Engine], pairs: Pairs, number: int) -> None:
@@ -83,15 +101,16 @@ def measure(session: Session, sides: Sequence[Engine], pairs: Pairs, number: int
     found: dict[str, dict[str, Any]] = {}
     for engine in sides if number % 2 == 0 else sides[::-1]:
         try:
-            result = storm.run(session, engine, pairs.workload).to_json()
+            result = asdict(pairs.run(session, engine, pairs.workload))
         except Exception as error:
             session.console.line(f"    {engine.name} FAILED: {error}")
             pairs.failures.append(f"pair {number + 1}, {engine.name}: {str(error).splitlines()[0]}")
             stop_everything()
             return
-        result["cpu_ready_s"] = result["cpu_accept_s"] + result["cpu_fire_s"]
+        if pairs.run is storm.run:
+            result["cpu_ready_s"] = result["cpu_accept_s"] + result["cpu_fire_s"]
         found[engine.name] = {name: value for name, value in result.items() if not isinstance(value, (list, dict))}
-        figures = ", ".join(f"{title} {result[figure]:,.4g}" for figure, title in FIGURES.items())
+        figures = ", ".join(f"{FIGURES[figure]} {result[figure]:,.4g}" for figure in _measured(result))
         session.console.line(f"    pair {number + 1}, {engine.name}: {figures}")
     for side, run in found.items():
         pairs.runs[side].append(run)
@@ -106,18 +125,19 @@ def report(about: dict[str, Any], measured: Sequence[Pairs]) -> str:
         parts.append(f"## {pairs.workload.name}: {pairs.workload.title}")
         if pairs.runs[THIS]:
             rows = [
-                [title, *map(_cell, pairs.compare(figure).values()), _less(pairs.ratios(figure))]
-                for figure, title in FIGURES.items()
+                [FIGURES[figure], *map(_cell, pairs.compare(figure).values()), _less(pairs.ratios(figure))]
+                for figure in pairs.figures
             ]
             parts.append(table(["figure", THIS, OTHER, "this / other", "this is less in"], rows))
         for side, runs in pairs.runs.items():
             counts = " / ".join(f"{count:,}" for count in pairs.counts(side).values())
-            late = sum(not run["accepted_before_due"] for run in runs)
-            noisy = sum(_noisy(run, about["machine"]["cores"]) for run in runs)
-            parts.append(
-                f"{side}: {len(runs)} runs; lost / twice / early / altered {counts}; not all accepted before the first "
-                f"due second in {late}; other programs took more than {NOISY_SHARE:.0%} of the machine in {noisy}."
-            )
+            line = f"{side}: {len(runs)} runs; lost / twice / early / altered {counts}"
+            if pairs.run is storm.run:
+                late = sum(not run["accepted_before_due"] for run in runs)
+                noisy = sum(_noisy(run, about["machine"]["cores"]) for run in runs)
+                line += f"; not all accepted before the first due second in {late}"
+                line += f"; other programs took more than {NOISY_SHARE:.0%} of the machine in {noisy}"
+            parts.append(f"{line}.")
         parts += [f"FAILED: {failure}" for failure in pairs.failures]
     return "\n\n".join(parts) + "\n"
 
@@ -165,16 +185,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__.split(": ", 1)[1].split("\n")[0])
     parser.add_argument("--other", type=Path, required=True, metavar="DIRECTORY", help="the other checkout")
     parser.add_argument("--pairs", type=int, default=7, help="for each workload (7)")
-    known = {one.name: one for one in STORMS}
-    parser.add_argument("--workloads", default=",".join(known), metavar="NAME,...", help=f"({','.join(known)})")
+    known = {one.name: one for one in RUNS}
+    storms = ",".join(one.name for one in STORMS)
+    parser.add_argument("--workloads", default=storms, metavar="NAME,...", help=f"of {', '.join(known)} ({storms})")
     parser.add_argument("--smaller", type=int, default=1, metavar="FACTOR", help="divide the timers, to try it out (1)")
     parser.add_argument("--keep", action="store_true", help="leave logs and broker data of the run where they are")
     options = parser.parse_args(argv)
     names = options.workloads.split(",")
     if unknown := set(names) - known.keys():
         parser.error(f"no workload {', '.join(sorted(unknown))}: there are {', '.join(known)}")
-    chosen = [known[name] for name in names]
-    options.workloads = [one.smaller(options.smaller) for one in chosen] if options.smaller > 1 else chosen
+    chosen = [(known[name], RUNS[known[name]]) for name in names]
+    smaller = options.smaller > 1
+    options.workloads = [(one.smaller(options.smaller) if smaller else one, run) for one, run in chosen]
     options.other = options.other.resolve()
     return options
 
@@ -185,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     roots = {THIS: ROOT, OTHER: options.other}
     sides = [_checked(Engine(root=root, name=side), root) for side, root in roots.items()]
     commits = {side: _commit(root) for side, root in roots.items()}
-    measured = [Pairs(workload) for workload in options.workloads]
+    measured = [Pairs(workload, run) for workload, run in options.workloads]
     about = {"machine": machine.describe(), "commits": commits, "arguments": {"pairs": options.pairs}}
     stem = RESULTS / "local" / f"pairs-{about['machine']['date'].replace(':', '')}"
     stem.parent.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,7 @@ class Session:
             "payload_bytes": workload.payload_bytes,
             "partitions": workload.partitions,
             "partitioner": "spread",
+            "at_random": workload.at_random,
         }
         return Publication(**{**fields, **changes})
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from bench import receiving
 from bench.session import RunNames, Session
 from bench.subject import Running, Subject
 from bench.workload import Workload
 from tests.harness.callbacks import check
 from tests.harness.judge import Fired
+from tests.harness.process import Process
 from tests.harness.publication import Publication, start_publisher, wait_published
 
 BEFORE_S = 1.0
@@ -26,6 +28,8 @@ STABLE_S = 2.0
 LATEST_S = 60.0
 """A missing callback counts as lost this many seconds after the last due second."""
 POLL_S = 0.1
+SETTLE_S = 5.0
+"""An idle subject is measured from this many seconds after it is ready on."""
 MIDDLE = (0.1, 0.9)
 """Shares of the timers between which acceptance counts as steady."""
 
@@ -68,6 +72,9 @@ class StormResult:
     lag_p50_ms: float
     lag_p99_ms: float
     lag_max_ms: float
+    received_p50_ms: float | None
+    """From the start of the due second until a ``read_committed`` consumer has the callback; None: there was none."""
+    received_p99_ms: float | None
     cpu_fire_s: float
     """From one second before the first due second until half a second after the last callback."""
     cpu_accept_s: float
@@ -75,6 +82,9 @@ class StormResult:
     cpu_total_s: float
     """From the start of the processes until half a second after the last callback."""
     broker_cpu_fire_s: float
+    cpu_beyond_idle_s: float | None
+    """``cpu_fire_s`` without what an idle subject takes in this time; None if that was not measured."""
+    broker_cpu_beyond_idle_s: float | None
     others_cpu_fire_s: float
     """CPU seconds of all other programs of the machine while timers fired."""
     fire_window_s: float
@@ -177,10 +187,19 @@ def result(
     acceptance: Acceptance,
     publication: Publication,
     fired: Fired,
+    received: Sequence[float] | None,
 ) -> StormResult:
     """The figures of a finished run."""
     fire_from, fire_to = publication.first_due_s - BEFORE_S, fired.last_ms / 1000 + AFTER_S
     usage = running.usage
+
+    def beyond_idle_s(group: str) -> float | None:
+        if not workload.idle_s:
+            return None
+        begin, end = running.ready_at + SETTLE_S, running.ready_at + workload.idle_s
+        idle_share = usage.cpu_s(group, begin, end) / (end - begin)
+        return usage.cpu_s(group, fire_from, fire_to) - idle_share * (fire_to - fire_from)
+
     lag = fired.lag_ms if len(fired.lag_ms) else np.zeros(1, np.int64)
     percentiles = np.percentile(lag, np.arange(101))
     by_second = [
@@ -195,10 +214,14 @@ def result(
         lag_p50_ms=float(percentiles[50]),
         lag_p99_ms=float(percentiles[99]),
         lag_max_ms=float(lag.max()),
+        received_p50_ms=None if received is None else received[50],
+        received_p99_ms=None if received is None else received[99],
         cpu_fire_s=usage.cpu_s("subject", fire_from, fire_to),
         cpu_accept_s=usage.cpu_s("subject", running.ready_at, fire_from),
         cpu_total_s=usage.cpu_s("subject", None, fire_to),
         broker_cpu_fire_s=usage.cpu_s("broker", fire_from, fire_to),
+        cpu_beyond_idle_s=beyond_idle_s("subject"),
+        broker_cpu_beyond_idle_s=beyond_idle_s("broker"),
         others_cpu_fire_s=usage.others_cpu_s(fire_from, fire_to),
         fire_window_s=fire_to - fire_from,
         peak_mb=usage.peak_mb("subject"),
@@ -244,7 +267,13 @@ def run(
     with session.console.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     observe("ready", names)
+    receiver: Process | None = None
     try:
+        if workload.idle_s:
+            with session.console.doing(f"measuring {subject.name} without timers"):
+                time.sleep(workload.idle_s)
+        if workload.is_received:
+            receiver = receiving.start(session.cluster.brokers, names.target, workload.timers, names.directory)
         lead_s = time_factor * (subject.head_start_s + workload.timers / subject.accepts_per_s)
         due_s = first_due_s(int(time.time() + lead_s) + 1)
         publication = session.publication(names, workload, due_s, partitioner=subject.partitioner)
@@ -253,12 +282,15 @@ def run(
             observe("pending", names)
             fired = wait_for_end(session, running, publication)
             observe("fired", names)
+            received = None if receiver is None else receiving.percentiles_ms(receiver)
             running.stop()
             session.clear(names)
-            return result(subject, workload, running, acceptance, publication, fired)
+            return result(subject, workload, running, acceptance, publication, fired, received)
         session.console.line("    not all accepted before the first due second: once more, with twice the time")
     finally:
         if not running.exit_codes:
             running.stop()
+        if receiver is not None:
+            receiver.end(1)
     session.clear(names)
     return run(session, subject, workload, time_factor=2.0, observe=observe, first_due_s=first_due_s)

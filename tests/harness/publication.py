@@ -55,6 +55,8 @@ class Publication:
     """Seven of eight timers are due in bursts: at the next multiple of this number of seconds after ``first_due_s``."""
     first: int = 0
     """Number of the first timer to publish; those below were published earlier."""
+    at_random: bool = False
+    """Due at random over ``spread_s`` from ``first_due_s`` on."""
 
 
 def key(number: int) -> bytes:
@@ -69,6 +71,8 @@ def filler(payload_bytes: int) -> bytes:
 def dues(publication: Publication) -> NDArray[np.int64]:
     """Due second of each timer."""
     numbers = np.arange(publication.timers, dtype=np.int64)
+    if publication.at_random:
+        return publication.first_due_s + np.random.default_rng(0).integers(0, publication.spread_s, len(numbers))
     if not publication.pace_s:
         return publication.first_due_s + numbers % publication.spread_s
     after_s = numbers * publication.pace_s // publication.timers + np.resize(publication.delays_s, len(numbers))
@@ -125,13 +129,12 @@ def publish(publication: Publication) -> tuple[float, float]:
     producer = _producer(publication)
     before, between, after = _template(publication)
     due = dues(publication)
-    keys = {int(second): b"%d" % second for second in np.unique(due)}
     timers, pace_s, pack = publication.timers, publication.pace_s, ID.pack
     size = min(CHUNK, max(1, timers // (pace_s * 2 * publication.partitions))) if pace_s else CHUNK
     begin = time.time()
     for chunk, low in enumerate(range(publication.first, timers, size)):
         messages = [
-            {"key": keys[second], "value": before + b"%012d" % i + between + pack(i) + after}
+            {"key": b"%d" % second, "value": before + b"%012d" % i + between + pack(i) + after}
             for i, second in enumerate(due[low : low + size].tolist(), low)
         ]
         while len(producer) > IN_FLIGHT:

@@ -27,6 +27,8 @@ from timers.v1.future_pb2 import Future
 ID = struct.Struct(">Q")
 CHUNK = 2_500
 """Timers in one call of the client, for one partition; a small number fills the partitions evenly."""
+ROUNDS = 10
+"""Minimum number of chunks for each partition."""
 IN_FLIGHT = 400_000
 FLUSH_S = 240
 """Partitions may have no leader for a minute if a broker starts again on a busy machine."""
@@ -130,7 +132,7 @@ def publish(publication: Publication) -> tuple[float, float]:
     before, between, after = _template(publication)
     due = dues(publication)
     timers, pace_s, pack = publication.timers, publication.pace_s, ID.pack
-    size = min(CHUNK, max(1, timers // (pace_s * 2 * publication.partitions))) if pace_s else CHUNK
+    size = min(CHUNK, max(1, timers // ((pace_s * 2 or ROUNDS) * publication.partitions)))
     begin = time.time()
     for chunk, low in enumerate(range(publication.first, timers, size)):
         messages = [

@@ -70,9 +70,9 @@ def ask(
     try:
         try:
             with opener.open(request, timeout=timeout_s) as response:
-                return decode_answer(settings, response.read(), cluster_id)
+                return decode_answer(settings, response.read(MAX_ANSWER_BYTES + 1), cluster_id)
         except urllib.error.HTTPError as error:
-            answer = decode_answer(settings, error.read(), cluster_id)
+            answer = decode_answer(settings, error.read(MAX_ANSWER_BYTES + 1), cluster_id)
             if error.code == 404 and "timers" in answer:
                 return answer
             raise QueryError(f"the worker at {settings.query_url} says: {_sentence(answer)}") from None
@@ -109,23 +109,23 @@ def decode_answer(settings: Settings, body: bytes, cluster_id: str | None) -> di
         QueryError: it is something else.
     """
     try:
-        answer = foreign_json.decode(body)
+        answer = foreign_json.decode(body) if len(body) <= MAX_ANSWER_BYTES else None
     except ValueError:
         answer = None
     if isinstance(answer, dict) and (
         "error" in answer or (isinstance(answer.get("timers"), list) and isinstance(answer.get("missing"), list))
     ):
         if cluster_id is not None and "error" not in answer:
-            check_origin(settings, answer, cluster_id)
+            check_origin(settings, settings.query_url, answer, cluster_id)
         return answer
     raise QueryError(
         f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
     )
 
 
-def check_origin(settings: Settings, answer: Mapping[str, Any], cluster_id: str) -> None:
-    """Check that an answer comes from a worker of the app and the cluster of ``settings``: nothing else tells it, since
-    each cluster may have a worker on the same port.
+def check_origin(settings: Settings, url: str, answer: Mapping[str, Any], cluster_id: str) -> None:
+    """Check that the answer of the worker at ``url`` comes from one of the app and the cluster of ``settings``: nothing
+    else tells it, since each cluster may have a worker on the same port.
 
     Raises:
         ForeignWorkerError: it does not.
@@ -135,11 +135,11 @@ def check_origin(settings: Settings, answer: Mapping[str, Any], cluster_id: str)
         return
     if app is None or cluster is None:
         raise ForeignWorkerError(
-            f"the worker at {settings.query_url} does not say which app and cluster it is of: it is an older one. "
+            f"the worker at {url} does not say which app and cluster it is of: it is an older one. "
             "Replace it with one of this version"
         )
     raise ForeignWorkerError(
-        f"the worker at {settings.query_url} is of app {app!r} and cluster {cluster}, and not of app "
+        f"the worker at {url} is of app {app!r} and cluster {cluster}, and not of app "
         f"{settings.app_id!r} and cluster {cluster_id}, which is at {settings.brokers}: set TIMERS_WORKER_URL to a "
         "worker of this app and cluster, or TIMERS_BROKERS and TIMERS_APP_ID to those of the worker"
     )

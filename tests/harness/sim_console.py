@@ -71,6 +71,7 @@ class SimCluster:
         recorded: the log of changes.
         failure: what all writes raise.
         worker_fails: whether no worker answers.
+        worker_is_foreign: whether the worker that answers is one of another cluster.
         answer: what a worker answers instead.
         counted_at_once: so many timers are in one page of numbers.
         questions: asked of the worker.
@@ -83,6 +84,7 @@ class SimCluster:
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
         self.worker_fails = False
+        self.worker_is_foreign = False
         self.answer: WorkerAnswer | None = None
         self.questions: list[tuple[str, dict[str, str]]] = []
         self.pages: dict[str, tuple[int, bytes]] = {}
@@ -211,6 +213,10 @@ class SimCluster:
         if self.worker_fails:
             raise QueryError("no worker answers")
         return self.pages.get(path, (404, b"{}"))
+
+    async def check_worker(self, url: str) -> None:
+        if self.worker_is_foreign:
+            raise QueryError(f"the worker at {url} is of another cluster")
 
     async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
         end = len(self.dead_letters) if ends is None else ends[0]

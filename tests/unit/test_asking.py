@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+
 import pytest
 
 from timers import asking
+from timers.config.settings import Settings
+from timers.errors import QueryError
 
 
 class SimBody:
@@ -28,3 +34,22 @@ async def test_an_answer_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="longer than 100 bytes"):
         await asking.read_answer(endless)
     assert endless.given == 101
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"503 Service Unavailable"])
+def test_a_command_reads_an_answer_up_to_its_limit(status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MAX_ANSWER_BYTES", 100)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            caller, _ = listener.accept()
+            with caller, contextlib.suppress(OSError):
+                caller.sendall(b"HTTP/1.0 " + status + b"\r\n\r\n")
+                while True:
+                    caller.sendall(b" " * 10_000)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        settings = Settings.load({"TIMERS_BROKERS": "nowhere:1", "TIMERS_WORKER_URL": url})
+        with pytest.raises(QueryError, match="is no worker of timers"):
+            asking.ask(settings, "/timers", {}, None, timeout_s=30.0)

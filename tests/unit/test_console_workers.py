@@ -62,7 +62,12 @@ async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() ->
                 assert (known["ready"], known["why"]) == (None, f"its page {path} cannot be read")
         missing = (await answer_of(client, "GET", "/v1/lateness"))[1]["missing"]
         assert missing[0] == {"worker": "w1", "reason": "its page /metrics cannot be read"}
-        cluster.worker_fails = True
+        cluster.pages, cluster.worker_is_foreign = sound, True
+        known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
+        assert known["ready"] is None and "of another cluster" in known["why"] and "pending" not in known
+        lateness = (await answer_of(client, "GET", "/v1/lateness"))[1]
+        assert lateness["ways"] == {} and "of another cluster" in lateness["missing"][0]["reason"]
+        cluster.worker_is_foreign, cluster.worker_fails = False, True
         assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["why"] == "no worker answers"
 
 

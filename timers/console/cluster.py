@@ -86,6 +86,14 @@ class Cluster(Protocol):
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
         """Status and body of a page of the worker at ``url``."""
 
+    async def check_worker(self, url: str) -> None:
+        """Check that a worker of this app and of the brokers' cluster answers at ``url``.
+
+        Raises:
+            QueryError: another worker or program does, or none.
+            Problem: no broker answers.
+        """
+
     async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
         """A page of dead letters, the newest first, and which of them were retried.
 

@@ -240,6 +240,17 @@ class KafkaCluster:
             raise QueryError(f"{url!r} is no address of a worker: {error}") from None
         return await self._get(page, {})
 
+    async def check_worker(self, url: str) -> None:
+        _, body = await self.worker_page(url, "/health/live")
+        try:
+            live = foreign_json.decode(body)
+        except ValueError:
+            live = None
+        if not isinstance(live, dict) or "live" not in live:
+            raise QueryError(f"what answers at {url} is no worker of timers: set TIMERS_WORKER_URL")
+        if live.get("cluster") != "":  # it is not starting
+            check_origin(self._settings, url, live, await self._cluster_id())
+
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
     async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
@@ -307,17 +318,8 @@ class KafkaCluster:
             await asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
 
         async def worker() -> None:
-            url = self._settings.query_url
-            _, body = await self.worker_page(url, "/health/live")
-            try:
-                live = foreign_json.decode(body)
-            except ValueError:
-                live = None
-            if not isinstance(live, dict) or "live" not in live:
-                raise QueryError(f"what answers at {url} is no worker of timers: set TIMERS_WORKER_URL")
             with suppress(Problem):  # no broker answers, which the other check says
-                if live.get("cluster") != "":  # it is not starting
-                    check_origin(self._settings, live, await self._cluster_id())
+                await self.check_worker(self._settings.query_url)
 
         found = await asyncio.gather(check(broker()), check(worker()))
         return [why for why in found if why]

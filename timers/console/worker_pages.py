@@ -51,8 +51,9 @@ class _Asked(NamedTuple):
 
 async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
     """Some pages of each worker."""
+    cluster = call.console.cluster
     try:
-        found = await call.console.cluster.workers()
+        found = await cluster.workers()
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
 
@@ -61,7 +62,8 @@ async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
             why = f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
             return _Asked(worker, {}, why)
         try:
-            pages = await asyncio.gather(*(call.console.cluster.worker_page(worker.url, path) for path in paths))
+            asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in paths))
+            _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
         except TimersError as error:
             return _Asked(worker, {}, str(error))
         return _Asked(worker, dict(zip(paths, pages, strict=True)), "")

@@ -85,8 +85,8 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
     system = System(broker_address, tmp_path, TIMERS_PARTITIONS="128", **names)
     try:
         worker = limited(system, tmp_path, 1024, 16_384).start()
-        found = worker.wait_for(r"ready: (\d+) partitions", 6 * DEADLINE_S)
-        assert int(found[1]) == 3 * 128
+        # The brokers may not say all partitions of new topics at once: then the first line says how many they said.
+        worker.wait_for(rf"ready: {3 * 128} partitions", 6 * DEADLINE_S)
         wait_until(lambda: is_ready(worker), "ready")
         assert health(worker.port, "partitions")[0] == 200
         target = system.target()

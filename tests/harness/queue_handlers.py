@@ -32,6 +32,18 @@ class Unreadable:
         return int, ("no number",)
 
 
+class ExitsWhenRead:
+    """An object that asks the process which reads it from a pipe to end."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+async def decorated(message: Any) -> None:
+    """What :func:`handle` returns for ``coroutine`` in place of running it, as a decorated async function may."""
+    message.reject("it has run")
+
+
 RAISED: dict[str, Callable[[], BaseException]] = {
     "exit": lambda: SystemExit("bad"),
     "base": lambda: BaseException("bad"),
@@ -46,7 +58,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 """What handlers may raise. Each of them makes a retry."""
 
 
-def handle(message: Any) -> None:
+def handle(message: Any) -> Any:
     """Do what the value says: a word, and after a space its argument."""
     word, _, argument = (message.value or b"").decode().partition(" ")
     match word:
@@ -66,6 +78,10 @@ def handle(message: Any) -> None:
             message.calls.append(lambda: None)
         case "unreadable":
             message.calls.append(Unreadable())
+        case "exits-when-read":
+            message.calls.append(ExitsWhenRead())
+        case "coroutine":
+            return decorated(message)
         case "reject":
             message.reject(argument)
         case "retry":
@@ -91,6 +107,7 @@ def handle(message: Any) -> None:
         case "wait-for":
             while not Path(argument).exists():
                 time.sleep(0.05)
+    return None
 
 
 _stopping = threading.Event()

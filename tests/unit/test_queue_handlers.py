@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +151,40 @@ async def test_no_exception_of_a_handler_ends_the_event_loop(word: str, queue: A
     source.messages = messages = mixed(word)
     await queue.run(queue_handlers.handle_in_task, concurrency=3)
     check_mixed(messages)
+
+
+class CallsAsync:
+    """An object that is called as an async function."""
+
+    async def __call__(self, message: Any) -> None:
+        message.ack()
+
+
+async def is_async(message: Any) -> None:
+    message.ack()
+
+
+def yields(message: Any) -> Any:
+    message.ack()
+    yield
+
+
+async def yields_async(message: Any) -> Any:
+    message.ack()
+    yield
+
+
+@pytest.mark.parametrize("handler", [is_async, partial(is_async), CallsAsync(), yields, yields_async])
+def test_a_handler_that_a_call_does_not_run_is_refused(handler: Any) -> None:
+    with pytest.raises(SettingsError, match=r"is async: give it to AsyncQueue|has a yield, so a call does not run it"):
+        Queue("jobs", brokers="localhost:1").run(handler)
+
+
+def test_a_message_whose_handler_has_not_run_is_not_acknowledged() -> None:
+    message: Any = SimMessage("coroutine")
+    handle(message, queue_handlers.handle)
+    (call,) = message.calls
+    assert call.startswith("retry TypeError('the handler returned a coroutine")
 
 
 async def test_a_task_that_a_handler_cancels_before_it_begins_is_no_trouble(queue: AsyncQueue) -> None:

@@ -95,7 +95,9 @@ def test_what_a_handler_calls_happens_in_the_parent(child: Child, value: str, ca
     assert handled(child, value) == calls
 
 
-@pytest.mark.parametrize("value", [*(f"raise {name}" for name in RAISED), "unsendable", "unreadable"])
+@pytest.mark.parametrize(
+    "value", [*(f"raise {name}" for name in RAISED), "unsendable", "unreadable", "exits-when-read", "coroutine"]
+)
 def test_no_exception_of_a_handler_counts_as_a_crash(child: Child, value: str) -> None:
     ((name, after, error),) = handled(child, value)
     assert (name, after) == ("retry", None)

@@ -25,7 +25,7 @@ from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import records
 from timers.queue.message import Message
-from timers.queue.running import end_fork_of, finish, handle, plain, text_of
+from timers.queue.running import call, end_fork_of, finish, handle, plain, text_of
 
 _POLL_S = 0.5
 _JOIN_S = 5.0
@@ -156,7 +156,7 @@ def _serve(pipe: Connection, handler: Handler) -> None:
         while True:
             message: RemoteMessage = pipe.recv()
             try:
-                handler(message)
+                call(handler, message)
             except BaseException as error:
                 end_fork_of(process, error)
                 _end(message, *_failure(error)[:3], message.calls, message.is_settled)
@@ -226,7 +226,7 @@ class Child:
             with contextlib.suppress(LeaseLostError):
                 self._crashed(message, self.end(kill=False))
             return
-        except Exception as error:  # the handler put something into the message that this process cannot read
+        except BaseException as error:  # the handler put something into the message that this process cannot read
             self.end(kill=True)
             finish(message, error)
             return

@@ -23,7 +23,7 @@ from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.processes import Child
 from timers.queue.receiver import Receiver
-from timers.queue.running import Handlers, handle, work
+from timers.queue.running import Handlers, check_handler, handle, work
 from timers.queue.sending import Sendable, Sender
 from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
@@ -223,6 +223,7 @@ class Queue:
                 f"concurrency={concurrency!r}, processes={processes!r}: give either concurrency, a number of threads, "
                 "or processes, a number of child processes"
             )
+        check_handler(handler)
         count = processes or concurrency
         with ThreadPoolExecutor(count, f"queue-{self.name}") as pool:
             try:

@@ -8,6 +8,7 @@ attempt, and would begin with the same message after each restart.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -16,9 +17,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
-from timers.errors import InvalidTimerError, LeaseLostError
+from timers.errors import InvalidTimerError, LeaseLostError, SettingsError
 from timers.queue.message import Message
 
 _WAIT_S = 0.5
@@ -84,11 +85,37 @@ def work(queue: Receiving, handle: Callable[[Message], None]) -> None:
                 handle(message)
 
 
+def check_handler(handler: Callable[..., object]) -> None:
+    """Check that a call of a handler runs it.
+
+    Raises:
+        SettingsError: it is an async function, or has ``yield``.
+    """
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        raise SettingsError(f"the handler {handler!r} is async: give it to AsyncQueue.run, or use a plain function")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise SettingsError(f"the handler {handler!r} has a yield, so a call does not run it: use a plain function")
+
+
+def call(handler: Callable[[Any], object], message: object) -> None:
+    """Call a handler.
+
+    Raises:
+        TypeError: it has not run, because it returned a coroutine, as a decorated async function may.
+    """
+    result = handler(message)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            "the handler returned a coroutine, which nothing has run: is it async? Give it to AsyncQueue.run"
+        )
+
+
 def handle(message: Message, handler: Callable[[Message], None]) -> None:
     """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler."""
     process = os.getpid()
     try:
-        handler(message)
+        call(handler, message)
     except BaseException as error:
         end_fork_of(process, error)
         finish(message, error)

@@ -99,7 +99,7 @@ def run(
     lease_s = parse_duration(lease)
     delays = parse_duration(first_delay), parse_duration(most_delay)
     handler = _function(function)
-    is_async = inspect.iscoroutinefunction(handler)
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
     if is_async and processes:
         raise click.UsageError(
             f"{function!r} is async: give --concurrency, or a function without async for --processes"

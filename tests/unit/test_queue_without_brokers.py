@@ -7,10 +7,12 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.process import Process, clean_environment, python
+from timers.errors import SettingsError
 from timers.kafka import connection
 from timers.queue import AsyncQueue, Queue, QueueError
 
@@ -32,6 +34,12 @@ def silent() -> Iterator[str]:
     """An address that takes connections, and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("member", ["a\x00b", "a\nb", "\u202ea", "\udcff", "a" * 201, 7])
+def test_a_name_that_librdkafka_would_cut_or_refuse_is_an_error_at_once(member: Any, refusing: str) -> None:
+    with pytest.raises(SettingsError, match="is not 1 to 200 printable characters"):
+        Queue("jobs", brokers=refusing, member=member)
 
 
 def test_receive_says_soon_that_no_broker_answers(refusing: str) -> None:

@@ -196,6 +196,16 @@ def test_a_key_with_a_lone_surrogate_is_refused() -> None:
     assert "has characters that UTF-8 cannot carry: give bytes" in error_of(key="\ud800")
 
 
+def test_an_id_with_a_lone_surrogate_is_refused() -> None:
+    assert "the id '\\ud800' has characters that UTF-8 cannot carry" in error_of(id="\ud800")
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "value", "id", "token", "at", "headers"])
+def test_a_sentence_repeats_only_the_begin_of_a_long_value(name: str) -> None:
+    wrong = "\ud800" + "x" * 1_000_000
+    assert len(error_of(**{name: [(wrong, b"")] if name == "headers" else wrong})) < 400
+
+
 @pytest.mark.parametrize(
     ("changes", "expected_text"),
     [

@@ -21,11 +21,12 @@ def parse_duration(text: str) -> int:
     if not text or found is None:
         hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
         raise InvalidTimerError(
-            f"{text!r} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, such as 1h30m"
+            f"{text!r:.100} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, "
+            "such as 1h30m"
         )
     total_s = sum(int(count or 0) * unit_s for count, unit_s in zip(found.groups(), _UNITS_S.values(), strict=True))
     if total_s > MAX_DUE_S:
-        raise InvalidTimerError(f"{text!r} is {total_s} seconds, which ends after the year 5138")
+        raise InvalidTimerError(f"{text!r:.100} is {total_s} seconds, which ends after the year 5138")
     return total_s
 
 
@@ -43,18 +44,18 @@ def parse_due(text: str) -> int:
         return due_second(int(text), None)
     if not _RFC3339.fullmatch(text):
         raise InvalidTimerError(
-            f"{text!r} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00, "
+            f"{text!r:.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00, "
             "or epoch seconds, such as 1896091200"
         )
     try:
         due_s = parse_instant(text.upper())
     except ValueError as error:
-        raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
+        raise InvalidTimerError(f"{text!r:.100} is not a time: {error}") from error
     if due_s is None:
         raise InvalidTimerError(
-            f"{text!r} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
+            f"{text!r:.100} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
         )
-    return in_range(due_s, repr(text))
+    return in_range(due_s, f"{text!r:.100}")
 
 
 def parse_ahead(text: str, now_s: float) -> int:

@@ -32,6 +32,8 @@ from timers.wire import topics
 
 _log = logging.getLogger("timers.queue")
 
+_MEMBER_CHARACTERS = 200
+
 
 class Queue:
     """The messages of a topic, shared by all processes that open a queue of the same name.
@@ -90,6 +92,9 @@ class Queue:
         kafka = Connection.resolve(brokers, None, None, timeout_s, None)
         group = topics.queue_group(self.name)
         member = member or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        if not isinstance(member, str) or len(member) > _MEMBER_CHARACTERS or not member.isprintable():
+            # librdkafka would cut it at its first NUL, and then it could be the name of another process
+            raise SettingsError(f"member={member!r} is not 1 to {_MEMBER_CHARACTERS} printable characters")
         transport = Transport(kafka, topic, group, member, session_timeout_s)
         terms = Terms(
             name=self.name,

@@ -41,6 +41,17 @@ def test_a_chunk_shrinks_until_one_timer_stands_alone() -> None:
     assert sizes == [SMALL, SMALL // 4, SMALL // 16, 1, 1, 1]
 
 
+def test_a_small_chunk_grows_also_after_slow_transactions() -> None:
+    chunk = ChunkSize()
+    for _ in range(3):
+        transaction(chunk, chunk.limit(40), None)
+    sizes = []
+    for _ in range(9):
+        transaction(chunk, chunk.timers, LONG_S + 1)
+        sizes.append(chunk.timers)
+    assert sizes == [2, 4, 8, 16, 32, 64, SMALL, SMALL, SMALL], "else each of few timers waits for seconds"
+
+
 def test_a_long_transaction_makes_the_next_one_smaller_before_it_times_out() -> None:
     chunk = ChunkSize()
     transaction(chunk, 4_000, LONG_S + 1)

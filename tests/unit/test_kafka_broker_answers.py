@@ -84,6 +84,7 @@ class SimProducer:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(awake, "AWAKE_S", 0.01)
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(broker_answers, "GROUP_ANSWER_S", 0.05)
 
 
@@ -148,6 +149,19 @@ async def test_a_leader_that_moved_to_a_living_broker_is_found() -> None:
     sim.next_leaders = {("a", 0): 2}
     await check(sim, ("a", 0))
     assert sim.asked == [2]
+
+
+async def test_a_silent_leader_is_waited_for_only_until_another_one_is_elected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", DEADLINE_S)
+    sim = SimProducer()
+    sim.leaders, sim.frozen = {("a", 0): 1, ("b", 0): 2}, {1}
+    elected = asyncio.get_running_loop().call_later(0.05, setattr, sim, "next_leaders", {("a", 0): 2})
+    async with asyncio.timeout(DEADLINE_S / 2):
+        await check(sim, ("a", 0), ("b", 0))
+    assert elected.when() <= asyncio.get_running_loop().time()
+    assert sim.asked.count(1) == 1, "one question to a frozen broker is enough"
 
 
 async def test_the_leader_of_a_topic_that_is_used_first_is_looked_up() -> None:

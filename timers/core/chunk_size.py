@@ -50,5 +50,6 @@ class ChunkSize:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
         if seconds > LONG_S and self._begun > SMALL:
             self.timers = max(SMALL, self._begun // 2)
-        elif seconds < QUICK_S and self._begun:
-            self.timers = min(2 * self.timers, LARGEST)
+        elif self._begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
+            limit = LARGEST if seconds < QUICK_S else SMALL
+            self.timers = max(self.timers, min(2 * self.timers, limit))

@@ -58,7 +58,8 @@ ROLLBACK_TIMEOUT_S = 5.0
 """A rollback usually takes 26 ms. If it takes longer than this, the machine is opened again, which also rolls back."""
 
 CHECK_S = 1.0
-"""If a delivery takes longer, the metadata are checked again and again: aiokafka tries a deleted topic without end."""
+"""If a delivery, or the answer of a leader, takes longer, the metadata are checked again and again: aiokafka tries a
+deleted topic without end, and a silent leader may have a successor."""
 
 ANSWER_S = 5.0
 """Time for an answer of each leader before a transaction begins; less than the time-out of a request."""
@@ -277,6 +278,7 @@ class TransactionalProducer:
         """
         refusing = {produce.NO_LEADER}
         is_fresh = False
+        checks_left = math.ceil(ANSWER_S / CHECK_S)
         while True:
             # After an update for other topics, aiokafka does not know the leaders of a topic that is used first.
             leaders = produce.leaders(producer, places)
@@ -284,16 +286,19 @@ class TransactionalProducer:
             if leaderless and is_fresh:
                 raise DeliveryFailed(produce.no_leaders(leaderless))
             known = {leader for leader in leaders.values() if leader is not None}
+            silent: set[tuple[str, int]] = set()
             if not leaderless and (is_fresh or None not in leaders.values()):
-                absent = await self._loop.answers.absent(producer, known, ANSWER_S)
-                if absent.silent:
-                    silent = {place for place, leader in leaders.items() if leader in absent.silent}
-                    raise NoAnswer(silent, rolled_back=True)
-                if not absent.refusing:
+                absent = await self._loop.answers.absent(producer, known, CHECK_S)
+                if not any(absent):
                     return known
                 refusing |= absent.refusing
-            is_fresh = await produce.update_metadata(producer, ANSWER_S)  # another broker may be the leader now
-            if not is_fresh:
+                silent = {place for place, leader in leaders.items() if leader in absent.silent}
+                checks_left -= bool(silent)
+                if not checks_left:
+                    raise NoAnswer(silent, rolled_back=True)
+            # Another broker may be the leader now.
+            is_fresh = await produce.update_metadata(producer, CHECK_S if silent else ANSWER_S)
+            if not (is_fresh or silent):
                 raise Lost(f"{self._transactional_id}: no broker answers")
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:

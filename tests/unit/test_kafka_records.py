@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import sys
+import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,5 +130,50 @@ def test_wrong_bytes_are_refused_again_after_a_message_that_cannot_be_read() -> 
 
     with pytest.raises(KeyError):
         records.headers_of(SimpleNamespace(headers=headers))
+    assert gc.isenabled()
     with pytest.raises(UnicodeDecodeError):
         b"\xff".decode()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_wrong_bytes_are_replaced(collects: bool) -> None:
+    """A finalizer would run Python code, and so may let another thread run."""
+    collecting: list[bool] = []
+
+    def headers() -> Any:
+        collecting.append(gc.isenabled())
+        return [("a", b"1")]
+
+    if not collects:
+        gc.disable()
+    try:
+        assert records.headers_of(SimpleNamespace(headers=headers)) == [("a", b"1")]
+        assert (collecting, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()
+
+
+def test_threads_that_decode_meanwhile_see_wrong_bytes_refused() -> None:
+    ended = threading.Event()
+    seen: list[str] = []
+
+    def decode() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(UnicodeDecodeError):
+                seen.append(b"\xff".decode())
+
+    threads = [threading.Thread(target=decode) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        message = SimpleNamespace(headers=partial(list, [("a", b"1")]))  # in C, as confluent-kafka's
+        for _ in range(20_000):
+            records.headers_of(message)
+    finally:
+        sys.setswitchinterval(interval_s)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert seen == []

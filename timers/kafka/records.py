@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gc
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import call
@@ -23,14 +24,21 @@ def headers_of(message: Any) -> list[Header]:
 
     Empty also if the message has more than 100,000 headers, which librdkafka does not show.
     """
-    # With the usual handler of wrong bytes confluent-kafka raises a SystemError and keeps a list that crashes a reader.
-    # `map` runs the three steps without other Python code between them, so no other thread sees the changed handler.
+    # confluent-kafka decodes the names once, by Python's handler of wrong bytes. If it refuses them, they are lost, and
+    # reading the list that stays in the message crashes the process: the error cannot be caught first. All threads
+    # have the same handler, so it is another one only for the time of one C call. `list` and `map` run the steps with
+    # no Python code between them, so no other thread, signal handler or finalizer runs meanwhile; up to Python 3.11 a
+    # collection of garbage could run them. The handler is set back on each way out.
+    steps: tuple[Callable[[], Any], ...] = (_replace_wrong_bytes, message.headers, _refuse_wrong_bytes)
+    if gc.isenabled():
+        steps = (gc.disable, *steps, gc.enable)
     try:
-        _, headers, _ = map(call, (_replace_wrong_bytes, message.headers, _refuse_wrong_bytes))
+        answers = list(map(call, steps))
     except BaseException:
-        _refuse_wrong_bytes()
+        for step in steps[len(steps) // 2 + 1 :]:
+            step()
         raise
-    return headers or []
+    return answers[len(steps) // 2] or []
 
 
 _replace_wrong_bytes = partial(codecs.register_error, "strict", codecs.replace_errors)

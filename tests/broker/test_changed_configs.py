@@ -14,7 +14,7 @@ from tests.chaos.logs.cells import BY_ID, COUNTDOWNS, PROGRESS, REQUEST, RETRY
 from tests.chaos.logs.feed import Feed, settings_of
 from tests.chaos.logs.judge import RED_WITHIN_S
 from tests.harness.records import Request
-from tests.harness.scrape import health
+from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import WATCHFUL, Worker
@@ -81,13 +81,17 @@ def test_a_log_that_was_compacted_is_not_read_from_its_start_in_silence(system: 
     other = watchful(system).start()
     other.wait_for("its topic was compacted")
     names = {f"{system.request_topic}/{number}" for number in range(PARTITIONS)}
-    wait_until(lambda: names <= health(other.port, "partitions")[1]["red"].keys(), "each partition is red")
-    for sentence in health(other.port, "partitions")[1]["red"].values():
-        assert "must be read from offset 0, but its topic was compacted" in sentence
-        assert f"The store of worker {owner.worker_id} is whole" in sentence
+    why = "must be read from offset 0, but its topic was compacted"
+    whole = f"The store of worker {owner.worker_id} is whole"
+
+    def said() -> set[str]:
+        reds = health(other.port, "partitions")[1]["red"]
+        return {name for name, sentence in reds.items() if why in sentence and whole in sentence}
+
+    wait_equal(said, names)
     other.stop()
     owner.start().ready()
-    assert health(owner.port, "partitions")[1]["red"] == {}
+    wait_equal(lambda: health(owner.port, "partitions")[1]["red"], {})
     assert health(owner.port, "ready")[1]["pending"] == pending, "the store on its disk holds what the log may lack"
 
 

@@ -60,8 +60,8 @@ def formats(broker_address: str, tmp_path: Path) -> Iterator[Formats]:
 
 def owned(worker: Worker) -> list[str]:
     """The partitions that a worker owns and runs."""
-    status, said = health(worker.port, "partitions")
-    assert (status, said["green"], said["red"]) == (200, True, {})
+    said = wait_until(lambda: (said := health(worker.port, "partitions")[1])["green"] and said, "all are green")
+    assert said["red"] == {}
     partitions: list[str] = said["owned"]
     return partitions
 

@@ -88,7 +88,7 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
         # The brokers may not say all partitions of new topics at once: then the first line says how many they said.
         worker.wait_for(rf"ready: {3 * 128} partitions", 6 * DEADLINE_S)
         wait_until(lambda: is_ready(worker), "ready")
-        assert health(worker.port, "partitions")[0] == 200
+        wait_equal(lambda: health(worker.port, "partitions")[0], 200)
         target = system.target()
         system.fired(system.send(*(each for partition in range(128) for each in soon(target, 2, partition=partition))))
         worker.stop()

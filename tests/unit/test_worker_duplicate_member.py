@@ -15,6 +15,7 @@ from aiokafka.protocol.group import (
 )
 
 from timers.errors import NameTakenError
+from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedHeartbeatResponse
 from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
 
 OK, LOADING, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 14, 25, 27, 82
@@ -40,6 +41,9 @@ class Member:
 
     def heartbeat(self, error_code: int) -> int:
         return self._inspected(HeartbeatRequest("group", 1, "id"), HeartbeatResponse_v1(0, error_code))
+
+    def ask_for_name(self, error_code: int) -> int:
+        return self._inspected(NamedHeartbeat("group", 1, "id", "twin"), NamedHeartbeatResponse(0, error_code))
 
     def _inspected(self, request: Any, response: Any) -> int:
         """The error code that aiokafka gets."""
@@ -67,6 +71,19 @@ def test_a_worker_that_was_replaced_while_it_waited_for_others_ends() -> None:
     worker = Member()
     assert worker.sync(FENCED) == REBALANCING
     assert len(worker.ended) == 1
+
+
+@pytest.mark.parametrize("code", [OK, UNKNOWN_MEMBER, REBALANCING, FENCED])
+def test_a_worker_that_asks_for_its_name_ends_if_another_one_has_it(code: int) -> None:
+    worker = Member()
+    worker.ask_for_name(code)
+    assert len(worker.ended) == (code == FENCED)
+
+
+def test_a_heartbeat_with_a_name_is_encoded_as_kafka_expects_it() -> None:
+    request = NamedHeartbeat("group", 7, "id", "twin").prepare({HeartbeatRequest.API_KEY: (0, 4)})
+    assert request.API_VERSION == 3
+    assert request.encode() == b"\0\5group\0\0\0\7\0\2id\0\4twin"
 
 
 @pytest.mark.parametrize("ask", [Member.join, Member.sync])

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import NodeNotReadyError
 
 from timers.broker.config import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import DoubtfulLog, Fenced
+from timers.errors import DoubtfulLog, Fenced, NameTakenError
 from timers.kafka.topic_configs import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
@@ -40,10 +41,18 @@ class SimRunner:
 
 
 class SimConsumer:
-    """A consumer whose group answers by ``owns``."""
+    """A consumer whose group answers by ``owns``.
+
+    Attributes:
+        on_asked_for_name: called when the group is asked who has the worker's name.
+    """
 
     def __init__(self, owns: Callable[[TopicPartition], Awaitable[bool | None]]) -> None:
         self.owns = owns
+        self.on_asked_for_name: Callable[[], None] = lambda: None
+
+    async def ask_for_name(self) -> None:
+        self.on_asked_for_name()
 
     def wake(self) -> None: ...
 
@@ -107,6 +116,48 @@ async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_i
         await pool.close()
     assert failures == ([error] if isinstance(error, Fenced) else [])
     assert pool.runners == {}
+
+
+async def test_a_worker_whose_machine_was_fenced_says_first_that_another_one_has_its_name(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    async def denies(tp: TopicPartition) -> bool | None:
+        return False
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
+    taken, fenced = NameTakenError("taken"), Fenced("taken over")
+    consumer: Any = pool._consumer
+    consumer.on_asked_for_name = lambda: failures.append(taken)
+    closed: Any = SimRunner()
+    pool.on_failed(closed, fenced)
+    pool.on_failed(closed, Fenced("another one"))
+    async with asyncio.timeout(30):
+        while len(failures) < 2:
+            await asyncio.sleep(0)
+        await pool.close()
+    assert failures == [taken, fenced], "the first one is the reason"
+
+
+@pytest.mark.parametrize("error", [NodeNotReadyError(), TimeoutError()])
+async def test_without_an_answer_about_its_name_the_worker_ends_because_it_was_fenced(
+    tmp_path: Path, error: Exception
+) -> None:
+    failures: list[BaseException] = []
+
+    async def denies(tp: TopicPartition) -> bool | None:
+        return False
+
+    def fail() -> None:
+        raise error
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
+    consumer: Any = pool._consumer
+    consumer.on_asked_for_name = fail
+    fenced = Fenced("taken over")
+    pool.on_fatal(fenced)
+    async with asyncio.timeout(30):
+        await pool.close()
+    assert failures == [fenced]
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(

@@ -13,14 +13,45 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.api import Request, RequestStruct
+from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.types import Int32, Schema, String
 
 from timers.wire import foreign_json
 
 DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
 """Member id, client id, host, metadata, assignment."""
 
-HEARTBEAT, JOIN, SYNC = HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+class NamedHeartbeatResponse(HeartbeatResponse_v1):
+    API_VERSION = 3
+
+
+class NamedHeartbeatStruct(RequestStruct):
+    API_KEY = HeartbeatRequest.API_KEY
+    API_VERSION = 3
+    RESPONSE_TYPE = NamedHeartbeatResponse
+    SCHEMA = Schema(
+        ("group", String("utf-8")),
+        ("generation_id", Int32),
+        ("member_id", String("utf-8")),
+        ("group_instance_id", String("utf-8")),
+    )
+
+
+class NamedHeartbeat(Request[NamedHeartbeatStruct]):
+    """A heartbeat with the name of the member, its group instance id, which aiokafka's heartbeats lack."""
+
+    API_KEY = HeartbeatRequest.API_KEY
+
+    def __init__(self, *fields: Any) -> None:
+        self._fields = fields
+
+    def build(self, request_struct_class: type[NamedHeartbeatStruct]) -> NamedHeartbeatStruct:
+        return request_struct_class(*self._fields)
+
+
+HEARTBEAT, JOIN, SYNC = HeartbeatRequest | NamedHeartbeat, JoinGroupRequest, SyncGroupRequest
 """Classes of the requests that carry the id of the member that sends them."""
 
 STABLE = "Stable"
@@ -68,6 +99,18 @@ async def is_owner(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool | Non
     if coordinator.generation != generation or coordinator.need_rejoin(consumer._subscription.subscription):
         return False  # the group removed this member, or a rebalance has begun
     return tp in consumer.assignment() if alive else None
+
+
+async def ask_for_name(consumer: AIOKafkaConsumer) -> None:
+    """Ask the coordinator whether another member has this one's name; see :func:`call_with_each_response`.
+
+    Raises:
+        KafkaError: the coordinator is not known, or does not answer.
+    """
+    coordinator = consumer._coordinator
+    if coordinator.member_id:  # a member without an id is not known to have the name itself
+        fields = coordinator.group_id, coordinator.generation, coordinator.member_id, coordinator._group_instance_id
+        await coordinator._send_req(NamedHeartbeat(*fields))
 
 
 async def describe_group(consumer: AIOKafkaConsumer) -> DescribedGroup | None:

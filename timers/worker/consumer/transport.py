@@ -31,7 +31,13 @@ from timers.core.lineage import PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import fetch, group_coordinator
-from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata, rejoin
+from timers.kafka.aiokafka_internals.group import (
+    ask_for_name,
+    call_with_each_response,
+    is_owner,
+    refresh_metadata,
+    rejoin,
+)
 from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
 from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.worker import faust_internals
@@ -342,6 +348,10 @@ class BatchConsumer(faust_internals.Consumer):
         """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
         owned: bool | None = await self.thread.call_thread(is_owner, self.thread.kafka_consumer, TP(*partition))
         return owned
+
+    async def ask_for_name(self) -> None:
+        """Ask the group's coordinator for another worker with the name of this one, which ends the worker."""
+        await self.thread.call_thread(ask_for_name, self.thread.kafka_consumer)
 
     # ---- calls of the app and of queries ----------------------------------------------------------------------------
 

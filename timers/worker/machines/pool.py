@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -30,7 +31,7 @@ from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LogEndTicks
 from timers.worker.machines.making import Parts
-from timers.worker.machines.openings import Openings
+from timers.worker.machines.openings import OWNER_TIMEOUT_S, Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
 from timers.worker.machines.takeover import OpenMachine
@@ -56,6 +57,9 @@ class RequestConsumer(Protocol):
 
     async def owns(self, partition: TopicPartition) -> bool | None:
         """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
+
+    async def ask_for_name(self) -> None:
+        """Ask the group's coordinator for another worker with the name of this one, which ends the worker."""
 
 
 class Pool:
@@ -94,6 +98,7 @@ class Pool:
         self._last_tick_at = 0.0
         self._log_end_ticks: LogEndTicks | None = None
         self._lineage_watch: LineageWatch | None = None
+        self._fenced: asyncio.Future[None] | None = None
 
     def bind(
         self,
@@ -288,6 +293,8 @@ class Pool:
             await self._lineage_watch.close()
         if self._parts is not None:
             await self._openings.in_thread(self._parts.request_reader.close)
+        if self._fenced is not None:
+            await self._fenced
         self.producers.close()
         self._openings.close()
         self.closed = True
@@ -409,6 +416,16 @@ class Pool:
     def on_fatal(self, error: BaseException) -> None:
         """End the worker."""
         self._openings.end_all()
+        if not isinstance(error, Fenced):
+            self._on_fatal(error)
+        elif self._fenced is None:
+            self._fenced = asyncio.ensure_future(self._end_fenced(error))
+
+    async def _end_fenced(self, error: Fenced) -> None:
+        """End the worker by ``error``, unless the group knows the reason: another worker has the name of this one."""
+        with contextlib.suppress(Exception):  # whatever this question meets, the worker ends
+            async with asyncio.timeout(OWNER_TIMEOUT_S):
+                await self._consumer.ask_for_name()
         self._on_fatal(error)
 
     async def owns(self, tp: TopicPartition) -> bool | None:

@@ -94,10 +94,6 @@ class Requests:
     def check_doubt(self, tp: TopicPartition, progress: Progress, applied: int, compacted: str | None) -> Progress:
         return progress
 
-    def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and end of the log, for :func:`open_store`."""
-        return 0, self.count
-
 
 class SimulatedWorker:
     """A worker with one machine, which may be stopped and whose store may be damaged after each step.
@@ -134,8 +130,9 @@ class SimulatedWorker:
         """Open the store and the machine as the worker does."""
         log: Any = self.requests
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
-        parts = log, self.settings, cluster, self._memory, self.condemnations, TP, lambda *_: (None, None)
-        progress, self.store = Opening(*parts, indexed=self.requests.has_ids).open(self.outbox.progress)
+        parts = log, self.settings, cluster, self._memory, self.condemnations, TP, (0, self.requests.count)
+        opening = Opening(*parts, lambda *_: (None, None), indexed=self.requests.has_ids)
+        progress, self.store = opening.open(self.outbox.progress)
         self.went_back += self.store.applied < self._applied
         self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))
         self._tick()

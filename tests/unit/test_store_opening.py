@@ -49,16 +49,12 @@ class SimProgressLog:
         self._answer("read")
         return {}
 
-    def check(self, tp: object, record: object) -> Progress:
-        self._answer("check")
-        return Progress()
-
     def check_partitions(self, tp: object, records: object) -> None:
         self._answer("check_partitions")
 
-    def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        self._answer("ends")
-        return 3, 5
+    def read_one(self, tp: object) -> tuple[dict[Any, bytes], Progress, tuple[int, int]]:
+        self._answer("read_one")
+        return {}, Progress(), (3, 5)
 
     def check_doubt(self, tp: object, progress: Progress, applied: int, compacted: str | None) -> Progress:
         self._answer("check_doubt")
@@ -93,7 +89,7 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 QUESTIONS = [
-    *("__init__", "read", "check", "check_partitions", "ends", "check_doubt", "check_start", "level_of_new_machines"),
+    *("__init__", "read_one", "read", "check_partitions", "check_doubt", "check_start", "level_of_new_machines"),
 ]
 
 

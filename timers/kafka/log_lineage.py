@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from timers.config.settings import Settings
-from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, ends_early, next_question, parted_inside
+from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown, ends_early, next_question, parted_inside
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import connection
@@ -105,29 +105,46 @@ class LogLineages:
         compacted: Collection[str],
         again: bool,
     ) -> dict[TopicPartition, list[Answer]]:
+        wanted = {tp: each for tp, each in lineages.items() if not (again and self._was_compared(leader, tp, each))}
+        connection = self._client.connection_to(leader)
         try:
-            ends = await self._epoch_ends(leader, lineages)
-            found: dict[TopicPartition, list[Answer]] = {}
-            for tp, known in ends.items():
-                found[tp] = [await self._answer(leader, tp, each, known) for each in lineages[tp]]
-            await asyncio.gather(
-                *(
-                    self._compare_batches(leader, tp, lineages[tp], ends[tp], answers, tp[0] in compacted)
-                    for tp, answers in found.items()
-                    if not (again and self._was_compared(leader, tp, lineages[tp]))
-                )
+            # Both questions at once: an opening waits for the answers.
+            ends, batches = await asyncio.gather(
+                self._epoch_ends(leader, lineages), self._present_batches(leader, wanted)
             )
+            found: dict[TopicPartition, list[Answer]] = {}
+            for tp in ends.keys() - (wanted.keys() - batches.keys()):
+                present = batches.get(tp, {})
+                found[tp] = [
+                    await self._answer(leader, tp, each, ends[tp], present.get(each.batch), tp[0] in compacted)
+                    for each in lineages[tp]
+                ]
+                if tp in wanted:
+                    self._compared[tp] = connection, lineages[tp][0]
         except KafkaError as error:
             logger.debug("broker %d does not tell its leader epochs: %r", leader, error)
             return {}
         return found
 
-    async def _answer(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Answer:
+    async def _answer(
+        self,
+        leader: int,
+        tp: TopicPartition,
+        lineage: Lineage,
+        ends: Mapping[int, EpochEnd],
+        present: Batch | None,
+        is_compacted: bool,
+    ) -> Answer:
+        """Where a log parts from a lineage, whose last batch is ``present`` in the log; None: it was not asked for, or
+        is gone."""
         answer = next_question(lineage, ends)
-        if not isinstance(answer, Parted):
+        if isinstance(answer, Parted):
+            if lineage.batch is None or not ends_early(lineage, ends):
+                return answer
+        elif present is None or lineage.batch is None or present == lineage.batch:
             return None
-        if lineage.batch is None or not ends_early(lineage, ends):
-            return answer
+        elif is_compacted:
+            return None if present[:2] == lineage.batch[:2] else Unknown()
         return await self._inside(leader, tp, lineage, ends)
 
     async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
@@ -180,22 +197,6 @@ class LogLineages:
                 "again, is noticed only if its last batch differs"
             )
 
-    async def _compare_batches(
-        self,
-        leader: int,
-        tp: TopicPartition,
-        lineages: Sequence[Lineage],
-        ends: Mapping[int, EpochEnd],
-        answers: list[Answer],
-        is_compacted: bool,
-    ) -> None:
-        """Compare the last batch of each lineage whose epochs agree, and correct its answer."""
-        connection = self._client.connection_to(leader)
-        for lineage in {each for each, answer in zip(lineages, answers, strict=True) if answer is None}:
-            answer = await self._compare_batch(leader, tp, lineage, ends, is_compacted=is_compacted)
-            answers[:] = [answer if each == lineage else found for each, found in zip(lineages, answers, strict=True)]
-        self._compared[tp] = connection, lineages[0]
-
     def _was_compared(self, leader: int, tp: TopicPartition, lineages: Sequence[Lineage]) -> bool:
         connection, lineage = self._compared.get(tp, (None, Lineage()))
         epochs = lineage.epochs[-1:]
@@ -205,24 +206,33 @@ class LogLineages:
             and all(each.epochs[-1:] == epochs for each in lineages)
         )
 
-    async def _compare_batch(
-        self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd], *, is_compacted: bool
-    ) -> Answer:
-        batch = lineage.batch
-        if batch is None:
-            return None
+    async def _present_batches(
+        self, leader: int, lineages: Mapping[TopicPartition, Iterable[Lineage]]
+    ) -> dict[TopicPartition, dict[Batch | None, Batch | None]]:
+        """Partition -> last batch of each of its lineages -> the batch that the log has there now; None if it is gone.
+
+        Without the partitions for which the leader returns an error.
+        """
+        batches = {tp: {each.batch for each in known if each.batch is not None} for tp, known in lineages.items()}
+        asked = [(tp, batch) for tp, sought in batches.items() for batch in sought]
+        answers = await asyncio.gather(*(self._present_batch(leader, *each) for each in asked), return_exceptions=True)
+        found: dict[TopicPartition, dict[Batch | None, Batch | None]] = {tp: {} for tp in batches}
+        for (tp, batch), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, KafkaError):
+                logger.debug("broker %d does not show a batch of %s/%d: %r", leader, *tp, answer)
+                found.pop(tp, None)
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif tp in found:
+                found[tp][batch] = answer
+        return found
+
+    async def _present_batch(self, leader: int, tp: TopicPartition, batch: Batch) -> Batch | None:
         try:
             fetched = await self._client.fetch(leader, tp, batch.base_offset, max_bytes=HEADER_BYTES)
         except OffsetOutOfRangeError:
             return None  # deleted by retention; a log that ends below the batch is noticed by its end
-        if len(fetched.data) < HEADER_BYTES:
-            return None
-        _, found = passed_batch(fetched.data)
-        if found == batch or (is_compacted and found[:2] == batch[:2]):
-            return None
-        if is_compacted:
-            return Unknown()
-        return await self._inside(leader, tp, lineage, ends)
+        return passed_batch(fetched.data)[1] if len(fetched.data) >= HEADER_BYTES else None
 
 
 def comparing(

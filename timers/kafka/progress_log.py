@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from time import monotonic
 
@@ -165,8 +166,26 @@ class ProgressLog:
                 raise KafkaTimeoutError(failed or _HANGING)
             await asyncio.sleep(POLL_S)
 
-    def check(self, tp: TopicPartition, record: bytes | None) -> Progress:
+    def read_one(self, tp: TopicPartition) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
+        """Newest committed record of a machine that was fenced, its checked progress, and the ends of its request log.
+
+        The group and the log are asked while the progress is read, so they take no further time.
+
+        Raises:
+            LogMismatch, KafkaException: as :meth:`check`.
+        """
+        with ThreadPoolExecutor(2) as beside:  # waits for its threads: the consumer is closed after them
+            copy, ends = beside.submit(self._copy_of_group, tp, GROUP_ANSWER_S), beside.submit(self.ends, *tp)
+            records = self.read([tp])
+            return records, self.check(tp, records.get(tp), copy), ends.result()
+
+    def check(
+        self, tp: TopicPartition, record: bytes | None, copy: Future[tuple[int, Witness | None]] | None = None
+    ) -> Progress:
         """The machine's progress, compared with its log.
+
+        Args:
+            copy: what the group says, if it was asked before.
 
         Raises:
             LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
@@ -182,7 +201,14 @@ class ProgressLog:
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
                 )
                 progress = Progress()
-        committed, seen = self._copy_of_group(tp, is_needed=progress is None)
+        committed, seen = 0, None
+        try:
+            committed, seen = copy.result() if copy is not None else self._copy_of_group(tp, GROUP_ANSWER_S)
+        except KafkaException as error:  # a group whose coordinator is away delays no opening that does not need it
+            if progress is None:
+                committed, seen = self._copy_of_group(tp, self._timeout_s)
+            else:
+                logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
         if seen is not None and (known := progress or Progress()).is_behind(seen):
             if seen.level > levels.SUPPORTED:
                 raise LevelTooHigh(seen.level, levels.SUPPORTED, f"{topic}/{partition}")
@@ -203,22 +229,11 @@ class ProgressLog:
             )
         return progress or Progress()
 
-    def _copy_of_group(self, tp: TopicPartition, *, is_needed: bool) -> tuple[int, Witness | None]:
-        """Offset of the group, and what it says of the progress; None if it says nothing of this topic.
-
-        A group whose coordinator is away delays no opening that does not need it: then it says nothing.
-        """
-        topic, _ = tp
-        timeout_s = self._timeout_s if is_needed else min(self._timeout_s, GROUP_ANSWER_S)
-        try:
-            (found,) = self._consumer.committed([KafkaTopicPartition(*tp)], timeout=timeout_s)
-        except KafkaException as error:
-            if is_needed:
-                raise
-            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
-            return 0, None
+    def _copy_of_group(self, tp: TopicPartition, timeout_s: float) -> tuple[int, Witness | None]:
+        """Offset of the group, and what it says of the progress; None if it says nothing of this topic."""
+        (found,) = self._consumer.committed([KafkaTopicPartition(*tp)], timeout=timeout_s)
         copy = witness.decode(found.metadata)
-        return found.offset, copy[0] if copy is not None and copy[1] == self._cluster.topic_ids[topic] else None
+        return found.offset, copy[0] if copy is not None and copy[1] == self._cluster.topic_ids[tp[0]] else None
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.

@@ -52,8 +52,7 @@ def open_partition(
         KafkaException: the brokers do not answer.
     """
     with closing(ProgressLog(settings, cluster, ANSWER_S)) as log:
-        records = log.read([tp])
-        progress = log.check(tp, records.get(tp))
+        records, progress, ends = log.read_one(tp)
         indexed = formats[tp[0]].has_ids
         if indexed and not formats[tp[0]].partitions_may_increase:
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
@@ -62,7 +61,7 @@ def open_partition(
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        opening = Opening(log, settings, cluster, memory, condemnations, tp, compare, compacted, indexed=indexed)
+        opening = Opening(log, settings, cluster, memory, condemnations, tp, ends, compare, compacted, indexed=indexed)
         progress, store = opening.open(progress)
         return first or progress, store
 
@@ -76,6 +75,7 @@ class Opening(NamedTuple):
     memory: RocksMemory
     condemnations: Condemnations
     tp: TopicPartition
+    ends: tuple[int, int]
     compare: CompareLogs
     compacted: str | None = None
     indexed: bool = False
@@ -87,7 +87,7 @@ class Opening(NamedTuple):
         """
         store = self._open()
         try:
-            low, high = self.log.ends(*self.tp)
+            low, high = self.ends
             answers = self._compare(progress, store)
             progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:

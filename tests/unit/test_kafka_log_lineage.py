@@ -96,7 +96,7 @@ def leader() -> SimLeader:
 def lineages(leader: SimLeader) -> LogLineages:
     made = LogLineages(Settings())
     client: Any = leader
-    made._client = client
+    made.client = client
     return made
 
 

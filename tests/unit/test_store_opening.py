@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,9 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.levels import FIRST
 from timers.core.progress import Progress
+from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
+from timers.kafka.topics import Cluster
 from timers.store import opening
 from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
@@ -80,10 +81,9 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     formats: Any = {TP[0]: SimpleNamespace(has_ids=True, partitions_may_increase=False)}
     settings = Settings(data_dir=tmp_path, worker_id="w")
 
-    def compare(*_: object) -> tuple[None, None]:
-        return None, None
-
-    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP, compare)[1]
+    unused: Any = None
+    ask = AskLog(lambda *_: (None, None), unused)
+    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP, ask)[1]
     assert SimProgressLog.opened == 0, "a log was not closed"
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 
@@ -201,11 +201,12 @@ def test_all_connections_of_a_progress_log_are_closed_if_the_first_one_fails() -
         async def close(self) -> None:
             SimConnection().close()
 
-    log = ProgressLog.__new__(ProgressLog)
+    log = ProgressLog(Settings(), Cluster("", {}, {}))
     consumer: Any = SimConnection()
     leaders: Any = SimLeaders()
-    log._consumer, log._leaders, log._loop = consumer, leaders, asyncio.Runner()
+    log._consumer.close()
+    log._consumer, log._own._client = consumer, leaders
     log.close()
     assert len(closed) == 2
     with pytest.raises(RuntimeError, match="closed"):
-        log._loop.get_loop()
+        log._own._loop.get_loop()

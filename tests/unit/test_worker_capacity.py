@@ -119,7 +119,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
             closed.append("store")
 
     class SimParts:
-        settings = cluster = compare_logs = None
+        settings = cluster = ask_log = None
 
         def outbox(self, *_: object) -> SimOutbox:
             return SimOutbox()

@@ -8,10 +8,11 @@ and its fetches do not name the epoch that they expect, so no broker would tell 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
@@ -21,7 +22,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
-from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, asking
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,14 @@ METADATA_MAX_AGE_S = 30.0
 class LogLineages:
     """Compares lineages with logs. On its own connections: on a shared one the requests would wait for a fetch.
 
-    Connects at the first request. Call it from one event loop only."""
+    Connects at the first request. Call it from one event loop only.
+
+    Attributes:
+        client: asks the leaders; openings read their progress with it, too.
+    """
 
     def __init__(self, settings: Settings, client_name: str = "log-lineages") -> None:
-        self._client = LeaderClient(
+        self.client = LeaderClient(
             {
                 **connection.aiokafka(settings),
                 "client_id": f"{settings.worker_id}-{client_name}",
@@ -61,7 +66,7 @@ class LogLineages:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self.client.close()
 
     async def parted(
         self,
@@ -81,13 +86,13 @@ class LogLineages:
             Partition -> the answer for each of its lineages, in order. Without partitions whose leader did not answer.
         """
         try:
-            await self._client.connect({topic for topic, _ in lineages})
+            await self.client.connect({topic for topic, _ in lineages})
         except KafkaError as error:
             logger.debug("no broker answers: %r", error)
             return {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in lineages:
-            leader = self._client.leader_of(*tp)
+            leader = self.client.leader_of(*tp)
             if leader is not None:
                 by_leader.setdefault(leader, []).append(tp)
         asked = (
@@ -106,7 +111,7 @@ class LogLineages:
         again: bool,
     ) -> dict[TopicPartition, list[Answer]]:
         wanted = {tp: each for tp, each in lineages.items() if not (again and self._was_compared(leader, tp, each))}
-        connection = self._client.connection_to(leader)
+        connection = self.client.connection_to(leader)
         try:
             # Both questions at once: an opening waits for the answers.
             ends, batches = await asyncio.gather(
@@ -151,17 +156,17 @@ class LogLineages:
         """Where a log parts inside of an epoch whose number was given twice."""
         known = dict(ends)
         for epoch in {epoch for epoch, _ in lineage.epochs} - known.keys():
-            answer = (await self._client.epoch_ends(leader, {tp: epoch})).get(tp)
+            answer = (await self.client.epoch_ends(leader, {tp: epoch})).get(tp)
             if answer is not None:
                 known[epoch] = answer
         return parted_inside(lineage, known, await self._first_later(leader, tp, lineage))
 
     async def _first_later(self, leader: int, tp: TopicPartition, lineage: Lineage) -> int | None:
         assert lineage.batch is not None
-        offset = await self._client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
+        offset = await self.client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
         if offset is None:
             return None
-        fetched = await self._client.fetch(leader, tp, offset, max_bytes=HEADER_BYTES)
+        fetched = await self.client.fetch(leader, tp, offset, max_bytes=HEADER_BYTES)
         return offset if len(fetched.data) >= HEADER_BYTES and has_append_time(fetched.data) else None
 
     async def _epoch_ends(
@@ -178,7 +183,7 @@ class LogLineages:
                     questions[tp] = epoch
             if not questions:
                 return ends
-            answers = await self._client.epoch_ends(leader, questions)
+            answers = await self.client.epoch_ends(leader, questions)
             for tp, epoch in questions.items():
                 if tp not in answers:
                     del ends[tp]
@@ -202,7 +207,7 @@ class LogLineages:
         epochs = lineage.epochs[-1:]
         return (
             connection is not None
-            and connection is self._client.connection_to(leader)
+            and connection is self.client.connection_to(leader)
             and all(each.epochs[-1:] == epochs for each in lineages)
         )
 
@@ -229,28 +234,30 @@ class LogLineages:
 
     async def _present_batch(self, leader: int, tp: TopicPartition, batch: Batch) -> Batch | None:
         try:
-            fetched = await self._client.fetch(leader, tp, batch.base_offset, max_bytes=HEADER_BYTES)
+            fetched = await self.client.fetch(leader, tp, batch.base_offset, max_bytes=HEADER_BYTES)
         except OffsetOutOfRangeError:
             return None  # deleted by retention; a log that ends below the batch is noticed by its end
         return passed_batch(fetched.data)[1] if len(fetched.data) >= HEADER_BYTES else None
 
 
-def comparing(
-    lineages: LogLineages,
-    submit: Callable[[Coroutine[Any, Any, Any]], Future[dict[TopicPartition, list[Answer]]]],
-    compacted: Collection[str],
-) -> CompareLogs:
-    """Return a function for threads that asks ``lineages``; ``submit`` runs a coroutine on its event loop."""
+class AskLog(NamedTuple):
+    """What an opening asks leaders, from a thread, over connections that all openings share."""
+
+    compare: CompareLogs
+    leaders: AskLeaders
+
+
+def asking_logs(
+    lineages: LogLineages, submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]], compacted: Collection[str]
+) -> AskLog:
+    """Return functions that ask with the client of ``lineages``; ``submit`` runs a coroutine on its event loop."""
+    leaders = asking(lineages.client, submit, WAIT_S)
 
     def compare(tp: TopicPartition, sought: Sequence[Lineage]) -> Sequence[Answer]:
-        asked = submit(lineages.parted({tp: sought}, compacted))
-        try:
-            answers = asked.result(WAIT_S).get(tp)
-        except TimeoutError:
-            asked.cancel()
-            answers = None
-        if answers is None:
-            raise Lost("its leader does not tell its leader epochs")
-        return answers
+        with contextlib.suppress(KafkaError):
+            answers = leaders(lambda _: lineages.parted({tp: sought}, compacted)).get(tp)
+            if answers is not None:
+                return answers
+        raise Lost("its leader does not tell its leader epochs")
 
-    return compare
+    return AskLog(compare, leaders)

@@ -8,10 +8,13 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from time import monotonic
+from functools import partial
+from itertools import starmap
+from time import monotonic, sleep
+from typing import TypeVar
 
+from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as AioKafkaError
-from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
@@ -23,14 +26,17 @@ from timers.core.progress import PARTITIONS, Progress, Witness
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level, connection
-from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question
 from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
 from timers.wire import witness
+from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 TIMEOUT_S = 25.0
 """A broker that died keeps its partitions for some seconds, and a transaction that hangs is ended after its timeout
@@ -61,6 +67,44 @@ def _said(values: Witness) -> str:
     return f"says that it was accepted up to offset {values.next_offset} and {fired}"
 
 
+async def _fetched(client: LeaderClient, place: TopicPartition, offset: int) -> bytes | None:
+    """Record batches of a partition from ``offset`` on; None without a leader."""
+    await client.connect({place[0]})
+    leader = client.leader_of(*place)
+    return None if leader is None else (await client.fetch(leader, place, offset)).data
+
+
+async def _ends(client: LeaderClient, places: Collection[TopicPartition]) -> list[tuple[int, int]] | None:
+    """First offset and end of each log, including open transactions; None if one has no leader."""
+    await client.connect({topic for topic, _ in places})
+    leaders = [(leader, place) for place in places if (leader := client.leader_of(*place)) is not None]
+    if len(leaders) < len(places):
+        return None
+    return list(await asyncio.gather(*(client.ends(*each) for each in leaders)))
+
+
+class _OwnLeaders:
+    """Asks leaders over connections of its own."""
+
+    def __init__(self, settings: Settings, timeout_s: float) -> None:
+        self._loop = asyncio.Runner()
+        self._client = LeaderClient(
+            {
+                **connection.aiokafka(settings),
+                "client_id": f"{settings.worker_id}-progress",
+                "request_timeout_ms": int(timeout_s * 1000),
+            }
+        )
+
+    def __call__(self, question: Question[_T]) -> _T:
+        return self._loop.run(question(self._client))
+
+    def close(self) -> None:
+        """Close the connections."""
+        with contextlib.suppress(Exception), self._loop as loop:
+            loop.run(self._client.close())
+
+
 class ProgressLog:
     """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop.
 
@@ -68,28 +112,24 @@ class ProgressLog:
         settings: of the app.
         cluster: the topics of the app.
         timeout_s: longest time to wait for an answer, or for the next record.
+        ask: asks leaders over connections that others share; None: over connections of its own.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, settings: Settings, cluster: Cluster, timeout_s: float = TIMEOUT_S, ask: AskLeaders | None = None
+    ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._timeout_s = timeout_s
         self._consumer = reader(librdkafka(settings), group_id=settings.app_id, isolation_level="read_uncommitted")
-        self._loop = asyncio.Runner()
-        self._leaders = LeaderClient(
-            {
-                **connection.aiokafka(settings),
-                "client_id": f"{settings.worker_id}-progress",
-                "request_timeout_ms": int(min(ANSWER_S, timeout_s) * 1000),
-            }
-        )
+        self._own = _OwnLeaders(settings, min(ANSWER_S, timeout_s))
+        self._ask: AskLeaders = ask or self._own
 
     def close(self) -> None:
         """Close the connections. Errors are left out: nothing is committed."""
         with contextlib.suppress(Exception):
             self._consumer.close()
-        with contextlib.suppress(Exception), self._loop as loop:
-            loop.run(self._leaders.close())
+        self._own.close()
 
     def read(
         self, tps: Iterable[TopicPartition], *, after_fence: bool = True, only_some: bool = False
@@ -109,10 +149,8 @@ class ProgressLog:
             by_partition.setdefault(progress_partition(tp, self._cluster, self._settings), {})[key] = tp
         found: dict[TopicPartition, bytes] = {}
         for partition, keys in by_partition.items():
-            low, high = self.ends(self._settings.progress_topic, partition)
-            records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys, after_fence)
-            if len(records) < len(keys) and high - low > TAIL_RECORDS:
-                records = self._read_back(partition, low, high, keys, after_fence)
+            ends = self.ends(self._settings.progress_topic, partition)
+            records = self._newest(partition, ends, keys, after_fence=after_fence)
             found.update({keys[key]: value for key, value in records.items()})
             if only_some and found:
                 break
@@ -124,47 +162,70 @@ class ProgressLog:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        low, high = self.ends(self._settings.progress_topic, allowed_level.PARTITION)
-        key = progress_record.APP_KEY
-        value = self._read_back(allowed_level.PARTITION, low, high, [key], after_fence=False).get(key)
+        partition, key = allowed_level.PARTITION, progress_record.APP_KEY
+        ends = self.ends(self._settings.progress_topic, partition)
+        value = self._read_back(partition, *ends, [key], after_fence=False).get(key)
         allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
         return min(levels.RAISED_TO, allowed)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and end of a log, including open transactions."""
-        low, high = self._consumer.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=self._timeout_s)
-        return low, high
+        """First offset and end of a log, including open transactions.
+
+        Raises:
+            KafkaException: its leader does not answer.
+        """
+        return self._ends_of((topic, partition))[0]
+
+    def _ends_of(self, *places: TopicPartition) -> list[tuple[int, int]]:
+        return self._answer(
+            partial(_ends, places=places), f"the end of {' and '.join(starmap(partition_name, places))}"
+        )
+
+    def _answer(self, question: Question[_T | None], what: str) -> _T:
+        """Ask leaders until they answer, such as those of partitions that change their leader."""
+        deadline = monotonic() + self._timeout_s
+        while True:
+            why = "no leader"
+            try:
+                answer = self._ask(question)
+                if answer is not None:
+                    return answer
+            except (AioKafkaError, OSError) as error:
+                why = repr(error)
+            if monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: {why}"))
+            sleep(POLL_S)
+
+    def _newest(
+        self, partition: int, ends: tuple[int, int], keys: Collection[bytes], *, after_fence: bool
+    ) -> dict[bytes, bytes]:
+        """Newest committed value of each key of a partition of the progress topic."""
+        low, high = ends
+        records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys, after_fence)
+        if len(records) < len(keys) and high - low > TAIL_RECORDS:
+            records = self._read_back(partition, low, high, keys, after_fence)
+        return records
 
     def _read_back(
         self, partition: int, start: int, end: int, keys: Collection[bytes], after_fence: bool
     ) -> dict[bytes, bytes]:
         """Newest committed value of each key from ``start`` to ``end``, and of what follows while it is waited for."""
-        newest = NewestCommitted(keys, start)
-        try:
-            self._loop.run(self._read_newest(partition, end, newest, after_fence))
-        except AioKafkaError as error:
-            why = f"reading {self._settings.progress_topic}/{partition} up to offset {end}: {error!r}"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None
-        return newest.values
-
-    async def _read_newest(self, partition: int, end: int, newest: NewestCommitted, after_fence: bool) -> None:
-        topic = self._settings.progress_topic
+        newest, place = NewestCommitted(keys, start), (self._settings.progress_topic, partition)
+        what = f"{partition_name(*place)} up to offset {end}"
         deadline = monotonic() + self._timeout_s
         while newest.position < end or (after_fence and newest.undecided):
-            position, failed = newest.position, None
+            position = newest.position
             try:
-                await self._leaders.connect({topic})
-                leader = self._leaders.leader_of(topic, partition)
-                if leader is not None:
-                    newest.add((await self._leaders.fetch(leader, (topic, partition), position)).data)
-            except (AioKafkaError, OSError) as error:  # such as a partition that changes its leader
-                failed = error
+                newest.add(self._answer(partial(_fetched, place=place, offset=position), what))
+            except CorruptRecordException as error:
+                raise KafkaException(KafkaError(KafkaError._BAD_MSG, f"reading {what}: {error}")) from None
             if newest.position > position:
                 deadline = monotonic() + self._timeout_s
                 continue
             if monotonic() > deadline:
-                raise KafkaTimeoutError(failed or _HANGING)
-            await asyncio.sleep(POLL_S)
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: {_HANGING}"))
+            sleep(POLL_S)
+        return newest.values
 
     def read_one(self, tp: TopicPartition) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
         """Newest committed record of a machine that was fenced, its checked progress, and the ends of its request log.
@@ -174,10 +235,13 @@ class ProgressLog:
         Raises:
             LogMismatch, KafkaException: as :meth:`check`.
         """
-        with ThreadPoolExecutor(2) as beside:  # waits for its threads: the consumer is closed after them
-            copy, ends = beside.submit(self._copy_of_group, tp, GROUP_ANSWER_S), beside.submit(self.ends, *tp)
-            records = self.read([tp])
-            return records, self.check(tp, records.get(tp), copy), ends.result()
+        key, partition = progress_record.encode_key(*tp), progress_partition(tp, self._cluster, self._settings)
+        with ThreadPoolExecutor(1) as beside:  # waits for its thread: the consumer is closed after it
+            copy = beside.submit(self._copy_of_group, tp, GROUP_ANSWER_S)
+            ends, ends_of_progress = self._ends_of(tp, (self._settings.progress_topic, partition))
+            found = self._newest(partition, ends_of_progress, [key], after_fence=True)
+            records = {tp: found[key]} if found else {}
+            return records, self.check(tp, records.get(tp), copy), ends
 
     def check(
         self, tp: TopicPartition, record: bytes | None, copy: Future[tuple[int, Witness | None]] | None = None

@@ -16,7 +16,7 @@ from timers.core.rescue import StoreUse, compared, held
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.counted import counted
-from timers.kafka.log_lineage import Answer, CompareLogs
+from timers.kafka.log_lineage import Answer, AskLog, CompareLogs
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.store.failures import Condemnations, StoreDamaged, forget_frames
@@ -39,19 +39,20 @@ def open_partition(
     condemnations: Condemnations,
     formats: Mapping[str, RequestFormat],
     tp: TopicPartition,
-    compare: CompareLogs,
+    ask: AskLog,
     compacted: str | None = None,
 ) -> Opened:
     """Returns the progress and the store of a machine. Blocks. Call after the former owner is fenced.
 
     Args:
+        ask: asks the leaders.
         compacted: why the topic is compacted now, in a sentence; None: it is not, or must be.
 
     Raises:
         LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
         KafkaException: the brokers do not answer.
     """
-    with closing(ProgressLog(settings, cluster, ANSWER_S)) as log:
+    with closing(ProgressLog(settings, cluster, ANSWER_S, ask.leaders)) as log:
         records, progress, ends = log.read_one(tp)
         indexed = formats[tp[0]].has_ids
         if indexed and not formats[tp[0]].partitions_may_increase:
@@ -61,7 +62,9 @@ def open_partition(
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        opening = Opening(log, settings, cluster, memory, condemnations, tp, ends, compare, compacted, indexed=indexed)
+        opening = Opening(
+            log, settings, cluster, memory, condemnations, tp, ends, ask.compare, compacted, indexed=indexed
+        )
         progress, store = opening.open(progress)
         return first or progress, store
 

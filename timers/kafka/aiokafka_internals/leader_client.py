@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import Future
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaTimeoutError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
@@ -215,8 +216,19 @@ class LeaderClient:
         response = await self._send(leader, request)
         _, error_code, _, offset, *_ = response.topics[0][1][0]
         if error_code:
+            self._client.force_metadata_update()
             raise for_code(error_code)(f"{topic}/{partition}")
         return offset if offset >= 0 else None
+
+    async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
+        """First offset and end of a log, including open transactions.
+
+        Raises:
+            KafkaError: the leader does not answer, or returns an error.
+        """
+        which = OffsetResetStrategy.EARLIEST, OffsetResetStrategy.LATEST
+        low, end = await asyncio.gather(*(self.offset_at(leader, tp, each) for each in which))
+        return low or 0, end or 0
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
         """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.
@@ -239,6 +251,38 @@ class LeaderClient:
             return await self._client.send(leader, request)
         except AttributeError:  # closed meanwhile
             raise KafkaConnectionError("the client was closed") from None
+
+
+_T = TypeVar("_T")
+
+Question: TypeAlias = Callable[[LeaderClient], Coroutine[Any, Any, _T]]
+
+
+class AskLeaders(Protocol):
+    """Asks leaders from a thread: runs a question on the event loop of a client, and returns its answer."""
+
+    def __call__(self, question: Question[_T]) -> _T:
+        """Return the answer; wait for it.
+
+        Raises:
+            KafkaError: the leader does not answer, or returns an error.
+        """
+
+
+def asking(
+    client: LeaderClient, submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]], wait_s: float
+) -> AskLeaders:
+    """Return a function for threads; ``submit`` runs a coroutine on the event loop of ``client``."""
+
+    def ask(question: Question[_T]) -> _T:
+        asked: Future[_T] = submit(question(client))
+        try:
+            return asked.result(wait_s)
+        except TimeoutError:
+            asked.cancel()
+            raise KafkaTimeoutError(f"no answer within {wait_s:g} s") from None
+
+    return ask
 
 
 def limit_updates(client: Any) -> None:

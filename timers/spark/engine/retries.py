@@ -27,7 +27,7 @@ from timers.firing.outbox import KafkaOutbox
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.log_lineage import LogLineages, comparing
+from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.records import headers_of
@@ -86,7 +86,7 @@ class Retries:
         self.targets = Targets(settings, cluster.partitions)
         self.request_reader = RequestReader(settings, self.formats)
         self._lineages = LogLineages(settings)
-        self.compare = comparing(self._lineages, self.producers.submit, ())
+        self.ask_log = asking_logs(self._lineages, self.producers.submit, ())
         self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self.condemnations = Condemnations()
         self.compute_lock = threading.Lock()
@@ -252,7 +252,7 @@ class _Server:
         try:
             outbox.open()
             progress, store = open_partition(
-                settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.compare
+                settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.ask_log
             )
         except BaseException:
             outbox.close()

@@ -16,7 +16,7 @@ from timers.errors import StoreError
 from timers.firing.outbox import KafkaOutbox
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
-from timers.kafka.log_lineage import CompareLogs
+from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
@@ -41,8 +41,8 @@ class Parts:
     producers: ProducerLoop
     now_s: Callable[[], float | None]
     """Returns the brokers' time in epoch seconds; None while it is not known."""
-    compare_logs: CompareLogs
-    """Asks the leader of a partition whether its log is the one that was read. Blocks; not on the event loop."""
+    ask_log: AskLog
+    """Asks the leaders of partitions. Blocks; not on the event loop."""
     compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """The compute lock: one machine at a time fills its transaction."""
 

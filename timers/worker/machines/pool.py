@@ -18,7 +18,7 @@ from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
 from timers.kafka.last_stable_offsets import LastStableOffsets
-from timers.kafka.log_lineage import LogLineages, comparing
+from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -124,8 +124,8 @@ class Pool:
         lineages = LogLineages(settings)
         self._lineage_watch = LineageWatch(lineages, lambda: self._runners, compacted, self.fail)
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
-        compare = comparing(lineages, submit, compacted)
-        self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, compare)
+        ask_log = asking_logs(lineages, submit, compacted)
+        self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)
         self._consumer = consumer
         self._on_fatal = on_fatal
         self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)

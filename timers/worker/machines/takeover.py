@@ -33,7 +33,7 @@ THREADS = 256
 """A thread starts only when all others are busy. Each machine whose coordinator does not answer keeps one busy."""
 
 READERS = 8
-"""Number of partitions whose progress is read at a time: each needs two clients of librdkafka with their threads."""
+"""Number of partitions whose progress is read at a time: each needs a client of librdkafka with its threads."""
 
 LEADERS_FRESH_S = 1.0
 """Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
@@ -131,7 +131,7 @@ class Takeover:
                 progress, store = await self.in_thread(
                     open_partition,
                     *(parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp),
-                    parts.compare_logs,
+                    parts.ask_log,
                     compacted,
                 )
         except DoubtfulLog as doubtful:

@@ -214,6 +214,7 @@ def test_a_sentence_repeats_only_the_begin_of_a_long_value(name: str) -> None:
         ({"value": 5}, "callback value is of type int"),
         ({"value": "\ud800"}, "UTF-8 cannot carry"),
         ({"headers": [("timer-id", b"x")]}, "timer-* belongs to the engine"),
+        ({"headers": [("a\0b", b"")]}, "is not a str without NUL"),
         ({"headers": [("a", 5)]}, "has a value of type int"),
         ({"headers": [("a", "\ud800")]}, "UTF-8 cannot carry"),
         ({"headers": [(b"a", b"b")]}, "header name b'a' is not a str"),

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 import timers
 from tests.harness.sim_console import TOPIC, SimCluster, console
@@ -92,6 +93,14 @@ async def test_a_page_shows_marks_of_direction_escaped_and_emoji_and_persian_who
         shown = unescape(FIELD.sub("", text))
         if path not in ("/due", "/lag", "/live", "/timer/history"):  # here it is in fields and addresses only
             assert r"\u202egpj.exe\u2066\u200f" in shown and WHOLE in shown
+
+
+@pytest.mark.parametrize("path", SCREENS)
+async def test_a_parameter_that_is_not_utf8_is_no_failure_of_the_console(path: str) -> None:
+    async with console(hostile_cluster(), **IDS) as client:
+        for name in ("id", "name", "topic", "topics", "prefix", "key", "value", "code", "queue", "from", "cursor"):
+            async with client.get(URL(f"{path}?{name}=a%FF%ED%A0%80", encoded=True), headers=HTML) as response:
+                assert response.status < 500, (name, await response.text())
 
 
 @pytest.mark.parametrize("path", ["/timer?id=none%E2%80%AE", "/nothing%E2%80%AE", "/timers?from=x%E2%80%AE"])

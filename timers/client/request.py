@@ -264,8 +264,8 @@ def _header(pair: object) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidTimerError(f"header {pair!r:.100} is not a (name, value) pair")
     name, value = pair
-    if not isinstance(name, str) or not _is_utf8(name):
-        raise InvalidTimerError(f"header name {name!r:.100} is not a str that UTF-8 can carry")
+    if not isinstance(name, str) or not _is_utf8(name) or "\0" in name:  # librdkafka cuts a name at its first NUL
+        raise InvalidTimerError(f"header name {name!r:.100} is not a str without NUL that UTF-8 can carry")
     if value is not None and not isinstance(value, str | BytesLike):
         raise InvalidTimerError(
             f"header {name!r:.100} has a value of type {type(value).__name__}: give bytes, str or None"

@@ -65,7 +65,7 @@ def _safe_lines(text: str) -> str:
 def link(path: str, **parameters: Any) -> str:
     """A path with the parameters that are not empty."""
     given = {name.rstrip("_"): value for name, value in parameters.items() if value not in (None, "", [])}
-    return path + (f"?{urlencode(given, doseq=True)}" if given else "")
+    return path + (f"?{urlencode(given, doseq=True, errors='surrogateescape')}" if given else "")
 
 
 def iso(second: float) -> str:

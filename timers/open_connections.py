@@ -36,8 +36,9 @@ class _Open(NamedTuple):
 class OpenConnections:
     """The connections of one server. Any thread.
 
-    If there are too many, the one that has waited longest for the rest of its request's head is closed. So a caller
-    that sends its head at once always gets in.
+    If there are too many, the one that has waited longest for the rest of its request's head is closed; if more than
+    half of them are being answered, the one of these that began first. So a caller that sends its head at once always
+    gets in.
 
     Args:
         server: what the log calls the server.
@@ -111,7 +112,8 @@ class OpenConnections:
         self._close(closing)
 
     def _take_oldest(self) -> Callable[[], None]:
-        if self._waiting:
+        # Half of the connections is for callers whose head is not read yet. Bodies that never end do not fill it.
+        if self._waiting and len(self._answering) <= self.limit // 2:
             return self._waiting.pop(next(iter(self._waiting))).close
         return self._answering.pop(next(iter(self._answering)))
 

@@ -15,6 +15,7 @@ from aiohttp.test_utils import unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
+from timers.console import call
 from timers.console.server import Server
 from timers.logs import make_safe
 
@@ -120,6 +121,12 @@ async def test_a_request_that_is_not_http_writes_one_line_without_its_content(
     assert SECRET.decode() not in written
     assert len(written.splitlines()) <= 1
     assert written.removesuffix("\n").isprintable()
+
+
+async def test_a_body_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "BODY_S", 0.05)
+    async with serving(TIMERS_CONSOLE_WRITE="1") as port:
+        assert await status_of(port, API, OWN, JSON, b"Content-Length: 100", body=b"{") == 400
 
 
 JSON, PART = b"Content-Type: application/json", b"HX-Request: true"

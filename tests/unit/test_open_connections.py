@@ -85,6 +85,18 @@ def test_if_all_are_being_answered_the_oldest_of_them_is_closed(
     assert closed == [0]
 
 
+def test_requests_that_are_answered_for_long_leave_half_of_the_connections_to_others(
+    clock: Clock, closed: list[int], opening: Opening
+) -> None:
+    connections = OpenConnections("the server", 8, clock)
+    for number in range(8):
+        opening(connections, number)
+        connections.answering(number)
+    for number in range(8, 16):
+        opening(connections, number)
+    assert closed == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
 def test_a_head_has_a_limit_of_time_and_an_idle_connection_has_none(
     clock: Clock, closed: list[int], opening: Opening
 ) -> None:

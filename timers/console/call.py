@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -16,6 +17,9 @@ from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.signing import Signer
 from timers.console.users import Principal
+
+BODY_S = 60.0
+"""Time for the body of a request."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,12 @@ async def whole_body(request: web.Request) -> bytes:
     """The bytes of a request's body.
 
     Raises:
-        Problem: they are not what its headers say, or the connection ended first.
+        Problem: they are not what its headers say, the connection ended first, or it took longer than BODY_S.
     """
     try:
-        return await request.read()
-    except (web.RequestPayloadError, BadHttpMessage, ConnectionError) as error:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except (web.RequestPayloadError, BadHttpMessage, ConnectionError, TimeoutError) as error:
         why = f"the body does not end, or is not encoded as its headers say ({type(error).__name__})"
         raise Problem("parameter-invalid", why) from None
 

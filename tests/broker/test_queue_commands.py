@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from confluent_kafka import Producer
 
 from tests.harness.cluster import client_settings
 from tests.harness.process import Process, clean_environment, python
+from tests.harness.scrape import scrape
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker.config import free_port
@@ -162,6 +164,43 @@ def test_a_process_ends_when_its_handlers_have_returned(running: System, tmp_pat
             assert queue.stats().depth == 1, "the message after the signal"
     finally:
         consumer.clean_up()
+
+
+@pytest.mark.long
+def test_commands_with_one_member_go_on_under_names_of_their_own(running: System, tmp_path: Path) -> None:
+    """None of them ends, and each one that has lost its name says so."""
+    topic, count = running.target(partitions=3), 60
+    how = ("--member", "twin", "--attempts", "1", "--first-delay", "0s")
+    command = python("timers.cli.main", "queue", "run", topic, "tests.harness.queue_handlers:handle", *how)
+    environment = clean_environment(**running.environment)
+    ports = [free_port() for _ in range(3)]
+    twins = [
+        Process("twin", [*command, "--metrics-port", str(port)], environment, tmp_path, tmp_path / f"log-{port}")
+        for port in ports
+    ]
+    try:
+        for twin in twins:
+            twin.start()
+        for twin in twins:
+            twin.wait_for("metrics at http://")
+
+        def shares() -> list[float]:
+            return [scrape(port).total("timers_queue_partitions") for port in ports]
+
+        wait_until(lambda: min(shares()) > 0, "partitions for each", 3 * DEADLINE_S)
+        with Queue(topic, brokers=running.address) as queue:
+            queue.send_many((b"%d" % number, b"fail bad", ()) for number in range(count))
+            wait_until(lambda: queue.stats().depth == 0, "the dead letters", 3 * DEADLINE_S)
+        for twin in twins:
+            twin.send(signal.SIGTERM)
+        assert [twin.exit_code() for twin in twins] == [0, 0, 0]
+        ends = [re.search(r"stopped: 0 acknowledged, (\d+) retried, (\d+) dead letters", twin.log) for twin in twins]
+        assert [sum(int(end[which]) for end in ends if end) for which in (1, 2)] == [count, count]
+        assert any("took the name 'twin' (--member) of this one" in twin.log for twin in twins)
+        assert not any("SystemError" in twin.log for twin in twins)
+    finally:
+        for twin in twins:
+            twin.clean_up()
 
 
 @pytest.mark.long

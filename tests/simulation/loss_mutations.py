@@ -107,8 +107,8 @@ class ReadsFromTheOldPosition(SimWorker):
 class NamesRecordsAsBefore(SimOutbox):
     """Sources above a cut do not have its number."""
 
-    def bind(self, cuts: Any) -> None:
-        super().bind(())
+    def bind(self, cuts: Any, progress: Progress) -> None:
+        super().bind((), progress)
 
 
 MUTATIONS = {

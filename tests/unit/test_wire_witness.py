@@ -85,3 +85,19 @@ def test_while_the_coordinator_is_away_it_is_tried_every_few_seconds() -> None:
     clock.note(progress, TOPIC_ID, 100, tried=True, sent=False)
     assert not clock.is_old(100 + EVERY_S - 1) and clock.is_old(100 + EVERY_S)
     assert clock.left() is not None
+
+
+def test_a_new_owner_tells_the_group_what_the_former_one_may_not_have_told_it() -> None:
+    clock = WitnessClock()
+    opened = Progress(5, (7, 3))
+    clock.begin(opened, TOPIC_ID, 100)
+    assert not clock.is_old(100 + EVERY_S - 1) and clock.is_old(100 + EVERY_S), "also if the machine stays idle"
+    assert clock.due(opened, TOPIC_ID, 101) == (5, witness.encode(opened.witness, TOPIC_ID)), "with its first commit"
+    clock.note(opened, TOPIC_ID, 101, tried=True, sent=True)
+    assert not clock.is_old(200)
+
+
+def test_a_new_machine_has_nothing_to_tell() -> None:
+    clock = WitnessClock()
+    clock.begin(Progress(), TOPIC_ID, 100)
+    assert not clock.is_old(200) and clock.left() is None

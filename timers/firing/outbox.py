@@ -105,11 +105,13 @@ class KafkaOutbox(BaseOutbox):
         finally:
             self._metrics.heartbeat.rest()
 
-    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = ()) -> None:
-        """Set the topic id in the progress records, the partition of the progress topic, and the cuts of the log."""
+    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = (), progress: Progress | None = None) -> None:
+        """Set the topic id in the progress records, the partition of the progress topic, the cuts of the log, and the
+        progress with which the machine opens."""
         self._outgoing.bind(cuts)
         self._topic_id = topic_id
         self._progress_partition = progress_partition
+        self._witness.begin(progress or Progress(), topic_id, monotonic())
 
     def close(self) -> None:
         """Commit what the group does not know yet, if its coordinator answers, and close the producer."""

@@ -200,9 +200,10 @@ class SimOutbox(BaseOutbox):
         self._producer.init_transactions()
         self._faults.point("after fencing")
 
-    def bind(self, cuts: Cuts) -> None:
-        """Set the cuts of the log."""
+    def bind(self, cuts: Cuts, progress: Progress) -> None:
+        """Set the cuts of the log, and the progress with which the machine opens."""
         self._outgoing.bind(cuts)
+        self._witness.begin(progress, TOPIC_ID, self._now_s())
 
     def begin(self, tick: Tick) -> None:
         self._is_settled = False

@@ -199,7 +199,7 @@ class SimWorker:
         if machine in self.accepted:
             progress = replace(progress, doubt=None)
         made = spec.machine(progress, store, outbox, outbox.counters)
-        outbox.bind(made.cuts)
+        outbox.bind(made.cuts, progress)
         loop = self.parts.loop(made)
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner

@@ -50,6 +50,15 @@ class WitnessClock:
         self._committed = self._sent = (-1, "")
         self._tried_s = 0.0
 
+    def begin(self, progress: Progress, topic_id: bytes, now_s: float) -> None:
+        """Note the progress with which a machine opens: the group may lack it, if the former owner was killed.
+
+        So the group gets it with the next transaction, which comes after :data:`EVERY_S` at the latest.
+        """
+        if progress.witness != Progress().witness:
+            self._committed = progress.next_offset, encode(progress.witness, topic_id)
+            self._tried_s = now_s
+
     def due(self, progress: Progress, topic_id: bytes, now_s: float) -> tuple[int, str] | None:
         """Return offset and text for the transaction that commits ``progress``; None if they can wait.
 

@@ -260,7 +260,8 @@ class _Server:
         try:
             spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
             machine = spec.machine(progress, store, outbox, metrics.counters)
-            outbox.bind(cluster.topic_ids[self._topic], progress_partition(tp, cluster, settings), machine.cuts)
+            place = progress_partition(tp, cluster, settings)
+            outbox.bind(cluster.topic_ids[self._topic], place, machine.cuts, progress)
             return _Open(Loop(machine), outbox, store)
         except BaseException as error:  # the store may be damaged
             forget_frames(error)

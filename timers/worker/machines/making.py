@@ -74,7 +74,8 @@ class Parts:
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),
         )
         machine = spec.machine(progress, store, outbox, metrics.counters)
-        outbox.bind(self.cluster.topic_ids[topic], progress_partition(tp, self.cluster, self.settings), machine.cuts)
+        place = progress_partition(tp, self.cluster, self.settings)
+        outbox.bind(self.cluster.topic_ids[topic], place, machine.cuts, progress)
         return machine
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from struct import Struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
+from timers.config.settings import Settings
+from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
+from timers.kafka.progress_log import ProgressLog
+from timers.wire import progress
 
 MINE, OTHER = 7, 8
 KEYS = (b"mine", b"too")
@@ -40,9 +46,9 @@ def marker(offset: int, *, commit: bool, producer: int = MINE) -> bytes:
 def test_a_record_counts_when_the_marker_of_its_producer_says_so() -> None:
     newest = NewestCommitted(KEYS, 0)
     newest.add(batch(0, (b"mine", b"1"), (b"else", b"x")) + marker(2, commit=True) + batch(3, (b"mine", b"2")))
-    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, True, 4)
+    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, {b"mine"}, 4)
     newest.add(marker(4, commit=False))
-    assert (newest.values, newest.undecided) == ({b"mine": b"1"}, False)
+    assert (newest.values, newest.undecided) == ({b"mine": b"1"}, set())
     newest.add(batch(5, (b"mine", b"3")) + marker(6, commit=True))
     assert newest.values == {b"mine": b"3"}
 
@@ -50,13 +56,13 @@ def test_a_record_counts_when_the_marker_of_its_producer_says_so() -> None:
 def test_an_open_transaction_of_another_producer_hides_nothing() -> None:
     newest = NewestCommitted(KEYS, 0)
     newest.add(batch(0, (b"other", b"1"), producer=OTHER) + batch(1, (b"mine", b"1")) + marker(2, commit=True))
-    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, False, 3)
+    assert (newest.values, newest.undecided, newest.position) == ({b"mine": b"1"}, set(), 3)
 
 
 def test_markers_of_another_producer_decide_nothing() -> None:
     newest = NewestCommitted(KEYS, 0)
     newest.add(batch(0, (b"mine", b"1")) + marker(1, commit=True, producer=OTHER))
-    assert (newest.values, newest.undecided) == ({}, True)
+    assert (newest.values, newest.undecided) == ({}, {b"mine"})
 
 
 def test_records_outside_of_transactions_count_at_once() -> None:
@@ -77,3 +83,32 @@ def test_a_damaged_batch_is_refused() -> None:
     damaged[-1] ^= 1
     with pytest.raises(CorruptRecordException):
         NewestCommitted(KEYS, 0).add(bytes(damaged))
+
+
+TP = ("timer-request", 0)
+KEY = progress.encode_key(*TP)
+
+
+def reading(log: bytes, accept_loss: str) -> ProgressLog:
+    """Return a reader of progress that waits for nothing. ``accept_loss``: the partitions whose loss is accepted."""
+    newest = NewestCommitted((), 0)
+    newest.add(log)
+    of: Any = ProgressLog.__new__(ProgressLog)
+    of._settings = Settings(brokers="127.0.0.1:1", accept_loss=accept_loss)
+    of._cluster = SimpleNamespace(partitions={of._settings.progress_topic: 1})
+    of._timeout_s = 0.0
+    of._answer = lambda question, what: log
+    of.ends = lambda *tp: (0, newest.position)
+    made: ProgressLog = of
+    return made
+
+
+def test_a_machine_stops_if_the_log_lost_the_marker_of_its_newest_progress() -> None:
+    cut = batch(0, (KEY, b"1")) + marker(1, commit=True) + batch(2, (KEY, b"2"))
+    with pytest.raises(LogMismatch, match=r"in a transaction without an end: .*TIMERS_ACCEPT_LOSS=timer-request/0"):
+        reading(cut, "").read([TP])
+    assert reading(cut, "").read([TP], after_fence=False) == {TP: b"1"}, "who fenced nobody stops for nothing"
+    assert reading(cut, "timer-request/0").read([TP]) == {TP: b"1"}
+    assert reading(cut + marker(3, commit=True), "").read([TP]) == {TP: b"2"}
+    other = cut + marker(3, commit=True) + batch(4, (b"other", b"1"), producer=OTHER)
+    assert reading(other, "").read([TP]) == {TP: b"2"}, "the transaction of another machine stops no other"

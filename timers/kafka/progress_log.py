@@ -45,8 +45,6 @@ TIMEOUT_S = 25.0
 ANSWER_S = 5.0
 POLL_S = 0.05
 
-_HANGING = "is a transaction hanging there? docs/operations.md#a-hanging-transaction"
-
 GROUP_ANSWER_S = 2.0
 """How long an opening waits for the group's copy of a progress."""
 
@@ -141,6 +139,7 @@ class ProgressLog:
                 not there yet is waited for. Open transactions of other machines are not waited for.
 
         Raises:
+            LogMismatch: the log does not say whether the newest record is committed, and will not.
             KafkaException: the brokers do not answer.
         """
         wanted = {progress_record.encode_key(*tp): tp for tp in tps}
@@ -223,9 +222,24 @@ class ProgressLog:
                 deadline = monotonic() + self._timeout_s
                 continue
             if monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: {_HANGING}"))
+                if newest.position < end:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: no records came"))
+                for key in newest.undecided:  # the fence waited for their markers, so the log has lost them
+                    self._stop_without_marker(progress_record.decode_key(key), partition)
+                break
             sleep(POLL_S)
         return newest.values
+
+    def _stop_without_marker(self, tp: TopicPartition, partition: int) -> None:
+        """Stop a machine whose newest progress is neither committed nor rolled back, unless the loss is accepted."""
+        self.mismatch(
+            tp,
+            f"the newest progress of {'/'.join(map(str, tp))} is in a transaction without an end: "
+            f"{self._settings.progress_topic}/{partition} lost its newest records (was an unclean leader elected, or "
+            "an old copy of a disk restored?), or the transaction hangs (docs/operations.md#a-hanging-transaction)",
+            Progress(),
+            way="without it",
+        )
 
     def read_one(self, tp: TopicPartition) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
         """Newest committed record of a machine that was fenced, its checked progress, and the ends of its request log.

@@ -47,9 +47,9 @@ class NewestCommitted:
         """Id of a producer -> what its open transaction has written."""
 
     @property
-    def undecided(self) -> bool:
-        """Whether an open transaction has written one of the keys."""
-        return bool(self._open)
+    def undecided(self) -> set[bytes]:
+        """The keys that open transactions have written."""
+        return {key for written in self._open.values() for key in written}
 
     def add(self, data: bytes) -> None:
         """Add the bytes of a fetch: whole batches in the order of the log, and perhaps a part of one after them.

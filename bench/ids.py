@@ -16,19 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.harness.discarding import UsableTopics, discarding
 from timers.core.chunk_size import ChunkSize
 from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Forwarded, Rejected, Row, Tick
-from timers.firing.batches import Batches
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire import verdict as verdict_record
 from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
 
 TIMERS = 300_000
@@ -55,12 +54,13 @@ class DiscardingOutbox:
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()
         self.has_old_witness = False
+        self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
 
     def begin(self, tick: Tick) -> None:
-        self._batches = Batches({})
+        self._transaction.begin(tick)
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._batches.fire("target", 4, rows, b"requests/0/", [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
+        self._transaction.send("target", 4, due_s, rows)
         self.fired += len(rows)
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
@@ -73,10 +73,7 @@ class DiscardingOutbox:
         raise NotImplementedError
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        headers = [(h.TIMER_SOURCE, b"requests/0/1")]
-        for verdict in verdicts:
-            value = verdict_record.encode(verdict, "requests/0/{}".format)
-            self._batches.add("verdicts", 0, verdict.id, value, headers, 1)
+        self._transaction.answer(verdicts)
         self.verdict_count += len(verdicts)
 
     def republish(self, rows: Sequence[Row]) -> None:
@@ -86,7 +83,7 @@ class DiscardingOutbox:
         raise NotImplementedError
 
     def commit(self, progress: Progress) -> None:
-        list(self._batches.take())
+        self._transaction.commit(progress)
 
 
 def native(timers: int) -> Iterator[Record]:
@@ -123,13 +120,9 @@ class DiscardingScheduleOutbox(DiscardingOutbox):
         self.tombstones: list[tuple[bytes, int]] = []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        tombstones = schedule.tombstones(rows)
-        self._batches.add_tombstones("schedules", 0, tombstones, 1)
-        self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
-        callbacks = [schedule.callback_row(row, b"schedules") for row in rows]
-        last_headers: list[h.Header] = [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")]
-        self._batches.fire("target", 4, callbacks, b"schedules/0/", last_headers, 1)
-        self.fired += len(rows)
+        ids = [id for id, _ in schedule.tombstones(rows)]
+        self.tombstones += zip(ids, [row[0] for row in rows], strict=True)
+        super().fire(due_s, self._transaction.end_schedules(rows))
 
 
 def schedules(timers: int) -> Iterator[Record]:

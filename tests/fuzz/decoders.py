@@ -33,11 +33,12 @@ from tests.fuzz.records import (
     request_value,
     retry_headers,
 )
-from timers.core.timer import Decoded, Origin
+from tests.harness.discarding import UsableTopics, discarding
+from timers.core.progress import Progress
+from timers.core.timer import Decoded, Origin, Tick
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
-from timers.firing.batches import Batches
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
 from timers.v1.marker_pb2 import Marker
@@ -211,6 +212,8 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
     by_offset = {record.offset: record for record in sent}
     for record in sent:
         assert 0 <= headers.depth(record.headers or ()) < 10**headers.MAX_DEPTH_DIGITS
+    transaction = discarding(UsableTopics({}))
+    transaction.begin(Tick(1))
     for rejected in decoded.rejected:
         record = by_offset[rejected.offset]
         assert rejected.code in CODES
@@ -218,17 +221,15 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         letter = dead_letter.encode(rejected, "t/0/1", 10**6)
         opened = dead_letter.decode(letter.headers)
         assert opened is not None and opened.code == rejected.code
-        Batches({}).add("dead", 0, letter.key, letter.value, letter.headers, 1)
+        transaction.reject(rejected)
     for due_s, row in rows:
         offset, topic, key, value, _, origin = row
         assert 0 <= due_s <= checks.MAX_DUE_S and topics.is_legal(topic)
         kept = list(unpack(pack(row)))
         assert kept[:4] == [offset, topic, key, value]
-        last_headers: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
-        Batches({}).fire(topic, 3, [row], b"t/0/", last_headers, 1)
-        moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)
-        value_again, headers_again = future.encode_retry(topic, key, value, row[4], moved)
-        Batches({}).add("retry", 0, b"1", value_again, headers_again, 1)
+        transaction.send(topic, 3, due_s, [row])
+        transaction.retry(row, Origin(*origin) if origin else Origin("t/0/1", due_s, 0), due_s)
+    transaction.commit(Progress())
     return {rejected.code for rejected in decoded.rejected} | ({"accepted"} if rows else set())
 
 

@@ -43,22 +43,22 @@ class PoisonedWorker(Worker):
 def install(poison: Path) -> None:
     """Let this process fail while ``poison`` exists."""
     from timers.core.reading import Reader
-    from timers.firing.transaction import Outgoing
+    from timers.firing.transaction import Transaction
 
-    read, send = Reader.read, Outgoing.send
+    read, send = Reader.read, Transaction.send
 
     def read_or_fail(self: Reader, records: Sequence[Any], *arguments: Any) -> Any:
         if any(UNREADABLE in (record.value or b"") for record in records) and poison.exists():
             raise Poisoned("a record of this fetch")
         return read(self, records, *arguments)
 
-    def send_or_fail(self: Outgoing, topic: str, partitions: int, due_s: int, rows: Sequence[Any]) -> None:
+    def send_or_fail(self: Transaction, topic: str, partitions: int, due_s: int, rows: Sequence[Any]) -> None:
         if any(UNSENDABLE in row[3] for row in rows) and poison.exists():
             raise Poisoned("a timer of this second")
         send(self, topic, partitions, due_s, rows)
 
     Reader.read = read_or_fail  # type: ignore[method-assign, assignment]
-    Outgoing.send = send_or_fail  # type: ignore[method-assign]
+    Transaction.send = send_or_fail  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

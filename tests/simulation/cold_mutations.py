@@ -10,8 +10,7 @@ from tests.simulation.edits import changed
 from timers.core.horizon import Horizon, Unsealed
 from timers.core.operation import Entries, Entry
 from timers.core.progress import HOT_HORIZON, Progress
-from timers.core.timer import Decoded, Forwarded, Rejected
-from timers.testing import SimOutbox
+from timers.core.timer import Decoded, Rejected
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestRecord
@@ -101,22 +100,6 @@ class ForgetsCopiesAtTheNextSweep(Horizon):
             self._store.write({}, self._store.applied, {key: None for key, _ in page})
 
 
-class ForwardsWithoutHeaders(SimOutbox):
-    """[P5]: cold requests are forwarded without their headers."""
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        super().forward([each._replace(record=WithoutHeaders(each.record)) for each in forwarded])
-
-
-class WithoutHeaders:
-    """A record without its headers."""
-
-    headers = ()
-
-    def __init__(self, record: Any) -> None:
-        self.offset, self.key, self.value, self.timestamp = record.offset, record.key, record.value, record.timestamp
-
-
 CHANGED = {
     "cold: the last copy counts": changed(
         (
@@ -150,6 +133,13 @@ if decoded.forwarded and self._tick is not None:
         (
             "Origin(timer_id, due_s, 0, request.source)",
             "Origin(timer_id, due_s, 0, request.source) if self._indexed else None",
+        ),
+    ),
+    "cold: forwarded without headers": changed(
+        (
+            "cold.encode_cold(record, ..., due_s, secret)",
+            "cold.encode_cold(type('', (), {'headers': (), 'offset': record.offset, 'key': record.key, "
+            "'value': record.value, 'timestamp': record.timestamp}), ..., due_s, secret)",
         ),
     ),
 }

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tests.simulation.edits import changed
 from timers.core.index import Index, latest
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
-from timers.core.operation import ALREADY_FIRED, Operation, OperationResults, Verdict
+from timers.core.operation import ALREADY_FIRED, Operation, OperationResults
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Row
-from timers.testing import SimOutbox
-from timers.testing.outbox import SimRecords
-from timers.wire.headers import TIMER_FIRED, TIMER_SOURCE, Header
 
 
 class FiresReplacedRows(Index):
@@ -43,28 +39,6 @@ class IgnoresLateCancels(Index):
         last = {each[0]: each[1] for each in operations}
         kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}
         return judged._replace(entries=kept)
-
-
-class RecordsWithoutSource(SimRecords):
-    """See :class:`FiresWithoutSource`."""
-
-    def add(self, topic: str, partition: int, key: Any, value: Any, headers: Sequence[Header], now_ms: int) -> None:
-        if any(name == TIMER_FIRED for name, _ in headers):
-            headers = [header for header in headers if header[0] != TIMER_SOURCE]
-        super().add(topic, partition, key, value, headers, now_ms)
-
-
-class FiresWithoutSource(SimOutbox):
-    """Callbacks of all versions of an id look alike."""
-
-    new_records = RecordsWithoutSource
-
-
-class SendsNoVerdicts(SimOutbox):
-    """Verdicts are not sent."""
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        return None
 
 
 class SweepsByUncommittedProgress(Machine):
@@ -120,4 +94,15 @@ rows, entries = self._index.replay(decoded)
 """,
         ),
     ),
+    "ids: a callback names no version": changed(
+        (
+            "h.identity(id_bytes(origin[0]), ...)",
+            "[each for each in h.identity(id_bytes(origin[0]), ...) if each[0] != h.TIMER_SOURCE]",
+        ),
+        (
+            "h.identity(id_bytes(origin.timer_id), ...)",
+            "[each for each in h.identity(id_bytes(origin.timer_id), ...) if each[0] != h.TIMER_SOURCE]",
+        ),
+    ),
+    "ids: no verdicts": changed(("...(partial(self.transaction.answer, verdicts))", "None")),
 }

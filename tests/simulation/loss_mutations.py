@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tests.simulation.edits import Mutation, changed
 from timers.core.lineage import Leader, Lineage, Parted
@@ -12,7 +11,6 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing.outbox import SimOutbox
 from timers.testing.store import SimStore
 from timers.testing.worker import Parts, SimWorker
 
@@ -104,13 +102,6 @@ class ReadsFromTheOldPosition(SimWorker):
         return replace(accepted, next_offset=min(progress.next_offset, self.log.end(*machine)))
 
 
-class NamesRecordsAsBefore(SimOutbox):
-    """Sources above a cut do not have its number."""
-
-    def bind(self, cuts: Any, progress: Progress) -> None:
-        super().bind((), progress)
-
-
 MUTATIONS = {
     "T1 nothing is compared": Mutation(worker=ComparesNothing),
     "T1 no batch is compared": Mutation(worker=ComparesNoBatches),
@@ -129,5 +120,5 @@ MUTATIONS = {
             "rescue = self.progress.rescue and self.progress.rescue._replace(through=b'')",
         ),
     ),
-    "T9 sources without the number of the cut": Mutation(Parts(outbox=NamesRecordsAsBefore)),
+    "T9 sources without the number of the cut": changed(("self._cuts = cuts", "self._cuts = ()")),
 }

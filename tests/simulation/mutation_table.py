@@ -21,15 +21,11 @@ from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.only_if import ConditionalIndex
 from timers.core.schedules import ScheduleIndex
-from timers.testing import Parts, SimOutbox, SimWorker
+from timers.testing import Parts, SimWorker
 
 
 def machine(broken: type[Machine], **others: type) -> Mutation:
     return Mutation(Parts(machine=broken, **others))
-
-
-def outbox(broken: type[SimOutbox]) -> Mutation:
-    return Mutation(Parts(outbox=broken))
 
 
 def worker(broken: type[SimWorker]) -> Mutation:
@@ -67,6 +63,8 @@ def guard(broken: type[ClockGuard]) -> Mutation:
 
 
 MUTATIONS: dict[str, Mutation] = {
+    **p.CHANGED,
+    **s.CHANGED,
     **k.CHANGED,
     **c.CHANGED,
     **ci.CHANGED,
@@ -85,8 +83,6 @@ MUTATIONS: dict[str, Mutation] = {
     "ids: replaced rows fire": plain_index(i.FiresReplacedRows),
     "ids: a batch is judged without its earlier records": plain_index(i.JudgesWithoutEarlierRecords),
     "ids: a late cancel changes nothing": plain_index(i.IgnoresLateCancels),
-    "ids: a callback names no version": outbox(i.FiresWithoutSource),
-    "ids: no verdicts": outbox(i.SendsNoVerdicts),
     "ids: swept by uncommitted progress": Mutation(Parts(machine=i.SweepsByUncommittedProgress), ci.WithoutConditions),
     "ids: a second fires before its requests are read": Mutation(Parts(barrier=i.FiresBeforeRequestsAreRead)),
     "ids: only the first second waits": Mutation(Parts(barrier=i.OnlyFirstSecondWaits)),
@@ -99,31 +95,24 @@ MUTATIONS: dict[str, Mutation] = {
     "cold: a copy and a change in one fetch": horizon(c.DoesNotSplitFetches),
     "cold: a cold version counts as fired": horizon(c.ColdCountsAsFired),
     "cold: which copy counted is forgotten too soon": horizon(c.ForgetsCopiesAtTheNextSweep),
-    "cold: forwarded without headers": outbox(c.ForwardsWithoutHeaders),
     "levels: raised with a batch": upgraded(lv.RaisesWithABatch),
     "levels: raised before all members can": worker(lv.RaisesBeforeAllCan),
     "levels: older versions read on": worker(lv.OlderVersionsReadOn),
     "loop: no rewind after a gap": loop(lm.ReadsOnAfterAGap),
-    "[I5] a commit of unknown outcome is repeated in a new transaction": outbox(m.RepeatsUnknownCommit),
     "[I5] a machine is used after a failed transaction": worker(m.ContinuesAfterFailure),
     "[I7] gaps are ignored": machine(m.IgnoresGaps),
     "schedules: a tombstone ends any version": schedules(s.TombstonesEndAnyVersion),
     "schedules: a tombstone of another version changes nothing": schedules(s.IgnoresTombstonesOfOthers),
     "schedules: a version stays beside its copy": schedules(s.KeepsRepublishedVersions),
     "schedules: a fired version is republished": schedules(s.RepublishesFiredVersions),
-    "schedules: no tombstone": outbox(s.WritesNoTombstones),
-    "schedules: a tombstone on another partition": outbox(s.TombstonesOnAnotherPartition),
-    "schedules: a tombstone names another version": outbox(s.TombstonesNameAnOlderVersion),
-    "schedules: a copy has a new time": outbox(s.RepublishesWithANewTime),
     "[I13] offsets are counted as records": machine(m.CountsOffsetsAsRecords),
     "[I8] a witness of progress is ignored": worker(p.IgnoresTheWitness),
     "[I8] an older witness replaces the progress": worker(p.BelievesTheWitness),
-    "[I8] a witness is sent with new requests only": outbox(p.SendsAWitnessWithNewRequestsOnly),
-    "[I14] the former owner is not fenced": outbox(p.DoesNotFence),
+    "[I14] the former owner is not fenced": Mutation(Parts(producer=p.DoesNotFence)),
     "[I14] progress is read before fencing": worker(p.ReadsProgressBeforeFencing),
     "[I14] progress is not read to the end": worker(p.ReadsProgressToLastStableOffset),
     "[I14] progress of an aborted transaction counts": worker(p.BelievesAbortedProgress),
-    "[P3] progress is not in the transaction": outbox(p.ProgressOutsideTheTransaction),
+    "[P3] progress is not in the transaction": Mutation(Parts(producer=p.ProgressOutsideTheTransaction)),
     "[I13] requests are read uncommitted": worker(p.ReadsUncommitted),
     "[I23] memory decides whether a value is too large": worker(p.MemoryDecides),
     "[P2] the sender's clock is believed": worker(m.UsesTheSendersClock),
@@ -137,16 +126,4 @@ MUTATIONS: dict[str, Mutation] = {
     "[I29] a doubtful log is read from its start": worker(o.OpensInDoubt),
     "[I29] a refusal is forgotten": worker(o.ForgetsRefusals),
     "[I29] progress is read without its doubt": worker(o.KeepsDoubtsToItself),
-    "[P1] postponed timers are dropped": outbox(m.DropsPostponed),
-    "[P3] postponed timers fire twice": outbox(m.FiresPostponed),
-    "delivery: retries need the leader of their partition": outbox(d.RetriesNeedTheirPartition),
-    "delivery: dead letters need the leader of their partition": outbox(d.DeadLettersNeedTheirPartition),
-    "delivery: cold requests need the leader of their partition": outbox(d.ColdRequestsNeedTheirPartition),
-    "delivery: verdicts need the leader of their partition": outbox(d.VerdictsNeedTheirPartition),
-    "delivery: a transaction with refused records is committed": outbox(d.CommitsWithoutRefused),
-    "delivery: a transaction with refused records is not aborted": outbox(d.KeepsRefusedTransactions),
-    "delivery: all records beside a refused one are refused": outbox(d.RefusesWholeBatches),
-    "delivery: chunks never shrink": outbox(d.NeverShrinks),
-    "delivery: shrunk chunks split no stored group": outbox(d.SplitsNoGroup),
-    "[P6] two dead letters for one bad request": outbox(m.WritesTwoDeadLetters),
 }

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.simulation.edits import changed
+from tests.simulation.edits import Mutation, changed
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Rejected, Row, Tick, TopicPartition
+from timers.core.timer import Fetched, Row, Tick, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing import Parts, SimOutbox, SimStore, SimWorker
+from timers.testing import Parts, SimStore, SimWorker
 from timers.testing.faults import Unforeseen
+from timers.testing.outbox import SimTransactions
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
@@ -57,7 +58,7 @@ class ContinuesAfterFailure(SimWorker):
             try:
                 step()
             except Lost:
-                self.runners[machine].machine._outbox._producer._begun = False  # type: ignore[attr-defined]
+                self.runners[machine].outbox.producer.producer._begun = False
 
         self.runners[machine].step = step_and_go_on  # type: ignore[method-assign]
         try:
@@ -71,7 +72,7 @@ class ContinuesAfterAnUnforeseenFailure(SimWorker):
     """[I5]: a machine goes on with its memory after an exception that no code expects."""
 
     def fail(self, machine: TopicPartition, error: Unforeseen) -> None:
-        self.runners[machine].machine._outbox._producer._begun = False  # type: ignore[attr-defined]
+        self.runners[machine].outbox.producer.producer._begun = False
 
 
 # ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
@@ -111,18 +112,6 @@ class FiresWhileRecovering(Machine):
 
 
 # ---- [I5]: unknown outcomes -----------------------------------------------------------------------------------------
-
-
-class RepeatsUnknownCommit(SimOutbox):
-    """[I5]: a commit of unknown outcome counts as failed: its records are sent in a new transaction."""
-
-    def commit(self, progress: Progress) -> None:
-        try:
-            super().commit(progress)
-        except Lost:
-            self._records.added.pop(0)  # the progress, which is added again
-            self._producer.init_transactions()
-            super().commit(progress)
 
 
 # ---- [I7]: gaps -----------------------------------------------------------------------------------------------------
@@ -181,26 +170,15 @@ class FiresByTheFormerTime(Machine):
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
-class DropsPostponed(SimOutbox):
-    """[P1]: timers above the catch-up limit are not written to the retry topic, although the progress passes them."""
+class RepeatsUnknownCommit(SimTransactions):
+    """[I5]: a commit of unknown outcome counts as failed: its records are sent in a new transaction."""
 
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        return None
-
-
-class FiresPostponed(SimOutbox):
-    """[P3]: timers above the catch-up limit are written to the retry topic and also fired."""
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        super().postpone(due_s, rows, again_s)
-        self.fire(due_s, rows)
-
-
-class WritesTwoDeadLetters(SimOutbox):
-    """[P6]: two dead letters are written for one request."""
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        super().reject([*rejected, *rejected])
+    def transact(self, batches: Sequence[Any], offsets: Any) -> bool:
+        try:
+            return super().transact(batches, offsets)
+        except Lost:
+            self.producer.init_transactions()
+            return super().transact(batches, offsets)
 
 
 CHANGED = {
@@ -261,4 +239,15 @@ if (late or decoded.rejected) and self._tick is not None:
         ),
     ),
     "[P6] bad requests are dropped": changed(("self._outbox.reject(decoded.rejected)", "None")),
+    "[P1] postponed timers are dropped": changed(("...(partial(..., due_s, rows, again_s))", "None")),
+    "[P3] postponed timers fire twice": changed(
+        (
+            "...(partial(..., due_s, rows, again_s))",
+            "...(partial(..., due_s, rows, again_s)); self.fire(due_s, rows)",
+        ),
+    ),
+    "[P6] two dead letters for one bad request": changed(
+        ("...(partial(..., rejected))", "...(partial(..., [*rejected, *rejected]))"),
+    ),
+    "[I5] a commit of unknown outcome is repeated in a new transaction": Mutation(Parts(producer=RepeatsUnknownCommit)),
 }

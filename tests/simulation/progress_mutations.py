@@ -5,16 +5,18 @@ The simulator must find each one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from tests.simulation.edits import changed
 from timers.core.keys import NEVER, OrderKey
 from timers.core.progress import Progress
 from timers.core.timer import CutValue, Fetched, TopicPartition
 from timers.testing import SimLog, SimOutbox, SimProducer, SimWorker
 from timers.testing.log import SimRecord
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
+from timers.testing.next_level import LEVEL
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from timers.wire import progress as progress_record
 from timers.wire import topics, witness
 
@@ -30,12 +32,12 @@ class UsesTheFormerEpoch(SimProducer):
         self._epoch = self._log.epoch(self._transactional_id)
 
 
-class DoesNotFence(SimOutbox):
+class DoesNotFence(SimTransactions):
     """[I14]: a new owner does not fence the former one."""
 
-    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *args: Any) -> None:
-        super().__init__(log, settings, machine, *args)
-        self._producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *more: Any) -> None:
+        super().__init__(log, settings, machine, *more)
+        self.producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
 
 
 class ReadsProgressBeforeFencing(SimWorker):
@@ -77,16 +79,21 @@ class BelievesAbortedProgress(SimWorker):
         return next((record for record in reversed(records) if record.key == key), None)
 
 
-class ProgressOutsideTheTransaction(SimOutbox):
+class ProgressOutsideTheTransaction(SimTransactions):
     """[P3]: the progress is written after its transaction, not in it."""
 
-    def commit(self, progress: Progress) -> None:
-        super().commit(replace(progress, fired_through=self._told))
-        self._faults.point("between a transaction and its progress")
-        key = progress_record.encode_key(*self._machine)
-        value = progress_record.encode(progress, TOPIC_ID)
-        self._log.append(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION)
-        self._told = progress.fired_through
+    def transact(self, batches: Sequence[Any], offsets: Any) -> bool:
+        topic = self._settings.progress_topic
+        for batch in [each for name, _, each in batches if name == topic]:
+            ((append_ms, key, value, headers),) = batch.records
+            progress = progress_record.decode(value, LEVEL)[0]
+            told = progress_record.encode(replace(progress, fired_through=self._told), TOPIC_ID)
+            batch.records = [(append_ms, key, told, headers)]
+            super().transact(batches, offsets)
+            self._faults.point("between a transaction and its progress")
+            self._log.append(topic, key, value, (), PROGRESS_PARTITION)
+            self._told = progress.fired_through
+        return bool(offsets)
 
     _told: OrderKey = NEVER
 
@@ -129,15 +136,8 @@ class BelievesTheWitness(SimWorker):
         return replace(progress, next_offset=found[0].next_offset, fired_through=found[0].fired_through)
 
 
-class SendsAWitnessWithNewRequestsOnly(SimOutbox):
-    """[I8]: what only fires tells the group nothing."""
-
-    def witness_due(self, progress: Progress) -> tuple[int, str] | None:
-        left = super().witness_due(progress)
-        return left if left is not None and left[0] != self._offset_sent else None
-
-    _offset_sent = -1
-
-    def commit(self, progress: Progress) -> None:
-        super().commit(progress)
-        self._offset_sent = progress.next_offset
+CHANGED = {
+    "[I8] a witness is sent with new requests only": changed(
+        ("new[0] != self._sent[0] or ...", "new[0] != self._sent[0]"),
+    ),
+}

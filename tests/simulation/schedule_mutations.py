@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from tests.simulation.edits import changed
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Operation, OperationResults
 from timers.core.schedules import ScheduleIndex
-from timers.core.timer import Row, Tick
-from timers.testing import SimOutbox
-from timers.testing.outbox import SimRecords
-from timers.wire.formats import schedule
 
 
 class TombstonesEndAnyVersion(ScheduleIndex):
@@ -55,43 +51,26 @@ class RepublishesFiredVersions(ScheduleIndex):
         return super().judge(operations, (-1, 0), committed)
 
 
-class WritesNoTombstones(SimOutbox):
-    """A schedule that has fired gets no tombstone."""
-
-    class new_records(SimRecords):  # SimOutbox makes its records with this class
-        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
-            return None
-
-
-class TombstonesOnAnotherPartition(SimOutbox):
-    """A tombstone goes to the partition of its key, not to that of its schedule."""
-
-    def begin(self, tick: Tick) -> None:
-        super().begin(tick)
-        self._records.partitions = self._log.partitions  # type: ignore[attr-defined]
-
-    class new_records(SimRecords):  # SimOutbox makes its records with this class
-        partitions = 1
-
-        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
-            super().add_tombstones(topic, (partition + 1) % self.partitions, tombstones, now_ms)
-
-
-class TombstonesNameAnOlderVersion(SimOutbox):
-    """A tombstone names an older version than the one that has fired."""
-
-    class new_records(SimRecords):  # SimOutbox makes its records with this class
-        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
-            named = [(key, int(headers[0][1])) for key, headers in tombstones]
-            behind = [(key, schedule.tombstone_headers(max(0, offset - 1))) for key, offset in named]
-            super().add_tombstones(topic, partition, behind, now_ms)
-
-
-class RepublishesWithANewTime(SimOutbox):
-    """A republished version has a new append time."""
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        before = len(self._records.added)
-        super().republish(rows)
-        copies = self._records.added[before:]
-        self._records.added[before:] = [each._replace(timestamp_ms=self._log.clock.now_ms) for each in copies]
+CHANGED = {
+    "schedules: no tombstone": changed(("schedule.tombstones(rows)", "()")),
+    "schedules: a tombstone on another partition": changed(
+        (
+            "...(self._topic, self._partition, key, None, headers, now_ms)",
+            "...(self._topic, (self._partition + 1) % self._topics.partitions(self._topic), "
+            "key, None, headers, now_ms)",
+        ),
+    ),
+    "schedules: a tombstone names another version": changed(
+        (
+            "schedule.tombstones(rows)",
+            "[(key, schedule.tombstone_headers(max(0, int(headers[0][1]) - 1)))"
+            " for key, headers in schedule.tombstones(rows)]",
+        ),
+    ),
+    "schedules: a copy has a new time": changed(
+        (
+            "...(self._topic, self._partition, ..., ..., ..., timestamp_ms)",
+            "...(self._topic, self._partition, ..., ..., ..., int(self._now_s() * 1000))",
+        ),
+    ),
+}

@@ -32,7 +32,7 @@ from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.faults import Crashed, Faults
-from timers.testing.outbox import TOPIC_ID, SimOutbox, SimRoutes
+from timers.testing.outbox import TOPIC_ID, SimTopics, outbox_of
 from timers.wire import headers as h
 from timers.wire import topics
 
@@ -66,7 +66,6 @@ class SimPartitions:
     def __init__(self, engine: SimSpark, faults: Faults) -> None:
         self._engine = engine
         self._faults = faults
-        self._outboxes: dict[int, SimOutbox] = {}
 
     def adopt(self, circuits: list[OpenCircuit]) -> None:
         """The circuits are those of the routes, which all share."""
@@ -98,13 +97,12 @@ class SimPartitions:
     def _open(self, partition: int, before: Known | None) -> Opened:
         engine = self._engine
         tp = engine.settings.request_topic, partition
-        outbox = SimOutbox(engine.log, engine.settings, tp, self._faults, engine.routes)
-        outbox.open()
-        self._outboxes[partition] = outbox
+        outbox = outbox_of(engine.log, engine.settings, tp, self._faults, engine.routes)
+        outbox.policy.transaction.open()
         follows = before is not None and before.producer.is_followed_by(self.producer(partition))
         if before is not None and (follows or self.trusts_any_opening):
-            return Opened(before.progress, TOPIC_ID, outbox, outbox.counters)
-        return Opened(engine.read_progress(partition), TOPIC_ID, outbox, outbox.counters)
+            return Opened(before.progress, TOPIC_ID, outbox.policy, outbox.counters)
+        return Opened(engine.read_progress(partition), TOPIC_ID, outbox.policy, outbox.counters)
 
 
 class SimSpark:
@@ -122,7 +120,7 @@ class SimSpark:
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
         self.log.max_message_bytes["narrow"] = 300
-        self.routes = SimRoutes(self.log)
+        self.routes = SimTopics(self.log)
         self._senders = Senders(self.log, self.settings, self.random)
         self._partitions = partitions
         self._run = run

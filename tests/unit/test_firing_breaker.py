@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.firing.breaker import FIRST_S, LONGEST_S, CircuitBreaker
-from timers.firing.policy import DeliveryProblem
+from timers.firing.breaker import FIRST_S, LONGEST_S, CircuitBreaker, DeliveryProblem
 
 
 class Clock:

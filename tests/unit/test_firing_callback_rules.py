@@ -6,7 +6,8 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.core.timer import Origin, Row
-from timers.firing.policy import CallbackRules, DeliveryProblem
+from timers.firing.breaker import DeliveryProblem
+from timers.firing.policy import CallbackRules
 from timers.wire import future, topics
 from timers.wire.headers import Header
 

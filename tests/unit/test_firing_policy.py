@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
+from timers.config.settings import Settings
+from timers.core.chunk_size import ChunkSize
 from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import (
     KEYLESS_S,
     CallbackRules,
-    Delivery,
-    DeliveryProblem,
-    MarkerDelivery,
-    PolicySettings,
-    RetryDelivery,
-    ScheduleDelivery,
+    MarkerPolicy,
+    Policy,
+    RetryPolicy,
+    SchedulePolicy,
 )
 
 NOW_S, DUE_S = 1_000, 990
-SETTINGS = PolicySettings("requests", "retries", retry_attempts=2)
+SETTINGS = Settings(request_topic="requests", retry_attempts=2)
 FAILING = DeliveryProblem("target-failing", "it fails", 30.9)
 UNKNOWN = DeliveryProblem("topic-unknown", "it does not exist", None)
 
@@ -57,8 +58,12 @@ class Written:
     """The decisions of the policy, in order."""
 
     def __init__(self, retry_limit: int = 10**6) -> None:
+        self.chunk = ChunkSize()
         self.did: list[tuple[Any, ...]] = []
         self.retry_limit = retry_limit
+
+    def begin(self, tick: Tick) -> None:
+        """Do nothing."""
 
     def source(self, offset: int) -> str:
         return f"requests/3/{offset}"
@@ -100,12 +105,17 @@ class Written:
 
 
 def policy(
-    variant: type[Delivery],
+    variant: type[Policy],
     written: Written,
     limits: Mapping[str, int] | None = None,
     **routes: int | DeliveryProblem | None,
-) -> Delivery:
-    made = variant(SETTINGS, SimTopics(limits or {}, **routes), SimRules(), written)
+) -> Policy:
+    return made_with(variant, SETTINGS, SimTopics(limits or {}, **routes), written)
+
+
+def made_with(variant: type[Policy], settings: Settings, known: Any, written: Any) -> Policy:
+    made = variant(settings, known, written)
+    made._rules = SimRules()
     made.begin(Tick(NOW_S * 1000 + 700))
     return made
 
@@ -120,7 +130,7 @@ def retried(offset: int, topic: str, attempt: int, value: bytes = b"") -> Row:
 
 def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> None:
     written = Written()
-    made = policy(Delivery, written, slow=2)
+    made = policy(Policy, written, slow=2)
     made.fire(DUE_S, [row(1), row(2)])
     made.fire(DUE_S, [row(3), row(4, "slow"), row(5)])
     assert written.did == [
@@ -128,15 +138,15 @@ def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> N
         ("send", "fast", 4, DUE_S, [3, 5]),
         ("send", "slow", 2, DUE_S, [4]),
     ]
-    assert made._routes.asked == [("slow", False)]  # type: ignore[attr-defined]
+    assert made._topics.asked == [("slow", False)]  # type: ignore[attr-defined]
 
 
 def test_timers_of_a_topic_wait_for_an_answer_about_it_and_without_one_they_are_tried_again() -> None:
     written = Written()
-    made = policy(Delivery, written, new=None, silent=None)
+    made = policy(Policy, written, new=None, silent=None)
     made.fire(DUE_S, [row(1), row(2, "new"), row(3, "silent")])
     assert written.did == [("send", "fast", 4, DUE_S, [1])] and {*made.unanswered} == {"new", "silent"}
-    made._routes.routes["new"] = 3  # type: ignore[attr-defined]
+    made._topics.routes["new"] = 3  # type: ignore[attr-defined]
     made.end_wait()
     assert written.did[1:] == [
         ("send", "new", 3, DUE_S, [2]),
@@ -158,14 +168,14 @@ def test_a_timer_that_cannot_be_sent_goes_to_the_retry_topic(
     topic: str, problem: int | DeliveryProblem, expected: tuple[Any, ...]
 ) -> None:
     written = Written()
-    policy(Delivery, written, None, **{topic: problem}).fire(DUE_S, [row(1, topic), row(2)])
+    policy(Policy, written, None, **{topic: problem}).fire(DUE_S, [row(1, topic), row(2)])
     assert written.did == [expected, ("send", "fast", 4, DUE_S, [2])]
 
 
 def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -> None:
     written = Written(retry_limit=3)
-    policy(Delivery, written, unknown=UNKNOWN).fire(DUE_S, [row(1, "unknown", b"1234"), row(2, "unknown", b"123")])
-    reason = "it does not exist; and to be tried again, its 4 bytes would have to fit in 'retries'"
+    policy(Policy, written, unknown=UNKNOWN).fire(DUE_S, [row(1, "unknown", b"1234"), row(2, "unknown", b"123")])
+    reason = f"it does not exist; and to be tried again, its 4 bytes would have to fit in {SETTINGS.retry_topic!r}"
     assert written.did == [
         ("give up", 1, "requests/3/1", "topic-unknown", reason),
         ("retry", 2, "requests/3/2", 0, NOW_S),
@@ -174,22 +184,22 @@ def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -
 
 def test_a_topic_with_a_limit_gets_the_timers_that_fit() -> None:
     written = Written()
-    policy(Delivery, written, {"fast": 3}).fire(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])
+    policy(Policy, written, {"fast": 3}).fire(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
     written = Written()
-    policy(Delivery, written, {"fast": 3}).fire(DUE_S, [row(2, value=b"1234")])
+    policy(Policy, written, {"fast": 3}).fire(DUE_S, [row(2, value=b"1234")])
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S)]
 
 
 def test_a_callback_that_is_a_request_follows_the_rules() -> None:
     written = Written()
-    policy(Delivery, written, requests=4).fire(DUE_S, [row(1, "requests", b"too soon"), row(2, "requests")])
+    policy(Policy, written, requests=4).fire(DUE_S, [row(1, "requests", b"too soon"), row(2, "requests")])
     assert written.did == [("retry", 1, "requests/3/1", 0, NOW_S), ("send", "requests", 4, DUE_S, [2])]
 
 
 def test_the_number_of_retries_is_limited() -> None:
     written = Written()
-    made = policy(RetryDelivery, written, failing=FAILING._replace(open_s=0.0), unknown=UNKNOWN)
+    made = policy(RetryPolicy, written, failing=FAILING._replace(open_s=0.0), unknown=UNKNOWN)
     made.fire(
         NOW_S, [retried(0, "failing", 0), retried(1, "failing", 1), retried(2, "failing", 2), retried(3, "unknown", 0)]
     )
@@ -199,20 +209,15 @@ def test_the_number_of_retries_is_limited() -> None:
         ("give up", 2, "requests/3/2", "target-failing", "it fails (2 tries)"),
         ("give up", 3, "requests/3/3", "topic-unknown", "it does not exist"),
     ]
-    assert made._routes.asked == [("failing", True), ("unknown", True)]  # type: ignore[attr-defined]
+    assert made._topics.asked == [("failing", True), ("unknown", True)]  # type: ignore[attr-defined]
 
 
 def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
     again = []
     for attempt in range(12):
         written = Written()
-        made = RetryDelivery(
-            SETTINGS.__class__("requests", "retries", 99),
-            SimTopics({}, f=FAILING._replace(open_s=0.0)),
-            SimRules(),
-            written,
-        )
-        made.begin(Tick(NOW_S * 1000))
+        settings = Settings(request_topic="requests", retry_attempts=99)
+        made = made_with(RetryPolicy, settings, SimTopics({}, f=FAILING._replace(open_s=0.0)), written)
         made.fire(NOW_S, [retried(1, "f", attempt)])
         again.append(written.did[0][-1] - NOW_S)
     assert again == [2, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
@@ -220,7 +225,7 @@ def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
 
 def test_retried_timers_of_one_topic_are_sent_together() -> None:
     written = Written()
-    made = policy(RetryDelivery, written, {"fast": 3}, unknown=UNKNOWN)
+    made = policy(RetryPolicy, written, {"fast": 3}, unknown=UNKNOWN)
     made.fire(
         NOW_S, [retried(1, "fast", 1), retried(2, "unknown", 1), retried(3, "fast", 2), retried(4, "fast", 1, b"1234")]
     )
@@ -239,27 +244,27 @@ def test_retried_timers_of_one_topic_are_sent_together() -> None:
 
 def test_a_postponed_timer_uses_an_attempt_and_is_fired_when_none_is_left() -> None:
     written = Written(retry_limit=3)
-    policy(Delivery, written).postpone(DUE_S, [row(1), row(2, value=b"1234")], NOW_S + 5)
+    policy(Policy, written).postpone(DUE_S, [row(1), row(2, value=b"1234")], NOW_S + 5)
     assert written.did == [("retry", 1, "requests/3/1", 1, NOW_S + 5), ("send", "fast", 4, DUE_S, [2])]
     written = Written()
-    policy(RetryDelivery, written).postpone(NOW_S, [retried(1, "fast", 1), retried(2, "fast", 2)], NOW_S + 5)
+    policy(RetryPolicy, written).postpone(NOW_S, [retried(1, "fast", 1), retried(2, "fast", 2)], NOW_S + 5)
     assert written.did == [("retry", 1, "requests/3/1", 2, NOW_S + 5), ("send retried", "fast", 4, [2])]
 
 
 def test_each_outcome_of_a_schedule_writes_a_tombstone() -> None:
     schedule = row(1, origin=Origin("id", DUE_S, 0))
     written = Written()
-    policy(ScheduleDelivery, written).fire(DUE_S, [schedule])
+    policy(SchedulePolicy, written).fire(DUE_S, [schedule])
     assert written.did == [("end", [1]), ("send", "fast", 4, DUE_S, [1])]
     written = Written()
-    policy(ScheduleDelivery, written).postpone(DUE_S, [schedule], NOW_S + 5)
+    policy(SchedulePolicy, written).postpone(DUE_S, [schedule], NOW_S + 5)
     assert written.did == [("end", [1]), ("retry", 1, "id", 1, NOW_S + 5)]
 
 
 def test_each_outcome_of_a_message_writes_an_end_marker() -> None:
     origin = Origin("0/7", DUE_S, 0)
     written = Written()
-    made = policy(MarkerDelivery, written, failing=FAILING)
+    made = policy(MarkerPolicy, written, failing=FAILING)
     made.fire(DUE_S, [row(1, "former", origin=origin), row(2, "former", origin=origin)])
     made.fire(DUE_S, [row(3, "failing", origin=origin)])
     made.postpone(DUE_S, [row(4, "former", origin=origin)], NOW_S + 5)
@@ -273,9 +278,9 @@ def test_each_outcome_of_a_message_writes_an_end_marker() -> None:
     ]
 
 
-@pytest.mark.parametrize(("variant", "ended"), [(Delivery, []), (ScheduleDelivery, [("end", [2])])])
+@pytest.mark.parametrize(("variant", "ended"), [(Policy, []), (SchedulePolicy, [("end", [2])])])
 def test_only_overdue_schedules_get_a_tombstone_when_rejected(
-    variant: type[Delivery], ended: list[tuple[Any, ...]]
+    variant: type[Policy], ended: list[tuple[Any, ...]]
 ) -> None:
     written = Written()
     rejected = [Rejected(offset, code, "", b"k", b"", ()) for offset, code in ((1, "due-missing"), (2, "overdue"))]
@@ -285,11 +290,11 @@ def test_only_overdue_schedules_get_a_tombstone_when_rejected(
 
 def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> None:
     written = Written()
-    made = policy(Delivery, written)
-    refused = DeliveryProblem("message-refused", "no key", None)
-    assert made.refuse("fast", ("requests/3/2", b"key", b"v"), refused)
-    assert not made.refuse("fast", ("requests/3/2", b"key", b"v"), DeliveryProblem("message-refused", "again", None))
+    made = policy(Policy, written)
     rows = [row(1, value=b"v"), row(2, value=b"v"), row(3, value=b"v")]
+    assert made.refuse("fast", rows[1], "no key")
+    assert not made.refuse("fast", rows[1], "again")
+    assert not made.refuse("fast", None, "it is no callback")
     made.fire(DUE_S, rows)
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
     made.begin(Tick(NOW_S * 1000))
@@ -299,8 +304,8 @@ def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> N
 
 def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
     written = Written()
-    made = policy(RetryDelivery, written)
-    assert made.refuse("fast", ("requests/3/2", b"key", b""), DeliveryProblem("message-refused", "no key", None))
+    made = policy(RetryPolicy, written)
+    assert made.refuse("fast", retried(2, "fast", 0), "no key")
     made.fire(NOW_S, [retried(1, "fast", 0), retried(2, "fast", 0)])
     assert written.did == [
         ("give up", 2, "requests/3/2", "message-refused", "no key"),
@@ -309,15 +314,14 @@ def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
 
 
 def test_a_topic_that_refused_a_callback_without_a_key_gets_none_for_some_time() -> None:
-    refusal = DeliveryProblem("message-refused", "a compacted topic takes no record without key", None)
     written = Written()
-    made = policy(Delivery, written)
-    made.refuse("fast", ("requests/3/1", None, b""), refusal._replace(reason="rejected by the interceptor"))
+    made = policy(Policy, written)
+    made.refuse("fast", keyless(1), "rejected by the interceptor")
     made.begin(Tick(NOW_S * 1000))
     made.fire(DUE_S, [keyless(1), row(2)])
     assert written.did == [("send", "fast", 4, DUE_S, [1, 2])], "this reason says nothing of other callbacks"
     written.did.clear()
-    made.refuse("fast", ("requests/3/1", None, b""), refusal)
+    made.refuse("fast", keyless(1), "a compacted topic takes no record without key")
     made.begin(Tick(NOW_S * 1000))
     made.fire(DUE_S, [keyless(3), row(4)])
     assert written.did == [("retry", 3, "requests/3/3", 0, NOW_S), ("send", "fast", 4, DUE_S, [4])]

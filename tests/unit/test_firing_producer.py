@@ -17,11 +17,13 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from timers.core.ports import BatchesRefused
 from timers.firing import producer as module
-from timers.firing.producer import DeliveryFailed, NoAnswer, TransactionalProducer
+from timers.firing.ports import DeliveryFailed, NoAnswer
+from timers.firing.producer import TransactionalProducer
 from timers.kafka import awake
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
+from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.kafka.producer_loop import ProducerLoop
 
 Place = tuple[str, int]

@@ -19,8 +19,8 @@ from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
 from timers.firing import topics as module
-from timers.firing.policy import DeliveryProblem
-from timers.firing.producer import NoAnswer
+from timers.firing.breaker import DeliveryProblem
+from timers.firing.ports import NoAnswer
 from timers.firing.topics import Targets
 from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord

@@ -10,19 +10,21 @@ import pytest
 
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
-from timers.core.ports import Lost, TooMuch
+from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
-from timers.firing import outbox as module
+from timers.firing import producer as producer_module
 from timers.firing import topics as targets_module
-from timers.firing.outbox import KafkaOutbox
-from timers.firing.producer import Batch, NoAnswer
+from timers.firing import transaction as module
+from timers.firing.policy import Policy, policy_of
+from timers.firing.ports import NoAnswer
+from timers.firing.producer import Batch, TransactionalProducer
 from timers.firing.topics import Targets
+from timers.firing.transaction import Transaction
 from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
-    BatchesRefused,
     RecordsRefused,
     RefusedRecord,
 )
@@ -40,7 +42,7 @@ class SimAdmin:
         pass
 
 
-class SimProducer:
+class SimProducer(TransactionalProducer):
     """A producer with one planned outcome for each transaction.
 
     Attributes:
@@ -48,17 +50,22 @@ class SimProducer:
         offsets: of the group, with their metadata, of each committed transaction.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings, metrics: PartitionMetrics) -> None:
+        loop: Any = None
+        super().__init__(loop, settings, (settings.request_topic, 0), threading.Event(), metrics)
         self.outcomes: list[Any] = []
         self.sent: list[dict[str, int]] = []
         self.offsets: list[Any] = []
-        self.throttled_s = 0.0
-        self.stopping = False
+        self.left_s = 0.0
 
-    def transact(self, batches: Sequence[Batch], offsets: Any) -> bool:
+    @property
+    def throttled_s(self) -> float:
+        return self.left_s
+
+    def transact(self, batches: Iterable[Batch], offsets: Any) -> bool:
         counts: dict[str, int] = {}
         for topic, _, batch in batches:
-            counts[topic] = counts.get(topic, 0) + batch.count
+            counts[topic] = counts.get(topic, 0) + len(batch.rows)
             batch._build()  # as aiokafka does before it sends
         self.sent.append(counts)
         outcome = self.outcomes.pop(0) if self.outcomes else None
@@ -80,12 +87,17 @@ class Rig:
         settings = Settings(brokers="localhost:1")
         self.targets = Targets(settings, dict.fromkeys(settings.own_topics, 1) | {"t": 1, "u": 1})
         self.targets.usable.update(t=1, u=1)
-        self.producer = SimProducer()
         self.metrics = PartitionMetrics()
+        self.producer = SimProducer(settings, self.metrics)
         self.compute_lock = threading.Lock()
-        parts: Any = (self.targets, None, self.producer, self.compute_lock, self.metrics, lambda: NOW_S + 0.5)
-        self.outbox = KafkaOutbox(settings, settings.request_topic, 0, *parts)
+        self.outbox = self.outbox_of(settings.request_topic, None)
         self.retry_topic = settings.retry_topic
+
+    def outbox_of(self, topic: str, requests: Any) -> Policy:
+        settings, counters, chunk = Settings(brokers="localhost:1"), self.metrics.counters, self.metrics.chunk
+        parts: Any = (requests, self.producer, counters, chunk, self.compute_lock, lambda: NOW_S + 0.5)
+        transaction = Transaction(settings, (topic, 0), self.targets, *parts)
+        return policy_of(settings, topic)(settings, self.targets, transaction)
 
     def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen
         rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]
@@ -198,21 +210,22 @@ def test_no_transaction_begins_while_a_broker_throttles(rig: Rig, monkeypatch: p
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        rig.producer.throttled_s = max(0.0, rig.producer.throttled_s - seconds)
+        rig.producer.left_s = max(0.0, rig.producer.left_s - seconds)
 
-    monkeypatch.setattr(module, "sleep", sleep)
+    monkeypatch.setattr(producer_module, "sleep", sleep)
     rig.fire("t")
-    rig.producer.throttled_s = 4.25
+    rig.producer.left_s = 4.25
     rig.fire("t")
     assert sum(slept) == rig.metrics.throttled_s == 4.25
-    rig.producer.throttled_s, rig.producer.stopping = 5.0, True
+    rig.producer.left_s = 5.0
+    rig.producer._stop.set()
     with pytest.raises(Lost, match="told to stop"):
         rig.fire("t")
 
 
 def test_chunks_shrink_if_the_brokers_throttle_for_long(rig: Rig) -> None:
     def throttle(batches: Sequence[Batch]) -> None:
-        rig.producer.throttled_s = 60.0
+        rig.producer.left_s = 60.0
 
     rig.producer.outcomes = [throttle]
     rig.outbox.chunk.begin(3_000)
@@ -237,8 +250,7 @@ class SimRequests:
 def test_a_timer_whose_request_has_no_leader_is_put_off_and_another_one_becomes_a_dead_letter(rig: Rig) -> None:
     settings = Settings(brokers="localhost:1")
     reader: Any = SimRequests("timer-request/7")
-    parts: Any = (rig.targets, reader, rig.producer, threading.Lock(), rig.metrics, lambda: NOW_S + 0.5)
-    outbox = KafkaOutbox(settings, settings.retry_topic, 0, *parts)
+    outbox = rig.outbox_of(settings.retry_topic, reader)
     denied = settings.oscillator_topic
     origins = [Origin(f"timer-request/{partition}/5", NOW_S, 0) for partition in (0, 7)]
     rows: list[Row] = [(offset, denied, "k", b"v", None, origin) for offset, origin in enumerate(origins)]
@@ -254,7 +266,7 @@ def test_what_the_group_does_not_know_is_committed_at_the_close(rig: Rig) -> Non
     first, fired = Progress(5), Progress(5, (NOW_S, 1))
     rig.fire("t", progress=first)
     rig.fire("t", progress=fired)
-    rig.outbox.close()
+    rig.outbox.transaction.close()
     assert rig.producer.offsets == [
         [(5, witness.encode(first.witness, b""))],
         [],
@@ -269,5 +281,5 @@ def test_after_a_failed_transaction_nothing_is_committed_at_the_close(rig: Rig) 
     rig.producer.outcomes = [Lost("the outcome is not known")]
     with pytest.raises(Lost):
         rig.fire("t", progress=Progress(5, (NOW_S, 2)))
-    rig.outbox.close()
+    rig.outbox.transaction.close()
     assert len(rig.producer.offsets) == 2 and rig.producer.sent[-1] == {"closed": 1}

@@ -14,7 +14,8 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import Lost
 from timers.firing import producer as module
-from timers.firing.producer import DeliveryFailed, NoAnswer, TransactionalProducer
+from timers.firing.ports import DeliveryFailed, NoAnswer
+from timers.firing.producer import TransactionalProducer
 from timers.kafka import awake, broker_answers
 from timers.kafka.broker_answers import Absent, BrokerAnswers
 

@@ -105,7 +105,7 @@ def test_messages_go_to_the_queue_topic_of_the_settings() -> None:
     assert request_format.read(record(START)).rows == {DUE_S: [ROW]}
     assert request_format.is_request_of(record(START), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
     assert not request_format.is_request_of(record(KEEP_ALIVE), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
-    assert policy_of(Settings.load(SETTINGS), "markers").__name__ == "MarkerDelivery"
+    assert policy_of(Settings.load(SETTINGS), "markers").__name__ == "MarkerPolicy"
 
 
 @pytest.mark.parametrize(

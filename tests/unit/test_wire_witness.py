@@ -7,8 +7,8 @@ import pytest
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
 from timers.core.progress import FEATURE_LEVEL, LOG_CUT, Progress
+from timers.firing.transaction import WITNESS_S, WitnessClock
 from timers.wire import witness
-from timers.wire.witness import EVERY_S, WitnessClock
 
 TOPIC_ID = bytes(range(16))
 
@@ -70,20 +70,20 @@ def test_a_witness_is_sent_with_new_requests_and_some_seconds_after_a_commit() -
         return due is not None
 
     assert commit(Progress(5), 100)
-    assert not commit(Progress(5), 100 + EVERY_S), "nothing has changed"
-    assert not commit(Progress(5, (7, 3)), 100 + EVERY_S - 1)
-    assert clock.left() is not None and not clock.is_old(100 + EVERY_S - 1)
-    assert clock.is_old(100 + EVERY_S)
-    assert commit(Progress(5, (7, 3)), 100 + EVERY_S)
+    assert not commit(Progress(5), 100 + WITNESS_S), "nothing has changed"
+    assert not commit(Progress(5, (7, 3)), 100 + WITNESS_S - 1)
+    assert clock.left() is not None and not clock.is_old(100 + WITNESS_S - 1)
+    assert clock.is_old(100 + WITNESS_S)
+    assert commit(Progress(5, (7, 3)), 100 + WITNESS_S)
     assert clock.left() is None
-    assert commit(Progress(6, (7, 3)), 101 + EVERY_S), "lag tools see each new offset at once"
+    assert commit(Progress(6, (7, 3)), 101 + WITNESS_S), "lag tools see each new offset at once"
 
 
 def test_while_the_coordinator_is_away_it_is_tried_every_few_seconds() -> None:
     clock = WitnessClock()
     progress = Progress(5, (7, 3))
     clock.note(progress, TOPIC_ID, 100, tried=True, sent=False)
-    assert not clock.is_old(100 + EVERY_S - 1) and clock.is_old(100 + EVERY_S)
+    assert not clock.is_old(100 + WITNESS_S - 1) and clock.is_old(100 + WITNESS_S)
     assert clock.left() is not None
 
 
@@ -91,7 +91,7 @@ def test_a_new_owner_tells_the_group_what_the_former_one_may_not_have_told_it() 
     clock = WitnessClock()
     opened = Progress(5, (7, 3))
     clock.begin(opened, TOPIC_ID, 100)
-    assert not clock.is_old(100 + EVERY_S - 1) and clock.is_old(100 + EVERY_S), "also if the machine stays idle"
+    assert not clock.is_old(100 + WITNESS_S - 1) and clock.is_old(100 + WITNESS_S), "also if the machine stays idle"
     assert clock.due(opened, TOPIC_ID, 101) == (5, witness.encode(opened.witness, TOPIC_ID)), "with its first commit"
     clock.note(opened, TOPIC_ID, 101, tried=True, sent=True)
     assert not clock.is_old(200)

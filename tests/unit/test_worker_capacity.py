@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     taken: Any = Takeover({}, unused, unused, capacity)
     fails = True
 
-    class SimOutbox:
+    class SimTransaction:
         def open(self) -> None:
             if fails:
                 raise TimeoutError
@@ -121,8 +122,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     class SimParts:
         settings = cluster = ask_log = None
 
-        def outbox(self, *_: object) -> SimOutbox:
-            return SimOutbox()
+        def outbox(self, *_: object) -> Any:
+            return SimpleNamespace(transaction=SimTransaction())
 
         def machine(self, *_: object) -> str:
             return "machine"

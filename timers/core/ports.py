@@ -31,6 +31,18 @@ class TooMuch(Lost):
         self.rolled_back = rolled_back
 
 
+class BatchesRefused(Exception):
+    """Brokers refused batches because of records in them, and have answered all other batches.
+
+    Attributes:
+        batches: (batch, what the broker said about it).
+    """
+
+    def __init__(self, batches: Sequence[tuple[Any, Any]]) -> None:
+        super().__init__("; ".join(f"{error.topic}: {error.name} ({error.why})" for _, error in batches))
+        self.batches = batches
+
+
 class Decoder(Protocol):
     """Decodes records of one topic. Pure: the same records give the same result at any time [I4]."""
 

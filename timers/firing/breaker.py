@@ -12,14 +12,44 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timers.firing.policy import DeliveryProblem
-
 FIRST_S = 30.0
 LONGEST_S = 600.0
 """Seconds for which a circuit is open at first, and at most. The time doubles with every failure."""
 
 MAX_DOUBLINGS = 32
 """More than :data:`LONGEST_S` needs. Without this limit, thousands of failures would overflow a float."""
+
+
+class DeliveryProblem(NamedTuple):
+    """Why a callback cannot be sent now."""
+
+    code: str
+    """Error code of the dead letter, if the callback can never be sent."""
+    reason: str
+    """One sentence."""
+    open_s: float | None
+    """Seconds from now in which nothing can be sent; None: it never can."""
+
+    @classmethod
+    def denied(cls, reason: str) -> DeliveryProblem:
+        """Returns the problem of a callback that is not allowed."""
+        return cls("topic-denied", reason, None)
+
+    @classmethod
+    def unknown(cls, topic: str) -> DeliveryProblem:
+        """Returns the problem of a callback whose topic does not exist."""
+        return cls("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+
+    @classmethod
+    def unanswered(cls, topic: str) -> DeliveryProblem:
+        """Returns the problem of a callback for whose topic the brokers have no answer yet."""
+        return cls("target-failing", f"no broker says whether callBackTopic {topic!r} exists", 0.0)
+
+    @classmethod
+    def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
+        """Returns the problem of a callback that alone makes a batch of ``size`` bytes."""
+        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
+        return cls("message-too-large", reason, None)
 
 
 @dataclass(slots=True)

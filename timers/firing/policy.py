@@ -1,8 +1,8 @@
 """Decides what happens to due timers: send, retry, dead letter, tombstone [I6].
 
 The policy decides once for all rows that go to one topic. It checks single rows only if the topic takes some rows and
-refuses others. :class:`Routes` tells which topics exist and what they take; :class:`Output` writes the records. So the
-worker and the simulator share this code.
+refuses others. Its decisions become records of a :class:`timers.firing.transaction.Transaction`. If brokers refuse some
+of these, the policy notes their timers, and decides again.
 
 =========================  ==================================  =======================================
 the topic                  a timer of a request topic          a timer of the retry topic
@@ -22,13 +22,18 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import ClassVar
 
+from timers.core.operation import Verdict
+from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.schedules import OVERDUE
-from timers.core.timer import Origin, Rejected, Row, Tick, key_bytes, origin_of
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes, origin_of
+from timers.firing.breaker import DeliveryProblem
+from timers.firing.ports import GivenUp, Settings, Topics
+from timers.firing.transaction import Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
@@ -47,95 +52,6 @@ WITHOUT_KEY = "without key"
 KEYLESS_S = 300
 """Seconds for which a topic gets no callback without a key after it refused one for this reason. Else each transaction
 of a backlog would be refused once and sent again."""
-
-Callback: TypeAlias = tuple[str, bytes | None, bytes]
-"""(source, key, value): identifies a callback among those of its topic in a transaction."""
-
-
-class DeliveryProblem(NamedTuple):
-    """Why a callback cannot be sent now."""
-
-    code: str
-    """Error code of the dead letter, if the callback can never be sent."""
-    reason: str
-    """One sentence."""
-    open_s: float | None
-    """Seconds from now in which nothing can be sent; None: it never can."""
-
-    @classmethod
-    def denied(cls, reason: str) -> DeliveryProblem:
-        """Returns the problem of a callback that is not allowed."""
-        return cls("topic-denied", reason, None)
-
-    @classmethod
-    def unknown(cls, topic: str) -> DeliveryProblem:
-        """Returns the problem of a callback whose topic does not exist."""
-        return cls("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
-
-    @classmethod
-    def unanswered(cls, topic: str) -> DeliveryProblem:
-        """Returns the problem of a callback for whose topic the brokers have no answer yet."""
-        return cls("target-failing", f"no broker says whether callBackTopic {topic!r} exists", 0.0)
-
-    @classmethod
-    def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
-        """Returns the problem of a callback that alone makes a batch of ``size`` bytes."""
-        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
-        return cls("message-too-large", reason, None)
-
-
-class GivenUp(NamedTuple):
-    """A timer that becomes a dead letter instead of a callback."""
-
-    row: Row
-    origin: Origin
-    code: str
-    reason: str
-
-
-class Routes(Protocol):
-    """Facts about callback topics."""
-
-    @property
-    def usable(self) -> Mapping[str, int]:
-        """Topic that takes records now -> number of partitions. May be incomplete. The hot path reads only this."""
-
-    @property
-    def max_message_bytes(self) -> Mapping[str, int]:
-        """Topic that has refused a batch as too large -> largest batch that it takes."""
-
-    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
-        """The number of partitions of ``topic``; or why nothing can be sent there; or None: no broker has said it yet.
-
-        Args:
-            topic: a callback topic that :class:`CallbackRules` allow.
-            retried: whether the timers come from the retry topic.
-        """
-
-
-class Settings(Protocol):
-    """The settings that decide what happens to due timers."""
-
-    @property
-    def request_topic(self) -> str: ...
-    @property
-    def retry_topic(self) -> str: ...
-    @property
-    def marker_topic(self) -> str: ...
-    @property
-    def schedule_topics(self) -> Sequence[str]: ...
-    @property
-    def retry_attempts(self) -> int: ...
-    @property
-    def canary_topic(self) -> str: ...
-    @property
-    def max_depth(self) -> int: ...
-    @property
-    def own_topics(self) -> Iterable[str]: ...
-    @property
-    def callback_allow(self) -> str: ...
-    @property
-    def callback_deny(self) -> str: ...
 
 
 class CallbackRules:
@@ -210,126 +126,149 @@ def _patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
     return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in texts if pattern}
 
 
-class Output(Protocol):
-    """Writes decisions as records of the open transaction."""
-
-    def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire timers of a request topic, or schedules."""
-
-    def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
-        """Fire timers of the retry topic."""
-
-    def size(self, row: Row, origin: Origin) -> int:
-        """Returns the bytes of a batch that holds only the callback of ``row``."""
-
-    def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
-        """Move a timer to the retry topic, due at ``due_s``.
-
-        Returns:
-            None; or the bytes of a batch that holds only this record, if it is too large for the retry topic.
-        """
-
-    def give_up(self, given_up: GivenUp) -> None:
-        """Write a dead letter with the request as it was sent."""
-
-    def source(self, offset: int) -> str:
-        """Return the source of a request of this machine."""
-
-    def reject(self, rejected: Rejected) -> None:
-        """Write the dead letter of a request that was rejected on arrival."""
-
-    def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
-        """Write a tombstone for each schedule in its own topic, and return the rows as they are sent."""
-
-    def end_schedule(self, rejected: Rejected) -> None:
-        """Write the tombstone of a schedule that was rejected."""
-
-    def end_messages(self, rows: Sequence[Row]) -> list[Row]:
-        """Write an End marker for each message in the topic of its markers, and return the rows as they are sent."""
-
-    def send_spread(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire timers, spread over the partitions of their topic, whatever their keys are."""
-
-
-@dataclass(frozen=True)
-class PolicySettings:
-    """The settings of a machine's policy."""
-
-    request_topic: str
-    """Callbacks that go there are requests."""
-    retry_topic: str
-    retry_attempts: int
-    """Attempts to send a timer, after the first failure."""
-
-
-class Delivery:
-    """The policy for timers of a request topic.
+class Policy:
+    """The policy for timers of a request topic. Implements :class:`timers.core.ports.Outbox`.
 
     Attributes:
+        transaction: gets the records that follow from the decisions.
+        chunk: how many timers the next transaction may have.
         unanswered: topic -> its timers (due second, rows) in this transaction, until a broker says whether it exists.
 
     Args:
-        settings: of the machine.
-        routes: facts about topics.
-        rules: which callbacks are allowed.
-        output: writes the decisions as records.
+        settings: of the worker.
+        known: what brokers answer about topics.
+        transaction: of the machine.
     """
 
     retried: ClassVar[bool] = False
 
-    def __init__(self, settings: PolicySettings, routes: Routes, rules: CallbackRules, output: Output) -> None:
+    def __init__(self, settings: Settings, known: Topics, transaction: Transaction) -> None:
         self._settings = settings
-        self._routes = routes
-        self._rules = rules
-        self._output = output
+        self._topics = known
+        self._rules = CallbackRules(settings)
+        self.transaction = transaction
+        self.chunk = transaction.chunk
         self._tick = Tick(0)
+        self._asked: list[Callable[[], None]] = []
+        """What the machine has asked for in this transaction, in order."""
         self.unanswered: dict[str, list[tuple[int, Sequence[Row]]]] = {}
-        self._refused: dict[str, dict[Callback, DeliveryProblem]] = {}
+        self._refused: dict[str, dict[int, DeliveryProblem]] = {}
+        """Topic -> why a broker refused the callback of the request at an offset of this machine."""
         self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
         """Topic -> (until which second no callback without a key is sent there, why)."""
+
+    # ---- calls of the machine -----------------------------------------------------------------------------------
+
+    @property
+    def has_old_witness(self) -> bool:
+        return self.transaction.has_old_witness
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction that happens at ``tick``."""
         self._tick = tick
-        self.unanswered = {}
-        self._refused = {}
-
-    def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
-        """Note until the next transaction that a broker refused one callback; False if it was noted before."""
-        if callback[1] is None and WITHOUT_KEY in problem.reason:
-            self._keyless[topic] = self._tick.second + KEYLESS_S, problem
-        refused = self._refused.setdefault(topic, {})
-        return refused.setdefault(callback, problem) is problem
-
-    # ---- calls of the machine -----------------------------------------------------------------------------------
+        self._asked, self.unanswered, self._refused = [], {}, {}
+        self.transaction.begin(tick)
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Decide what happens to timers of one due second."""
-        self._deliver(due_s, rows)
+        self._do(partial(self._fire, due_s, rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once.
 
         It counts as an attempt. A timer that has no attempt left or does not fit there is fired.
         """
-        self._put_off(due_s, rows, again_s)
+        self._do(partial(self._put_off, due_s, rows, again_s))
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Write the dead letters of requests that cannot be accepted."""
-        for rejection in rejected:
-            self._output.reject(rejection)
+        self._do(partial(self._turn_down, rejected))
 
-    def rescue(self, timers: Sequence[tuple[int, Row]]) -> None:
-        """Give up timers, with their due seconds, whose requests the log has lost."""
-        for due_s, row in timers:
-            self._output.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
+    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
+        """Give up timers, with their due seconds, and cancels whose requests the log has lost."""
+        self._do(partial(self._give_up_lost, timers))
+        self._do(partial(self.transaction.rescue_cancels, cancels))
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and replacements."""
+        self._do(partial(self.transaction.answer, verdicts))
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        self._do(partial(self.transaction.forward, forwarded))
+
+    def republish(self, rows: Sequence[Row]) -> None:
+        """Add versions to the request log again."""
+        self._do(partial(self.transaction.republish, rows))
+
+    def _do(self, ask: Callable[[], None]) -> None:
+        self._asked.append(ask)
+        ask()
+
+    def commit(self, progress: Progress) -> None:
+        """Commit all of it, without the callbacks that brokers refuse: these go to the retry topic."""
+        while True:
+            if self.unanswered:
+                self.transaction.wait_for(self.unanswered)
+                self.end_wait()
+            refusals = self.transaction.commit(progress)
+            if refusals is None:
+                return
+            for topic, error, records in refusals:
+                new = [self.refuse(topic, row, reason) for row, reason in records]
+                if not any(new):
+                    self._topics.open_circuit(topic, error)
+            self.transaction.begin_again()
+            self.unanswered.clear()
+            for ask in self._asked:
+                ask()
+
+    def refuse(self, topic: str, row: Row | None, reason: str) -> bool:
+        """Note until the next transaction that a broker refused a record of ``row``.
+
+        Returns:
+            False if it is no callback, or was noted before.
+        """
+        if row is None:
+            return False
+        problem = DeliveryProblem("message-refused", reason, None)
+        if row[2] is None and WITHOUT_KEY in reason:
+            self._keyless[topic] = self._tick.second + KEYLESS_S, problem
+        refused = self._refused.setdefault(topic, {})
+        return refused.setdefault(row[0], problem) is problem
 
     def end_wait(self) -> None:
-        """Decide about the timers in :attr:`unanswered`. A topic without an answer counts as failing."""
+        """Decide about the timers in :attr:`unanswered`. A topic without an answer counts as failing.
+
+        If brokers do not answer at once, the timers of these topics go to the retry topic, and the others are sent.
+        """
         unanswered, self.unanswered = self.unanswered, {}
         for topic, groups in unanswered.items():
             for due_s, rows in groups:
                 self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due_s, rows)
+
+    # ---- overridden by subclasses -------------------------------------------------------------------------------
+
+    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        self._deliver(due_s, rows)
+
+    def _turn_down(self, rejected: Sequence[Rejected]) -> None:
+        for rejection in rejected:
+            self.transaction.reject(rejection)
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        """Returns the identity of a timer, which it keeps in every topic."""
+        return origin_of(row, due_s, self.transaction.source(row[0]))
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self.transaction.send(topic, partitions, due_s, rows)
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
+        attempt = 0 if problem.open_s is None else 1
+        again_s = self._again_s(0, problem)
+        for row in rows:
+            self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
 
     # ---- decisions for one topic --------------------------------------------------------------------------------
 
@@ -345,7 +284,7 @@ class Delivery:
             self._deliver_to(topic, due_s, group)
 
     def _deliver_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
-        route = self._routes.usable.get(topic) or self._route(topic)
+        route = self._topics.usable.get(topic) or self._route(topic)
         if route is None:
             self.unanswered.setdefault(topic, []).append((due_s, rows))
         else:
@@ -357,7 +296,7 @@ class Delivery:
             return
         if (
             topic == self._settings.request_topic
-            or topic in self._routes.max_message_bytes
+            or topic in self._topics.max_message_bytes
             or topic in self._refused
             or topic in self._keyless
         ):
@@ -366,7 +305,7 @@ class Delivery:
             self._send(topic, route, due_s, rows)
 
     def _route(self, topic: str) -> int | DeliveryProblem | None:
-        return self._rules.check_topic(topic) or self._routes.route(topic, retried=self.retried)
+        return self._rules.check_topic(topic) or self._topics.route(topic, retried=self.retried)
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
         """Returns the rows that ``topic`` takes, as they are sent, and holds back the others."""
@@ -384,44 +323,30 @@ class Delivery:
         sent = self._rules.next_request(row, origin.due_s) if topic == self._settings.request_topic else row
         if isinstance(sent, DeliveryProblem):
             return sent
-        if topic in self._refused:
-            problem = self._refused[topic].get((origin.request, key_bytes(sent[2]), sent[3]))
-            if problem is not None:
-                return problem
+        if topic in self._refused and (problem := self._refused[topic].get(row[0])) is not None:
+            return problem
         if sent[2] is None and topic in self._keyless:
             until_s, problem = self._keyless[topic]
             if self._tick.second < until_s:
                 return problem
             del self._keyless[topic]
-        limit = self._routes.max_message_bytes.get(topic)
-        if limit is None or (size := self._output.size(sent, origin)) <= limit:
+        limit = self._topics.max_message_bytes.get(topic)
+        if limit is None or (size := self.transaction.size(sent, origin)) <= limit:
             return sent
         return DeliveryProblem.too_large(topic, size, limit)
 
-    # ---- overridden by subclasses -------------------------------------------------------------------------------
-
-    def _origin(self, row: Row, due_s: int) -> Origin:
-        """Returns the identity of a timer, which it keeps in every topic."""
-        return origin_of(row, due_s, self._output.source(row[0]))
-
-    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self._output.send(topic, partitions, due_s, rows)
-
-    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
-        """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
-        attempt = 0 if problem.open_s is None else 1
-        again_s = self._again_s(0, problem)
-        for row in rows:
-            self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
-
     # ---- parts of a decision ------------------------------------------------------------------------------------
+
+    def _give_up_lost(self, timers: Sequence[tuple[int, Row]]) -> None:
+        for due_s, row in timers:
+            self.transaction.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         not_moved = []
         for row in rows:
             origin = self._origin(row, due_s)
             again = origin._replace(attempt=origin.attempt + 1)
-            if again.attempt > self._settings.retry_attempts or self._output.retry(row, again, again_s) is not None:
+            if again.attempt > self._settings.retry_attempts or self.transaction.retry(row, again, again_s) is not None:
                 not_moved.append(row)
         if not_moved:
             self._deliver(due_s, not_moved)
@@ -433,13 +358,13 @@ class Delivery:
         return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + ROUNDING_S)
 
     def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
-        size = self._output.retry(row, origin, again_s)
+        size = self.transaction.retry(row, origin, again_s)
         if size is not None:
             reason = f"{problem.reason}; and to be tried again, its {size} bytes would have to fit in "
-            self._output.give_up(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
+            self.transaction.give_up(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
 
 
-class RetryDelivery(Delivery):
+class RetryPolicy(Policy):
     """The policy for timers of the retry topic, whose rows have an origin with a number of attempts."""
 
     retried = True
@@ -448,60 +373,56 @@ class RetryDelivery(Delivery):
         return Origin(*row[5] or ())
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self._output.send_retried(topic, partitions, rows)
+        self.transaction.send_retried(topic, partitions, rows)
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         for row in rows:
             origin = self._origin(row, due_s)
             if problem.open_s is None:
-                self._output.give_up(GivenUp(row, origin, problem.code, problem.reason))
+                self.transaction.give_up(GivenUp(row, origin, problem.code, problem.reason))
             elif origin.attempt >= self._settings.retry_attempts:
                 reason = f"{problem.reason} ({origin.attempt} tries)"
-                self._output.give_up(GivenUp(row, origin, problem.code, reason))
+                self.transaction.give_up(GivenUp(row, origin, problem.code, reason))
             else:
                 again_s = self._again_s(origin.attempt, problem)
                 self._retry(row, origin._replace(attempt=origin.attempt + 1), again_s, problem)
 
 
-class ScheduleDelivery(Delivery):
+class SchedulePolicy(Policy):
     """The policy for schedules: each one gets a tombstone in its own topic, also if it is not sent [I19]."""
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Write tombstones, and decide what happens to the schedules."""
-        self._deliver(due_s, self._output.end_schedules(rows))
+    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        self._deliver(due_s, self.transaction.end_schedules(rows))
 
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Write tombstones, and move the schedules to the retry topic."""
-        self._put_off(due_s, self._output.end_schedules(rows), again_s)
+    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        super()._put_off(due_s, self.transaction.end_schedules(rows), again_s)
 
-    def reject(self, rejected: Sequence[Rejected]) -> None:
+    def _turn_down(self, rejected: Sequence[Rejected]) -> None:
         """Write dead letters, and a tombstone for each overdue schedule; other records may be no schedules."""
-        super().reject(rejected)
+        super()._turn_down(rejected)
         for rejection in rejected:
             if rejection.code == OVERDUE:
-                self._output.end_schedule(rejection)
+                self.transaction.end_schedule(rejection)
 
 
-class MarkerDelivery(Delivery):
+class MarkerPolicy(Policy):
     """The policy for messages that markers track: each one gets an End marker, also if it is not sent."""
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Write End markers, and decide what happens to the messages."""
-        self._deliver(due_s, self._output.end_messages(rows))
+    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        self._deliver(due_s, self.transaction.end_messages(rows))
 
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Write End markers, and move the messages to the retry topic."""
-        self._put_off(due_s, self._output.end_messages(rows), again_s)
+    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        super()._put_off(due_s, self.transaction.end_messages(rows), again_s)
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         # All messages of a queue have the same key: by their keys, one consumer would get all of them.
-        self._output.send_spread(topic, partitions, due_s, rows)
+        self.transaction.send_spread(topic, partitions, due_s, rows)
 
 
-def policy_of(settings: Settings, topic: str) -> type[Delivery]:
+def policy_of(settings: Settings, topic: str) -> type[Policy]:
     """Return the delivery policy for timers of a request topic."""
     if topic == settings.retry_topic:
-        return RetryDelivery
+        return RetryPolicy
     if topic == settings.marker_topic:
-        return MarkerDelivery
-    return ScheduleDelivery if topic in settings.schedule_topics else Delivery
+        return MarkerPolicy
+    return SchedulePolicy if topic in settings.schedule_topics else Policy

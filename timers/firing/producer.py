@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -41,16 +41,19 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.config.settings import Settings
-from timers.core.ports import Lost, TooMuch
+from timers.core.chunk_size import LONG_S
+from timers.core.ports import BatchesRefused, Lost
+from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
+from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import BatchesRefused
-from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.awake import wait_awake
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.producer_loop import ProducerLoop
-from timers.partition_metrics import Heartbeat
+from timers.partition_metrics import PartitionMetrics
+from timers.wire import topics
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,9 @@ TRANSACTION_S = 8.0
 OPEN_TIMEOUT_S = 20.0
 """Longer than a transaction of the former owner may last. The next attempt follows soon."""
 
+QUOTA_LOG_S = 60.0
+"""Seconds between two lines about a quota."""
+
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
@@ -79,34 +85,6 @@ _T = TypeVar("_T")
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
 Offsets = dict[TopicPartition, OffsetAndMetadata]
-
-
-class DeliveryFailed(Lost):
-    """Some topics do not take records. The next opening of the machine rolls the transaction back.
-
-    Attributes:
-        culprits: topic -> what the brokers said.
-    """
-
-    def __init__(self, culprits: Mapping[str, BaseException]) -> None:
-        super().__init__("; ".join(f"{topic}: {error!r}" for topic, error in culprits.items()))
-        self.culprits = culprits
-
-
-class NoAnswer(TooMuch):
-    """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
-
-    Attributes:
-        places: (topic, partition) of which no batch was answered; none if a broker throttled the producer after its
-            first batches, because then it has not read the others.
-        topics: of these partitions.
-    """
-
-    def __init__(self, places: Collection[tuple[str, int]], *, rolled_back: bool = False) -> None:
-        self.places = places
-        self.topics = {topic for topic, _ in places}
-        names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(places))
-        super().__init__(f"no answer in time: {names or 'the last requests'}", rolled_back=rolled_back)
 
 
 def _error(task: asyncio.Task[None]) -> BaseException | None:
@@ -120,25 +98,30 @@ class TransactionalProducer:
     Args:
         loop: shared by all machines.
         settings: of the worker.
-        transactional_id: of the machine; fences any other producer that has it.
+        machine: its transactional id fences any other producer that has it.
         stop: set when the machine must end; then waiting ends.
-        heartbeat: of the calling thread; updated while it waits for the brokers.
+        metrics: of the machine; its heartbeat beats while the calling thread waits for the brokers.
     """
 
     def __init__(
         self,
         loop: ProducerLoop,
         settings: Settings,
-        transactional_id: str,
+        machine: Machine,
         stop: threading.Event,
-        heartbeat: Heartbeat,
+        metrics: PartitionMetrics,
     ) -> None:
         self._loop = loop
         self._settings = settings
-        self._transactional_id = transactional_id
+        self._machine = machine
+        self._transactional_id = topics.transactional_id(settings.app_id, *machine)
         self._stop = stop
-        self._heartbeat = heartbeat
+        self._metrics = metrics
+        self._quota_logged_s = -QUOTA_LOG_S
         self._producer: AIOKafkaProducer | None = None
+
+    batch = RecordBatch
+    size_alone = staticmethod(size_alone)
 
     def open(self) -> None:
         """Fence the previous owner and roll back its open transaction.
@@ -146,7 +129,10 @@ class TransactionalProducer:
         Raises:
             Lost: told to stop before the brokers answered, or they did not answer in time.
         """
-        self._wait(self._loop.submit(self._open()))
+        try:
+            self._wait(self._loop.submit(self._open()))
+        finally:
+            self._metrics.heartbeat.rest()
 
     async def _open(self) -> None:
         producer = AIOKafkaProducer(
@@ -209,18 +195,37 @@ class TransactionalProducer:
         assert self._producer is not None, "call open() first"
         return produce.opening(self._producer)
 
-    @property
-    def stopping(self) -> bool:
-        """Whether the machine was told to end."""
-        return self._stop.is_set()
+    def keep_waiting(self) -> bool:
+        """Note that the machine waits. Returns False if it was told to end."""
+        self._metrics.heartbeat.beat()
+        return not self._stop.is_set()
 
     @property
     def throttled_s(self) -> float:
         """Seconds for which a broker reads no batches of this producer, because of a quota."""
         return 0.0 if self._producer is None else produce.throttled_s(self._producer)
 
-    def transact(self, batches: Iterable[Batch], offsets: Offsets) -> bool:
+    def await_quota(self) -> None:
+        """Wait while a broker, because of a quota, reads no batches of this machine.
+
+        Raises:
+            Lost: told to stop.
+        """
+        left_s = self.throttled_s
+        self._metrics.throttled_s += left_s
+        if left_s > LONG_S and monotonic() > self._quota_logged_s + QUOTA_LOG_S:
+            self._quota_logged_s = monotonic()
+            logger.info("%s/%d: a quota of the brokers lets this machine wait for %.0f s", *self._machine, left_s)
+        while (left_s := self.throttled_s) > 0:
+            if not self.keep_waiting():
+                raise Lost("told to stop")
+            sleep(min(left_s, STOP_POLL_S))
+
+    def transact(self, batches: Iterable[Batch], offsets: Mapping[Machine, tuple[int, str]]) -> bool:
         """Send and commit.
+
+        Args:
+            offsets: of the group, with their metadata.
 
         Returns:
             Whether the offsets were sent. Without the group's coordinator the transaction is committed without them.
@@ -235,7 +240,21 @@ class TransactionalProducer:
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:
             by_partition.setdefault((topic, partition), []).append(batch)
-        return self._wait(self._loop.submit(self._transact(by_partition, offsets)))
+        of_group = {TopicPartition(*each): OffsetAndMetadata(*offset) for each, offset in offsets.items()}
+        began_s = monotonic()
+        try:
+            with_offsets = self._wait(self._loop.submit(self._transact(by_partition, of_group)))
+        except (BatchesRefused, DeliveryFailed, NoAnswer):
+            self._metrics.transaction_failed("delivery")
+            raise
+        except Fenced:
+            self._metrics.transaction_failed("fenced")
+            raise
+        except Lost:
+            self._metrics.transaction_failed("unknown")
+            raise
+        self._metrics.transactions.observe(monotonic() - began_s)
+        return with_offsets
 
     async def _transact(self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: Offsets) -> bool:
         producer = self._producer
@@ -372,7 +391,7 @@ class TransactionalProducer:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
         polls_left = DELIVERY_TIMEOUT_S / STOP_POLL_S
         while True:
-            self._heartbeat.beat()
+            self._metrics.heartbeat.beat()
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:

@@ -24,9 +24,8 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
-from timers.firing.breaker import FIRST_S, CircuitBreaker, OpenCircuit
-from timers.firing.policy import CallbackRules, DeliveryProblem
-from timers.firing.producer import NoAnswer
+from timers.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
+from timers.firing.ports import NoAnswer
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.known_topics import AVOIDED_S, KnownTopics
@@ -52,7 +51,6 @@ class Targets:
             this.
         max_message_bytes: topic that has refused a batch -> its limit.
         circuit_breaker: failing topics.
-        rules: which topics may be targets.
         own: topics of the engine that are never targets.
     """
 
@@ -61,7 +59,6 @@ class Targets:
         admin = asking_admin(settings)
         self._metadata = TopicMetadata(admin, SILENT_S)
         self._lock = threading.Lock()
-        self.rules = CallbackRules(settings)
         self._known = KnownTopics(self._metadata, partitions, self._note_list)
         self.available, self.was_moved = self._known.available, self._known.was_moved
         self.partitions, self.wait = self._known.partitions, self._known.wait

@@ -21,6 +21,7 @@ from timers.core.progress import MAX_REQUEST_BYTES
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.firing.policy import CallbackRules
+from timers.firing.transaction import WITNESS_S
 from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
@@ -304,7 +305,7 @@ class Checkers:
         found = witness.decode(log.witness)
         if (found is not None and found[0] == log.progress.witness) or log.witness != seen:
             log.witnessed_s = now_s
-        elif needed and now_s > log.witnessed_s + witness.EVERY_S:
+        elif needed and now_s > log.witnessed_s + WITNESS_S:
             raise Violation(f"the group has no copy of the progress of {machine} since {log.witnessed_s} s")
 
     def _reject_too_large(self, log: MachineLog, from_offset: int) -> None:

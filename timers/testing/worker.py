@@ -32,7 +32,7 @@ from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.oscillator import RIGHT, WRONG
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimRoutes
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
 from timers.wire import topics, witness
@@ -43,7 +43,7 @@ class Parts(Classes):
     """The classes that a worker is made of. Mutations replace one of them by a broken one."""
 
     loop: type[Loop] = Loop
-    outbox: type[SimOutbox] = SimOutbox
+    producer: type[SimTransactions] = SimTransactions
     store: type[SimStore] = SimStore
     guard: type[ClockGuard] = ClockGuard
 
@@ -132,7 +132,7 @@ class SimWorker:
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self.accepted: set[TopicPartition] = set()
         self.stopped: dict[TopicPartition, LogMismatch] = {}
-        self._routes = SimRoutes(log)
+        self._topics = SimTopics(log)
         self.refused: set[TopicPartition] = set()
         self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
@@ -159,7 +159,8 @@ class SimWorker:
         for machine in fresh:
             self.stopped.pop(machine, None)
         outboxes = {
-            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._routes) for machine in fresh
+            machine: outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
+            for machine in fresh
         }
         try:
             self.fence(outboxes)
@@ -177,7 +178,7 @@ class SimWorker:
 
     def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
         for outbox in outboxes.values():
-            outbox.open()
+            outbox.policy.transaction.open()
 
     def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
         progress = self.read_progress(machine)
@@ -198,8 +199,8 @@ class SimWorker:
             return
         if machine in self.accepted:
             progress = replace(progress, doubt=None)
-        made = spec.machine(progress, store, outbox, outbox.counters)
-        outbox.bind(made.cuts, progress)
+        made = spec.machine(progress, store, outbox.policy, outbox.counters)
+        outbox.policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION, made.cuts, progress)
         loop = self.parts.loop(made)
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
@@ -233,7 +234,7 @@ class SimWorker:
 
     def commit_refusal(self, outbox: SimOutbox, progress: Progress) -> None:
         """Let the next owner know that the log may lack requests."""
-        doubts.commit_refusal(outbox, progress)
+        doubts.commit_refusal(outbox.policy, progress)
 
     def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
         """Tell open machines whether their topic is compacted, which it must not be."""
@@ -341,7 +342,7 @@ class SimWorker:
         """Close one machine. The next owner aborts an open transaction when it fences this worker."""
         runner = self.runners.pop(machine, None)
         if runner is not None:
-            runner.outbox.close()
+            runner.outbox.policy.transaction.close()
             self.disk.close(machine)
 
     def crash(self) -> None:
@@ -355,7 +356,7 @@ class SimWorker:
     def start(self) -> None:
         """Start the process. It reads ticks from the end of the topic on."""
         self.alive = True
-        self._routes = SimRoutes(self.log)
+        self._topics = SimTopics(self.log)
         self._ticks_read_to = {each: self.log.end(self.settings.oscillator_topic, each) for each in (*RIGHT, WRONG)}
         self._guard = self._new_guard()
 

@@ -61,6 +61,7 @@ from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
 
+from timers.core.ports import BatchesRefused
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 
 NO_LEADER = -1
@@ -124,17 +125,10 @@ class RecordsRefused(KafkaError):
         """Kafka's name of the code."""
         return _NAMES[self.code]
 
-
-class BatchesRefused(Exception):
-    """Brokers refused batches because of records in them, and have answered all other batches.
-
-    Attributes:
-        batches: (batch, what the broker said about it).
-    """
-
-    def __init__(self, batches: Sequence[tuple[RecordBatch, RecordsRefused]]) -> None:
-        super().__init__("; ".join(f"{error.topic}: {error.name} ({error.why})" for _, error in batches))
-        self.batches = batches
+    @property
+    def is_of_times(self) -> bool:
+        """Whether the times of records are the reason."""
+        return self.code == INVALID_TIMESTAMP
 
 
 class _Handler(sender.SendProduceReqHandler):

@@ -26,9 +26,10 @@ from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
 from timers.errors import NameTakenError
 from timers.firing.breaker import OpenCircuit
-from timers.firing.outbox import KafkaOutbox
+from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
+from timers.firing.transaction import Transaction
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
@@ -37,7 +38,6 @@ from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.wire import progress as progress_record
-from timers.wire import topics
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Outboxes:
         self._compute_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
         self._producers: dict[int, TransactionalProducer] = {}
-        self._outboxes: dict[int, KafkaOutbox] = {}
+        self._outboxes: dict[int, Policy] = {}
         self._metrics: dict[int, PartitionMetrics] = {}
         self._reopening: dict[int, Reopening] = {}
         self._adopted: dict[str, OpenCircuit] = {}
@@ -182,12 +182,20 @@ class Outboxes:
     def _add(self, partition: int) -> None:
         settings, tp = self._settings, (self._settings.request_topic, partition)
         metrics = self._metrics.setdefault(partition, PartitionMetrics())
-        name = topics.transactional_id(settings.app_id, *tp)
-        producer = TransactionalProducer(self._loop, settings, name, threading.Event(), metrics.heartbeat)
-        outbox = KafkaOutbox(
-            settings, *tp, self._targets, self._request_reader, producer, self._compute_lock, metrics, lambda: None
+        producer = TransactionalProducer(self._loop, settings, tp, threading.Event(), metrics)
+        transaction = Transaction(
+            settings,
+            tp,
+            self._targets,
+            self._request_reader,
+            producer,
+            metrics.counters,
+            metrics.chunk,
+            self._compute_lock,
+            lambda: None,
         )
-        outbox.bind(self._cluster.topic_ids[tp[0]], progress_partition(tp, self._cluster, settings))
+        transaction.bind(self._cluster.topic_ids[tp[0]], progress_partition(tp, self._cluster, settings))
+        outbox = policy_of(settings, tp[0])(settings, self._targets, transaction)
         self._producers[partition], self._outboxes[partition] = producer, outbox
 
     def _read(self, partitions: Collection[int]) -> dict[int, Progress]:

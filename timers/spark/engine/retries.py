@@ -23,9 +23,10 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, TimersError
-from timers.firing.outbox import KafkaOutbox
+from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
+from timers.firing.transaction import Transaction
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
@@ -40,7 +41,6 @@ from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
 from timers.store.rocks import RocksStore
-from timers.wire import topics
 from timers.wire.formats import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class _Open(NamedTuple):
     """An open partition."""
 
     loop: Loop
-    outbox: KafkaOutbox
+    outbox: Policy
     store: RocksStore
 
 
@@ -237,35 +237,36 @@ class _Server:
         retries, tp = self._retries, (self._topic, partition)
         settings, cluster = retries.settings, retries.cluster
         metrics = self._metrics.setdefault(partition, PartitionMetrics())
-        name = topics.transactional_id(settings.app_id, *tp)
-        producer = TransactionalProducer(retries.producers, settings, name, retries.stop, metrics.heartbeat)
-        outbox = KafkaOutbox(
+        producer = TransactionalProducer(retries.producers, settings, tp, retries.stop, metrics)
+        transaction = Transaction(
             settings,
-            *tp,
+            tp,
             retries.targets,
             retries.request_reader,
             producer,
+            metrics.counters,
+            metrics.chunk,
             retries.compute_lock,
-            metrics,
             lambda: None,
         )
+        outbox = policy_of(settings, tp[0])(settings, retries.targets, transaction)
         try:
-            outbox.open()
+            transaction.open()
             progress, store = open_partition(
                 settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.ask_log
             )
         except BaseException:
-            outbox.close()
+            transaction.close()
             raise
         try:
             spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
             machine = spec.machine(progress, store, outbox, metrics.counters)
             place = progress_partition(tp, cluster, settings)
-            outbox.bind(cluster.topic_ids[self._topic], place, machine.cuts, progress)
+            transaction.bind(cluster.topic_ids[self._topic], place, machine.cuts, progress)
             return _Open(Loop(machine), outbox, store)
         except BaseException as error:  # the store may be damaged
             forget_frames(error)
-            outbox.close()
+            transaction.close()
             store.close()
             raise
 
@@ -284,7 +285,7 @@ class _Server:
         self._position.pop(partition, None)
         with contextlib.suppress(KafkaException):
             consumer.incremental_unassign([KafkaTopicPartition(self._topic, partition)])
-        closed.outbox.close()
+        closed.outbox.transaction.close()
         try:
             closed.store.close()
         except StoreError as error:  # what was not flushed is read again

@@ -13,9 +13,10 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
-from timers.firing.outbox import KafkaOutbox
+from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
+from timers.firing.transaction import Transaction
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
@@ -24,7 +25,6 @@ from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
 from timers.store.rocks import RocksStore
-from timers.wire import topics
 from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
@@ -46,13 +46,21 @@ class Parts:
     compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """The compute lock: one machine at a time fills its transaction."""
 
-    def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> KafkaOutbox:
+    def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> Policy:
         """Returns the outbox of a machine; setting ``stop`` ends its waiting."""
-        transactional_id = topics.transactional_id(self.settings.app_id, *tp)
-        producer = TransactionalProducer(self.producers, self.settings, transactional_id, stop, metrics.heartbeat)
-        return KafkaOutbox(
-            self.settings, *tp, self.targets, self.request_reader, producer, self.compute_lock, metrics, self.now_s
+        producer = TransactionalProducer(self.producers, self.settings, tp, stop, metrics)
+        transaction = Transaction(
+            self.settings,
+            tp,
+            self.targets,
+            self.request_reader,
+            producer,
+            metrics.counters,
+            metrics.chunk,
+            self.compute_lock,
+            self.now_s,
         )
+        return policy_of(self.settings, tp[0])(self.settings, self.targets, transaction)
 
     def machine(
         self,
@@ -60,7 +68,7 @@ class Parts:
         request_format: RequestFormat,
         progress: Progress,
         store: RocksStore,
-        outbox: KafkaOutbox,
+        outbox: Policy,
         metrics: PartitionMetrics,
     ) -> Machine:
         """Returns the machine of a partition, made from its progress and its open store."""
@@ -75,15 +83,15 @@ class Parts:
         )
         machine = spec.machine(progress, store, outbox, metrics.counters)
         place = progress_partition(tp, self.cluster, self.settings)
-        outbox.bind(self.cluster.topic_ids[topic], place, machine.cuts, progress)
+        outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts, progress)
         return machine
 
 
-def closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:
+def closer(store: RocksStore, outbox: Policy) -> Callable[[], None]:
     """Returns a function that releases the store and the producer of a machine."""
 
     def close() -> None:
-        outbox.close()
+        outbox.transaction.close()
         try:
             store.close()
         except StoreError as error:  # not fatal: requests that were not flushed are read again

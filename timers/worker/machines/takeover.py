@@ -123,7 +123,7 @@ class Takeover:
     ) -> tuple[Machine, Callable[[], None]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
         try:
-            await self.in_thread(outbox.open)
+            await self.in_thread(outbox.transaction.open)
             compacted = (await asyncio.shield(asked)).get(tp[0])
             async with self._reading:
                 if stop.is_set():
@@ -138,13 +138,13 @@ class Takeover:
             try:
                 if compacted is not None:
                     place = progress_partition(tp, parts.cluster, parts.settings)
-                    outbox.bind(parts.cluster.topic_ids[tp[0]], place, doubtful.progress.cuts)
+                    outbox.transaction.bind(parts.cluster.topic_ids[tp[0]], place, doubtful.progress.cuts)
                     await self.in_thread(commit_refusal, outbox, doubtful.progress)
             finally:
-                await self.in_thread(outbox.close)
+                await self.in_thread(outbox.transaction.close)
             raise
         except BaseException:
-            await self.in_thread(outbox.close)
+            await self.in_thread(outbox.transaction.close)
             raise
         close = closer(store, outbox)
         try:

@@ -1,0 +1,80 @@
+"""A transaction that builds the record batches of the product, and discards them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from timers.config.settings import Settings
+from timers.core.chunk_size import ChunkSize
+from timers.core.counters import Counters
+from timers.core.timer import TopicPartition
+from timers.firing.ports import Settings as FiringSettings
+from timers.firing.transaction import Transaction
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
+
+
+class DiscardingProducer:
+    """Implements :class:`timers.firing.ports.Producer`."""
+
+    throttled_s = 0.0
+    batch = RecordBatch
+    size_alone = staticmethod(size_alone)
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def keep_waiting(self) -> bool:
+        return True
+
+    def await_quota(self) -> None: ...
+
+    def transact(
+        self, batches: Sequence[tuple[str, int, Any]], offsets: Mapping[TopicPartition, tuple[int, str]]
+    ) -> bool:
+        return bool(offsets)
+
+
+class UsableTopics:
+    """Implements :class:`timers.firing.ports.Topics`: each topic has some partitions, and takes all records."""
+
+    def __init__(self, usable: Mapping[str, int]) -> None:
+        self.usable = usable
+        self.own: frozenset[str] = frozenset()
+        self.max_message_bytes: dict[str, int] = {}
+
+    def route(self, topic: str, *, retried: bool) -> int:
+        return self.usable[topic]
+
+    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def partitions(self, topic: str) -> int:
+        return self.usable.get(topic, 1)
+
+    def available(self, topic: str, partition: int) -> int:
+        return partition
+
+    def was_moved(self, topic: str, partition: int) -> bool:
+        return False
+
+    def open_circuit(self, topic: str, error: BaseException) -> None: ...
+
+    def note_worked(self, topics: Collection[str]) -> None: ...
+
+    def note_failed(self, failed: Mapping[str, BaseException]) -> None: ...
+
+    def note_silent(self, failure: BaseException, *, is_short: bool) -> None: ...
+
+    def note_times_refused(self, topic: str) -> None: ...
+
+
+def discarding(known: UsableTopics, machine: TopicPartition = ("t", 0)) -> Transaction:
+    """A transaction whose records go nowhere."""
+    settings: FiringSettings = Settings(brokers="localhost:1")
+    requests: Any = None
+    parts = (requests, DiscardingProducer(), Counters(), ChunkSize(), threading.Lock(), lambda: None)
+    return Transaction(settings, machine, known, *parts)

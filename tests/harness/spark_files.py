@@ -78,4 +78,4 @@ class FilePartitions:
     def _open(self, partition: int) -> Opened:
         path = self.directory / f"{partition}.jsonl"
         done = transactions(path)
-        return Opened(done[-1][1] if done else Progress(), TOPIC_ID, FileOutbox(path), Counters())
+        return Opened(done[-1][1] if done else Progress(), TOPIC_ID, FileOutbox(path), Counters(), lambda _: None)

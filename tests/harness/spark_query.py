@@ -115,7 +115,7 @@ class SparkQuery:
         plan = start.plan(self._spark, settings, cluster, run, str(self.directory), self.buckets, 2, MAX_REQUESTS)
         outboxes = Outboxes.of if self._crash is None else partial(FailingOutboxes.of, self._crash)
         self._ended.clear()
-        self._query = query.start(self._spark, settings, plan, retries.targets, self._note, outboxes)
+        self._query = query.start(self._spark, settings, plan, retries, self._note, outboxes)
         return self
 
     def _set(self, name: str, value: str) -> None:

@@ -15,6 +15,7 @@ from tests.harness.spark_files import FilePartitions, transactions
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.levels import FIRST
 from timers.core.limits import Limits
+from timers.core.lineage import Lineage
 from timers.core.reading import ReadSettings
 from timers.core.timer import Rejected, RowsByDue, Tick
 from timers.errors import CheckpointMismatch, HistoryMismatch
@@ -207,10 +208,29 @@ def test_arrivals_that_wait_are_accepted_although_the_log_has_lost_them(tmp_path
     state, chunks = BucketState(), ChunksInMemory()
     for arrived, tick in (([arrivals], None), ([], Tick(NOW_S * 1000)), ([], Tick((NOW_S + 5) * 1000))):
         bucket = Bucket("requests", state, chunks, ShorterLog(tmp_path), LIMITS)
-        bucket.process(arrived, {0: 8}, tick)
+        bucket.process(arrived, {0: 8}, tick, {0: Lineage()})
         state = BucketState.decode(state.encode())
     done = transactions(tmp_path / "0.jsonl")
     assert [name for fired, _ in done for _, name, _ in fired] == ["a", "b"]
+
+
+def test_arrivals_that_wait_are_not_accepted_if_another_log_is_read(tmp_path: Path) -> None:
+    rows: RowsByDue = {NOW_S + 5: [(3, "t", "a", b"", None, None)]}
+    read = ReadSettings(LIMITS.max_request_bytes, FIRST, rejects_overdue=False)
+    arrivals = Arrivals(0, 3, 8, read, timer_batches.groups(0, rows), [])
+    state, chunks, lineage = BucketState(), ChunksInMemory(), Lineage(((1, 0), (4, 2)), None, 8)
+    Bucket("requests", state, chunks, FilePartitions(tmp_path), LIMITS).process([arrivals], {0: 8}, None, {0: lineage})
+    held = state.encode()
+    for other in (Lineage(((1, 0), (5, 2)), None, 9), Lineage(((1, 0), (4, 2)), None, 7), Lineage()):
+        bucket = Bucket("requests", BucketState.decode(held), chunks, FilePartitions(tmp_path), LIMITS)
+        with pytest.raises(CheckpointMismatch, match="the checkpoint has requests of requests/0 that its log has lost"):
+            bucket.process([], {0: 9}, Tick(NOW_S * 1000), {0: other})
+    state, longer = BucketState.decode(held), Lineage(((1, 0), (4, 2), (6, 8)), None, 9)
+    Bucket("requests", state, chunks, FilePartitions(tmp_path), LIMITS).process(
+        [], {0: 9}, Tick(NOW_S * 1000), {0: longer}
+    )
+    assert not state.held
+    assert state.known[0].progress.lineage == longer
 
 
 def test_requests_are_accepted_only_with_the_settings_that_the_progress_has(tmp_path: Path) -> None:
@@ -221,14 +241,16 @@ def test_requests_are_accepted_only_with_the_settings_that_the_progress_has(tmp_
     arrivals = Arrivals(0, 0, 1, read, timer_batches.groups(0, rows), [])
     with pytest.raises(HistoryMismatch, match="new requests of requests/0 were decoded with other settings"):
         Bucket("requests", BucketState(), ChunksInMemory(), FilePartitions(tmp_path), later).process(
-            [arrivals], {0: 1}, now
+            [arrivals], {0: 1}, now, {0: Lineage()}
         )
     state, chunks = BucketState(), ChunksInMemory()
-    Bucket("requests", state, chunks, FilePartitions(tmp_path), LIMITS).process([arrivals], {0: 1}, None)
+    Bucket("requests", state, chunks, FilePartitions(tmp_path), LIMITS).process(
+        [arrivals], {0: 1}, None, {0: Lineage()}
+    )
     with pytest.raises(
         CheckpointMismatch, match="the checkpoint has requests of requests/0 decoded with other settings"
     ):
-        Bucket("requests", state, chunks, FilePartitions(tmp_path), later).process([], {0: 1}, now)
+        Bucket("requests", state, chunks, FilePartitions(tmp_path), later).process([], {0: 1}, now, {0: Lineage()})
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------

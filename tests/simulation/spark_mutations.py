@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tests.simulation.spark_simulator import SimPartitions, SimSpark
+from timers.core.lineage import Lineage
 from timers.core.progress import Progress
 from timers.spark.engine.machines import Known, PartitionRun
 from timers.spark.engine.timer_batches import Arrivals, Group
@@ -56,8 +57,8 @@ class TrustsTheDecoder(PartitionRun):
 class ForgetsRejected(PartitionRun):
     """Accepts requests that cannot be read without a dead letter."""
 
-    def accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
-        super().accept([each._replace(rejected=[]) for each in arrivals], end)
+    def accept(self, arrivals: Sequence[Arrivals], end: int, lineage: Lineage) -> None:
+        super().accept([each._replace(rejected=[]) for each in arrivals], end, lineage)
 
 
 class SkipsAhead(PartitionRun):

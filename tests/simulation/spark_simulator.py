@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
 from tests.simulation.spark_senders import Senders
 from timers.config.settings import Settings
@@ -27,12 +28,13 @@ from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer
+from timers.spark.engine.read_logs import ReadLogs
 from timers.spark.engine.timer_batches import Arrivals
 from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.faults import Crashed, Faults
-from timers.testing.outbox import TOPIC_ID, SimTopics, outbox_of
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTopics, outbox_of
 from timers.wire import headers as h
 from timers.wire import topics
 
@@ -100,9 +102,10 @@ class SimPartitions:
         outbox = outbox_of(engine.log, engine.settings, tp, self._faults, engine.routes)
         outbox.policy.transaction.open()
         follows = before is not None and before.producer.is_followed_by(self.producer(partition))
-        if before is not None and (follows or self.trusts_any_opening):
-            return Opened(before.progress, TOPIC_ID, outbox.policy, outbox.counters)
-        return Opened(engine.read_progress(partition), TOPIC_ID, outbox.policy, outbox.counters)
+        trusted = before is not None and (follows or self.trusts_any_opening)
+        progress = before.progress if before is not None and trusted else engine.task_progress(partition)
+        bind = partial(outbox.policy.transaction.bind, TOPIC_ID, PROGRESS_PARTITION)
+        return Opened(progress, TOPIC_ID, outbox.policy, outbox.counters, bind)
 
 
 class SimSpark:
@@ -124,11 +127,13 @@ class SimSpark:
         self._senders = Senders(self.log, self.settings, self.random)
         self._partitions = partitions
         self._run = run
+        self._bucket_of = Bucket
         request, retry = self.settings.request_topic, self.settings.retry_topic
         self._requests = [(request, number) for number in range(PARTITIONS)]
         retries = [(retry, number) for number in range(PARTITIONS)]
         self._limits = LIMITS
         self._accept: Accepting | None = None
+        self.read_logs = ReadLogs(request, SimLineages(self.log), at_once)
         self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
         self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
         self.worker.assign(retries)
@@ -147,6 +152,10 @@ class SimSpark:
 
     def read_progress(self, partition: int) -> Progress:
         return self.worker.read_progress((self.settings.request_topic, partition))
+
+    def task_progress(self, partition: int) -> Progress:
+        """The progress as a task reads it."""
+        return self.read_progress(partition)
 
     # ---- a run ------------------------------------------------------------------------------------------------------
 
@@ -272,6 +281,7 @@ class SimSpark:
         known = {number: self.read_progress(number) for number in range(PARTITIONS) if self.random.random() < 0.9}
         history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in known.items()}
         new = Progress().with_setting(MAX_REQUEST_BYTES, limit)
+        self.read_logs.begin(known)
         self._accept = Accepting(range(self.checkpoint.buckets), limit, history, new)
 
     def own_between(self, partition: int) -> None:
@@ -336,7 +346,9 @@ class SimSpark:
         chunks = Chunks(dict(held))
         state = BucketState() if encoded is None else BucketState.decode(encoded)
         partitions = self._partitions(self, faults)
-        bucket = Bucket(self.settings.request_topic, state, chunks, partitions, self._limits, number * 17, self._run)
+        bucket = self._bucket_of(
+            self.settings.request_topic, state, chunks, partitions, self._limits, number * 17, self._run
+        )
         mine = {partition: end for partition, end in ends.items() if partition % query.buckets == number}
         arrivals = [each for partition in mine for each in self._arrivals(partition, query.ends[partition], ends)]
         self.random.shuffle(arrivals)
@@ -349,7 +361,7 @@ class SimSpark:
             clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000)
             guard = ClockGuard(self.settings.max_clock_leap_s)
             tick = bucket.counted(ticks_ms, guard, clocks, self.random.choice(["one machine", "another"]), None)
-            bucket.process(arrivals, mine, tick)
+            bucket.process(arrivals, mine, tick, self.read_logs.through(ends))
             faults.point("before the state is committed")
         except (Crashed, Fenced):
             self.happened["failed tasks"] += 1

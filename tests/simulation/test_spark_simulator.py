@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
-from tests.simulation import quick_seeds, spark_mutations
+from tests.simulation import quick_seeds, spark_losses, spark_mutations
+from tests.simulation.spark_losses import LosingSpark
 from tests.simulation.spark_simulator import SimSpark
 
 SEEDS = 20
@@ -44,6 +45,31 @@ def test_the_runs_do_what_they_are_for() -> None:
         "old histories",
     ):
         assert sum(run.happened[name] for run in runs), name
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_runs_in_which_logs_lose_their_end(seed: int) -> None:
+    LosingSpark(seed).go()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, 820, 80))
+def test_later_runs_in_which_logs_lose_their_end(first: int) -> None:
+    for seed in range(first, first + 80):
+        LosingSpark(seed).go()
+
+
+def test_the_losses_are_noticed_and_accepted() -> None:
+    runs = [LosingSpark(seed) for seed in range(8)]
+    for run in runs:
+        run.go()
+    for name in ("cuts", "stopped", "accepted", "letters", "held", "lost checkpoints"):
+        assert sum(run.happened[name] for run in runs), name
+
+
+@pytest.mark.parametrize("rule", spark_losses.BROKEN)
+def test_an_engine_that_breaks_a_rule_of_losses_is_found(rule: str) -> None:
+    assert quick_seeds.is_found(f"spark losses: {rule}", partial(spark_losses.losses_find, rule)), "no run found it"
 
 
 @pytest.mark.parametrize("rule", spark_mutations.MUTATIONS)

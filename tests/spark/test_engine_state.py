@@ -20,6 +20,7 @@ from tests.harness.spark_files import FilePartitions, transactions
 from timers.config.settings import Settings
 from timers.core.levels import FIRST
 from timers.core.limits import Limits
+from timers.core.lineage import Lineage
 from timers.core.reading import ReadSettings
 from timers.spark.engine import processor, query, timer_batches
 from timers.spark.engine.processor import Buckets, Told
@@ -99,7 +100,9 @@ class Engine:
         arriving = files.selectExpr("bucket", "unhex(arrivals) arrivals", "tick_partition", "tick_offset", "tick_ms")
 
         def take(rows: DataFrame, number: int) -> None:
-            rows.sparkSession.sparkContext.setLocalProperty(processor.TOLD, Told(self._ends[number], []).encode())
+            ends = self._ends[number]
+            told = Told(ends, [], dict.fromkeys(ends, Lineage()))
+            rows.sparkSession.sparkContext.setLocalProperty(processor.TOLD, told.encode())
             self.pending |= {row["bucket"]: row["pending"] for row in rows.collect()}
 
         running = (

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark.errors import StreamingQueryException
 
 from timers.config.settings import Settings
+from timers.core.lineage import Batch, Lineage
 from timers.core.reopening import ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.firing.breaker import OpenCircuit
@@ -138,7 +139,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
     looks: list[int] = []
     working = Working()
 
-    def start(spark: Any, settings: Settings, plan: Plan, targets: Any, done: Any) -> Ended:
+    def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
         for number, had_others in enumerate([False, True, False]):
             rows = [{"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None}]
             rows += [{"bucket": 9, "pending": 0, "had_others": had_others, "tick_ms": 10 + number}]
@@ -155,7 +156,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
     monkeypatch.setattr(beginning, "check_no_workers", check_no_workers)
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     ticks_ms: list[int] = []
-    retries: Any = SimpleNamespace(failure=None, targets=None)
+    retries: Any = SimpleNamespace(failure=None)
     with pytest.raises(TimersError, match="2 workers have taken over"):
         engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append)
     assert not working.isActive and ticks_ms == [10, 11, 12]
@@ -195,7 +196,7 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
     monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(0.0, 0.0, 0.0))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
-    retries: Any = SimpleNamespace(failure=None, targets=None)
+    retries: Any = SimpleNamespace(failure=None)
     plans = Plans()
     engine.run(spark, Settings(), plans, retries, lines.append, stop, print)
     assert (started, plans.anew) == (["plan 1", "plan 1", "plan 2", "plan 3"], [False, False, True])
@@ -248,5 +249,7 @@ def test_a_micro_batch_that_is_too_large_is_planned_again_with_fewer_requests() 
 
 
 def test_the_tasks_get_what_the_driver_tells_them() -> None:
-    told = Told({0: 7, 12: 9}, [OpenCircuit("t", "target-failing", "why", 2, 3.5, -1.0, 4.0)])
+    read = Lineage(((0, 0), (3, 4)), Batch(5, 6, 1_000, 2**31), 7)
+    circuit = OpenCircuit("t", "target-failing", "why", 2, 3.5, -1.0, 4.0)
+    told = Told({0: 7, 12: 9}, [circuit], {0: read, 12: Lineage()})
     assert Told.decode(told.encode()) == told

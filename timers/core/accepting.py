@@ -121,7 +121,7 @@ class Accepting(MachineState):
 
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28]."""
-        return self._store.lineage.through(self._passed, to_offset)
+        return self._store.lineage.through(self._passed, to_offset).before(to_offset)
 
     def _may_emit(self, decoded: Decoded) -> bool:
         late, _ = self._split_late(decoded.rows)

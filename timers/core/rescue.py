@@ -39,15 +39,23 @@ def cut_of(
         answers: of the leader, for the lineages of progress and store.
         log_start, log_end: first offset and end of the log.
     """
-    cuts = []
-    if log_end < progress.next_offset:
-        cuts.append(log_end)
-    holds_more = store.applied > progress.next_offset and progress.has_same_history(store.history, store.applied)
-    if holds_more and log_end < store.applied:
-        cuts.append(log_end)
-    for answer, counts in zip(answers, (True, holds_more), strict=True):
-        if counts and isinstance(answer, Parted):
-            cuts.append(log_start if answer.offset is None else answer.offset)
+    of_progress, of_store = answers
+    found = [cut_below(progress.next_offset, of_progress, log_start, log_end)]
+    if store.applied > progress.next_offset and progress.has_same_history(store.history, store.applied):
+        found.append(cut_below(store.applied, of_store, log_start, log_end))
+    return min((cut for cut in found if cut is not None), default=None)
+
+
+def cut_below(position: int, answer: Parted | Unknown | None, log_start: int, log_end: int) -> int | None:
+    """Returns from which offset on the log is not the one that was read up to ``position``; None if it is that one.
+
+    Args:
+        answer: of the leader, for the lineage of ``position``.
+        log_start, log_end: first offset and end of the log.
+    """
+    cuts = [log_end] if log_end < position else []
+    if isinstance(answer, Parted):
+        cuts.append(log_start if answer.offset is None else answer.offset)
     return min(cuts, default=None)
 
 

@@ -17,7 +17,18 @@ from typing import Any, NamedTuple, TypeAlias
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from timers.config.settings import Settings
-from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown, ends_early, next_question, parted_inside
+from timers.core.lineage import (
+    MAX_EPOCHS,
+    Batch,
+    EpochEnd,
+    Lineage,
+    Parted,
+    PassedBatch,
+    Unknown,
+    ends_early,
+    next_question,
+    parted_inside,
+)
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import connection
@@ -85,6 +96,8 @@ class LogLineages:
         Returns:
             Partition -> the answer for each of its lineages, in order. Without partitions whose leader did not answer.
         """
+        if not lineages:
+            return {}
         try:
             await self.client.connect({topic for topic, _ in lineages})
         except KafkaError as error:
@@ -102,6 +115,66 @@ class LogLineages:
         for answers in await asyncio.gather(*asked):
             found |= answers
         return found
+
+    async def extended(self, positions: Mapping[TopicPartition, tuple[Lineage, int]]) -> dict[TopicPartition, Lineage]:
+        """Learn which logs a reader reads that sees no batches, such as Spark.
+
+        To be sure that the result belongs to the lineages, compare these with :meth:`parted` *after* this call.
+
+        Args:
+            positions: partition -> lineage that is known, and a later position.
+
+        Returns:
+            Partition -> lineage of its position. Without partitions whose leader did not answer.
+        """
+        try:
+            await self.client.connect({topic for topic, _ in positions})
+        except KafkaError as error:
+            logger.debug("no broker answers: %r", error)
+            return {}
+        found = await asyncio.gather(*(self._extend(tp, *known) for tp, known in positions.items()))
+        return {tp: lineage for tp, lineage in zip(positions, found, strict=True) if lineage is not None}
+
+    async def _extend(self, tp: TopicPartition, lineage: Lineage, position: int) -> Lineage | None:
+        leader = self.client.leader_of(*tp)
+        if leader is None:
+            return None
+        try:
+            last = await self._last_batch(leader, tp, lineage.end, position)
+            if last is None:
+                return lineage
+            newest = lineage.epochs[-1][0] if lineage.epochs else -1
+            (epoch, batch), begun = last, list[tuple[int, int]]()
+            while epoch > newest and len(begun) < MAX_EPOCHS:  # each answer says where an epoch begins
+                before = (await self.client.epoch_ends(leader, {tp: epoch - 1}))[tp] if epoch else EpochEnd(-1, 0)
+                if before is None:
+                    self._warn()
+                    before = EpochEnd(-1, batch.base_offset)
+                first = max(before.end, lineage.end)
+                if begun and first >= begun[0][1]:
+                    break  # the log has no batch of this epoch
+                begun.insert(0, (epoch, first))
+                epoch = before.epoch
+        except (KafkaError, KeyError) as error:
+            logger.debug("the leader of %s/%d does not tell its leader epochs: %r", *tp, error)
+            return None
+        return Lineage((*lineage.epochs, *begun)[-MAX_EPOCHS:], batch, batch.last_offset + 1)
+
+    async def _last_batch(self, leader: int, tp: TopicPartition, start: int, position: int) -> PassedBatch | None:
+        """The last whole batch between two offsets; None if the log has none there."""
+        offset = position - 1
+        while offset >= start:
+            try:
+                fetched = await self.client.fetch(leader, tp, offset, max_bytes=HEADER_BYTES)
+            except OffsetOutOfRangeError:
+                return None
+            if len(fetched.data) < HEADER_BYTES:
+                return None
+            passed = passed_batch(fetched.data)
+            if passed[1].last_offset < position:
+                return passed
+            offset = min(offset, passed[1].base_offset) - 1
+        return None
 
     async def _ask(
         self,

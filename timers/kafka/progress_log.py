@@ -22,13 +22,16 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
+from timers.core.lineage import Lineage
 from timers.core.progress import PARTITIONS, Progress, Witness
+from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level, connection
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question
 from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
 from timers.kafka.clients import librdkafka, reader
+from timers.kafka.log_lineage import Answer, LogLineages
 from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
 from timers.wire import witness
@@ -386,15 +389,33 @@ class ProgressLog:
         except LogMismatch as mismatch:
             raise DoubtfulLog(str(mismatch), progress) from None
 
-    def check_end(self, tp: TopicPartition, progress: Progress) -> Progress:
-        """Returns the progress with which an engine without a store goes on: shortened, if its log ends too early.
+    def check_logs(self, read: Mapping[TopicPartition, Progress]) -> dict[TopicPartition, Progress]:
+        """Returns the progress with which the engine on Spark goes on: shortened, where the log is another one [I28].
 
         Raises:
-            LogMismatch: the log ends below ``next_offset``, and the loss was not accepted.
+            LogMismatch: the log of a partition is, and the loss was not accepted.
             KafkaException: the brokers do not answer.
         """
-        _, end = self.ends(*tp)
-        return self.accept_cut(tp, progress, end, "") if end < progress.next_offset else progress
+        asked = {tp: [progress.lineage] for tp, progress in read.items() if progress.lineage.end}
+        answers = asyncio.run(self._compare(asked)) if asked else {}
+        if missing := asked.keys() - answers.keys():
+            why = f"the leader of {'/'.join(map(str, min(missing)))} does not tell its leader epochs"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
+        found = dict(read)
+        holds = "The checkpoint may still hold timers of them, which become dead letters when the loss is accepted"
+        for tp, progress in read.items():
+            (answer,) = answers.get(tp, [None])
+            cut = cut_below(progress.next_offset, answer, *self.ends(*tp))
+            if cut is not None:
+                found[tp] = self.accept_cut(tp, progress, cut, holds)
+        return found
+
+    async def _compare(self, asked: Mapping[TopicPartition, list[Lineage]]) -> dict[TopicPartition, list[Answer]]:
+        lineages = LogLineages(self._settings, "progress")
+        try:
+            return await lineages.parted(asked)
+        finally:
+            await lineages.close()
 
     def accept_cut(self, tp: TopicPartition, progress: Progress, cut: int, holds: str) -> Progress:
         """Returns the progress with which a machine goes on after its log has lost the records from ``cut`` on [I28].

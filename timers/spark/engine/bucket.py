@@ -17,6 +17,7 @@ import msgpack
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.limits import Limits
+from timers.core.lineage import Lineage
 from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch, HistoryMismatch
@@ -27,7 +28,7 @@ from timers.spark.engine.wheel import Slot
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-FORMAT = 7
+FORMAT = 8
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 STEP_BYTES = 32 * 1024 * 1024
@@ -49,6 +50,10 @@ class Held(NamedTuple):
 
     number: int
     first_offset: int
+    end: int
+    """Where the whole record batches end that have them,"""
+    epochs: tuple[tuple[int, int], ...]
+    """and the leader epochs up to there. The progress has a lineage of what was accepted only [I28]."""
 
 
 @dataclass
@@ -98,7 +103,10 @@ class BucketState:
             {boot_id: Seen(*seen) for boot_id, seen in anchors.items()},
             {boot_id: Seen(*seen) for boot_id, seen in agreed.items()},
             {number: _decode(*each) for number, *each in known},
-            {number: Held(*each) for number, each in held.items()},
+            {
+                number: Held(count, first, end, tuple((epoch, offset) for epoch, offset in epochs))
+                for number, (count, first, end, epochs) in held.items()
+            },
         )
 
 
@@ -201,13 +209,20 @@ class Bucket:
             times_s.append(agreed[boot_id].at(boot_s))
         return max(times_s, default=None)
 
-    def process(self, arrivals: Iterable[Arrivals], ends: Mapping[int, int], tick: Tick | None) -> Done:
+    def process(
+        self,
+        arrivals: Iterable[Arrivals],
+        ends: Mapping[int, int],
+        tick: Tick | None,
+        lineages: Mapping[int, Lineage],
+    ) -> Done:
         """Process one micro-batch: accept requests, fire the due timers, and store the others.
 
         Args:
             arrivals: requests that the query has read.
             ends: partition -> offset up to which the query has read.
             tick: the newest one that counts, if there is one.
+            lineages: partition -> which log was read up to its end.
         """
         if tick is not None:
             self.state.tick = latest_tick(self.state.tick, tick)
@@ -217,9 +232,9 @@ class Bucket:
             arrived.setdefault(each.partition, []).append(each)
         if now is None:
             for number, some in arrived.items():
-                self._hold(number, some)
+                self._hold(number, some, lineages[number])
             return Done(pending=self._waiting.count)
-        self._accept(arrived, ends, now)
+        self._accept(arrived, ends, now, lineages)
         reached_s = self._fire(now)
         runs = self._runs.values()
         self._partitions.run([run.commit for run in runs])
@@ -229,7 +244,13 @@ class Bucket:
         fired, dead_lettered, retried = (sum(each) for each in zip((0, 0, 0), *(run.done for run in runs), strict=True))
         return Done(fired, dead_lettered, retried, self._waiting.count, reached_s >= now.second)
 
-    def _accept(self, arrived: Mapping[int, list[Arrivals]], ends: Mapping[int, int], now: Tick) -> None:
+    def _accept(
+        self,
+        arrived: Mapping[int, list[Arrivals]],
+        ends: Mapping[int, int],
+        now: Tick,
+        lineages: Mapping[int, Lineage],
+    ) -> None:
         known = self.state.known
         new = {number for number, end in ends.items() if end > self._position(number)}
         self._open({*new, *(number for number, each in known.items() if each.is_idle(now.second))}, now)
@@ -240,16 +261,16 @@ class Bucket:
             if not run.was_decoded_alike(arrivals):
                 raise HistoryMismatch(f"new requests of {name} were decoded with other settings than its progress has")
             if run.may_accept:
-                held = self._take_held(number)
+                held = self._take_held(number, lineages[number])
                 if not run.was_decoded_alike(held):
                     raise CheckpointMismatch(f"the checkpoint has requests of {name} decoded with other settings")
                 all_arrived = held + arrivals
                 assert all(each.first_offset < ends[number] for each in all_arrived), (
                     "Spark has read further than it says"
                 )
-                calls.append(partial(run.accept, all_arrived, ends[number]))
+                calls.append(partial(run.accept, all_arrived, ends[number], lineages[number]))
             else:
-                self._hold(number, arrivals)
+                self._hold(number, arrivals, lineages[number])
         self._partitions.run(calls)
         for run in self._runs.values():
             self._waiting.add(run.store.take_accepted(), now.second)
@@ -304,15 +325,26 @@ class Bucket:
 
     # ---- arrivals that are not accepted yet ---------------------------------------------------------------------
 
-    def _hold(self, number: int, arrivals: Sequence[Arrivals]) -> None:
+    def _hold(self, number: int, arrivals: Sequence[Arrivals], lineage: Lineage) -> None:
         if not arrivals:
             return
-        count, first = self.state.held.get(number, Held(0, min(each.first_offset for each in arrivals)))
+        count, first, *_ = self._held(number, lineage) or (0, min(each.first_offset for each in arrivals))
         for index, each in enumerate(arrivals, count):
             self._chunks.put(ChunkKey(Slot(HELD, number), index), each.pack())
-        self.state.held[number] = Held(count + len(arrivals), first)
+        self.state.held[number] = Held(count + len(arrivals), first, lineage.end, lineage.epochs)
 
-    def _take_held(self, number: int) -> list[Arrivals]:
-        count, _ = self.state.held.pop(number, Held(0, 0))
-        keys = [ChunkKey(Slot(HELD, number), index) for index in range(count)]
+    def _take_held(self, number: int, lineage: Lineage) -> list[Arrivals]:
+        held = self._held(number, lineage)
+        self.state.held.pop(number, None)
+        keys = [ChunkKey(Slot(HELD, number), index) for index in range(held.number if held else 0)]
         return [Arrivals.unpack(self._chunks.take(key)) for key in keys]
+
+    def _held(self, number: int, lineage: Lineage) -> Held | None:
+        """What waits of a partition, if anything does; it is of the log that is read now."""
+        held = self.state.held.get(number)
+        if held is not None:
+            known = lineage.before(held.end).epochs
+            if lineage.end < held.end or held.epochs[-len(known) :] != known:
+                name = topics.partition_name(self._topic, number)
+                raise CheckpointMismatch(f"the checkpoint has requests of {name} that its log has lost")
+        return held

@@ -26,6 +26,7 @@ class DueStore:
         history: settings history under which they were accepted.
 
     Attributes:
+        lineage: which log the micro-batch reads, up to its end. It is not changed by writes.
         accepted: timers that the machine has accepted and the bucket has not taken yet.
     """
 
@@ -68,7 +69,6 @@ class DueStore:
     ) -> None:
         self.accepted += timer_batches.groups(self._partition, rows)
         self.applied = applied
-        self.lineage = lineage or self.lineage
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         for due_s in sorted(self._due):
@@ -124,7 +124,7 @@ class DueStore:
         self.read_through_s = second
 
     def condemn(self) -> None:
-        raise NotImplementedError
+        """Do nothing: who rescues its timers deletes the checkpoint."""
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         return {}

@@ -14,9 +14,10 @@ from timers.core.counters import Counters
 from timers.core.horizon import NoHorizon
 from timers.core.index import NoIndex
 from timers.core.limits import Limits
+from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.ports import Lost, Outbox
-from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.core.progress import MAX_REQUEST_BYTES, Cuts, Progress
 from timers.core.reading import Reader
 from timers.core.second_barrier import NoBarrier
 from timers.core.store_validity import AnyAge, catch_up
@@ -55,6 +56,10 @@ class Known(NamedTuple):
     committed_s: int
     """Second of the last commit."""
 
+    def holds_lost(self, progress: Progress) -> bool:
+        """Whether the bucket may hold what the log has lost, and must be written as dead letters."""
+        return progress.is_rescued(self.progress.settings, self.applied)
+
     def is_idle(self, second: int) -> bool:
         """Whether the progress must be committed at ``second``, although only time has passed."""
         return second - self.committed_s >= IDLE_COMMIT_S
@@ -68,6 +73,8 @@ class Opened(NamedTuple):
     topic_id: bytes
     outbox: Outbox
     counters: Counters
+    bind: Callable[[Cuts], None]
+    """Tells the outbox the cuts of the log."""
 
 
 class Failing(NamedTuple):
@@ -177,6 +184,7 @@ class PartitionRun:
         else:
             self._check(known, opened)
             self.store = DueStore(partition, known.applied, known.progress.settings)
+        self.store.lineage = opened.progress.lineage
         self._open(opened)
 
     def _check(self, known: Known, opened: Opened) -> None:
@@ -193,12 +201,9 @@ class PartitionRun:
     def _open(self, opened: Opened) -> None:
         self._topic_id = opened.topic_id
         catch_up(self.store, opened.progress)
-        settings = {MAX_REQUEST_BYTES: self._limits.max_request_bytes}
-        self._reader = Reader(lambda level, rejecting: _decode, NoHorizon(), self._limits.max_request_bytes)
-        variant = Variant(self._reader, settings, NoIndex(), NoHorizon(), self._through, AnyAge())
         self._committed = opened.progress
-        self.machine = Machine(opened.progress, self.store, opened.outbox, self._limits, variant, self._counters)
-        self.machine.observe(self._tick)
+        self._reader = _reader(self._limits)
+        self.machine = _machine(opened, self.store, self._limits, self._reader, self._through, self._tick)
 
     def _do(self, step: Callable[[], None]) -> None:
         """Take a step until it succeeds. After a failed transaction, the machine is made again [I5]."""
@@ -243,8 +248,9 @@ class PartitionRun:
         progress = self.machine.progress
         return all(self._reader.are_settings(each.settings, each.first_offset, each.end, progress) for each in arrivals)
 
-    def accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
-        """Accept the requests from the present position to ``end``."""
+    def accept(self, arrivals: Sequence[Arrivals], end: int, lineage: Lineage) -> None:
+        """Accept the requests from the present position to ``end``, whose lineage is given."""
+        self.store.lineage = lineage
         self._do(lambda: self._accept(arrivals, end))
         self.store.accepted += [group for each in arrivals for group in each.groups if not self._may_be_late(group)]
 
@@ -294,6 +300,40 @@ class PartitionRun:
         committed_s = self._known_s if committed == self._first else self._tick.second
         producer = self._partitions.producer(self._partition)
         return Known(self.store.applied, committed, self._topic_id, producer, committed_s)
+
+
+def write_dead_letters(
+    partitions: Partitions, number: int, known: Known, held: Sequence[Group], limits: Limits, tick: Tick
+) -> None:
+    """Write the dead letters of what only a bucket holds, if the log of a partition has lost it [I28].
+
+    Args:
+        known: what the bucket knows of the partition.
+        held: all timers of the lost range that the bucket holds; others may be among them.
+    """
+    opened = partitions.open({number: None})[number]
+    while known.holds_lost(opened.progress):
+        store = DueStore(number, known.applied, known.progress.settings)
+        store.add_due(held)
+        machine = _machine(opened, store, limits, _reader(limits), Through(), tick)
+        try:
+            while True:
+                machine.rescue_chunk()
+        except Lost as error:  # all are written, or a transaction failed
+            opened = partitions.reopen(number, error)
+
+
+def _reader(limits: Limits) -> Reader:
+    return Reader(lambda level, rejecting: _decode, NoHorizon(), limits.max_request_bytes)
+
+
+def _machine(opened: Opened, store: DueStore, limits: Limits, reader: Reader, through: Through, tick: Tick) -> Machine:
+    settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
+    variant = Variant(reader, settings, NoIndex(), NoHorizon(), through, AnyAge())
+    machine = Machine(opened.progress, store, opened.outbox, limits, variant, opened.counters)
+    opened.bind(machine.cuts)
+    machine.observe(tick)
+    return machine
 
 
 def _done(counters: Counters) -> tuple[int, int, int]:

@@ -22,9 +22,9 @@ from confluent_kafka import KafkaException
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.ports import Lost, TooMuch
-from timers.core.progress import Progress
+from timers.core.progress import LOG_CUT, Progress
 from timers.core.reopening import AFTER_LOST, Reopening
-from timers.errors import NameTakenError
+from timers.errors import CheckpointMismatch, NameTakenError
 from timers.firing.breaker import OpenCircuit
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
@@ -58,6 +58,8 @@ class Places:
     """Number of this run of the engine."""
     starts: tuple[tuple[int, int], ...] = ()
     """(partition, first offset that the query reads); 0 for others."""
+    cuts: tuple[tuple[int, int], ...] = ()
+    """(partition, number of the last cut of its log), as the driver knows them; 0 for others."""
     first_level: int = levels.FIRST
     """Feature level of new machines: the first step of the engine has decoded their requests at this level."""
 
@@ -72,6 +74,7 @@ class Outboxes:
         self._cluster = places.cluster
         self._run = places.run
         self._starts = dict(places.starts)
+        self._cuts = dict(places.cuts)
         self._new = Progress.first(places.first_level)
         self._loop = ProducerLoop()
         self._targets = Targets(settings, places.cluster.partitions)
@@ -194,7 +197,6 @@ class Outboxes:
             self._compute_lock,
             lambda: None,
         )
-        transaction.bind(self._cluster.topic_ids[tp[0]], progress_partition(tp, self._cluster, settings))
         outbox = policy_of(settings, tp[0])(settings, self._targets, transaction)
         self._producers[partition], self._outboxes[partition] = producer, outbox
 
@@ -203,6 +205,7 @@ class Outboxes:
 
         Raises:
             NameTakenError: another engine of the app was started.
+            CheckpointMismatch: a log was cut since the driver has looked: the log and the state must be compared again.
         """
         log = ProgressLog(self._settings, self._cluster, ANSWER_S)
         try:
@@ -213,11 +216,16 @@ class Outboxes:
                 raise NameTakenError(
                     f"another engine of TIMERS_APP_ID={self._settings.app_id!r} was started: only the newest one runs"
                 )
-            found = {partition: log.check_end(tp, log.check(tp, records.get(tp))) for partition, tp in tps.items()}
-            return {partition: self._new if each == Progress() else each for partition, each in found.items()}
+            found = log.check_logs({tp: log.check(tp, records.get(tp)) for tp in tps.values()})
+            for (topic, partition), progress in found.items():
+                if progress.largest(LOG_CUT) != self._cuts.get(partition, 0):
+                    raise CheckpointMismatch(f"the log of {topic}/{partition} was cut since the query began")
+            return {partition: self._new if each == Progress() else each for (_, partition), each in found.items()}
         finally:
             log.close()
 
     def _opened(self, partition: int, progress: Progress) -> Opened:
-        topic_id = self._cluster.topic_ids[self._settings.request_topic]
-        return Opened(progress, topic_id, self._outboxes[partition], self._metrics[partition].counters)
+        tp = self._settings.request_topic, partition
+        topic_id, outbox = self._cluster.topic_ids[tp[0]], self._outboxes[partition]
+        bind = partial(outbox.transaction.bind, topic_id, progress_partition(tp, self._cluster, self._settings))
+        return Opened(progress, topic_id, outbox, self._metrics[partition].counters, bind)

@@ -24,6 +24,7 @@ from timers.clock import Clock, boot_id
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
 from timers.core.limits import Limits
+from timers.core.lineage import Batch, Lineage
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
 from timers.firing.breaker import OpenCircuit
@@ -79,15 +80,21 @@ class Told(NamedTuple):
     """Partition -> offset up to which the query has read the request topic."""
     circuits: list[OpenCircuit]
     """Failing targets."""
+    lineages: dict[int, Lineage]
+    """Partition -> which log the query has read up to the end."""
 
     def encode(self) -> str:
         """Inverse: :meth:`decode`."""
-        return json.dumps([list(self.ends.items()), self.circuits])
+        return json.dumps([list(self.ends.items()), self.circuits, list(self.lineages.items())])
 
     @classmethod
     def decode(cls, text: str) -> Told:
-        ends, circuits = json.loads(text)
-        return cls(dict(ends), [OpenCircuit(*circuit) for circuit in circuits])
+        ends, circuits, lineages = json.loads(text)
+        read = {
+            partition: Lineage(tuple(map(tuple, epochs)), batch and Batch(*batch), end)
+            for partition, (epochs, batch, end) in lineages
+        }
+        return cls(dict(ends), [OpenCircuit(*circuit) for circuit in circuits], read)
 
 
 def decode_failing(text: str) -> Failing:
@@ -161,7 +168,7 @@ class TimerProcessor(StatefulProcessor):
         clocks = Clock().read()
         tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), buckets.fired_s)
         held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
-        done = bucket.process(arrivals, buckets.mine(told.ends, number), tick)
+        done = bucket.process(arrivals, buckets.mine(told.ends, number), tick, told.lineages)
         self._state.update((bucket.state.encode(),))
         yield _frame(number, done, bucket.state.tick, held, partitions)
 
@@ -176,7 +183,7 @@ class TimerProcessor(StatefulProcessor):
 def _told() -> Told:
     context = TaskContext.get()
     assert context is not None
-    return Told.decode(context.getLocalProperty(TOLD) or "[[], []]")
+    return Told.decode(context.getLocalProperty(TOLD) or "[[], [], []]")
 
 
 def _frame(bucket: int, done: Done, tick: Tick | None, held: str | None, partitions: Partitions) -> pd.DataFrame:

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.core import levels
-from timers.core.progress import MAX_REQUEST_BYTES, Progress
-from timers.firing.topics import Targets
+from timers.core.limits import Limits
+from timers.core.progress import LOG_CUT, MAX_REQUEST_BYTES, Progress
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.request_formats import NATIVE
@@ -27,6 +27,7 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.outboxes import Outboxes, Places
 from timers.spark.engine.processor import TOLD, Buckets, TimerProcessor, Told, decode_failing
+from timers.spark.engine.retries import Retries
 
 NAME = "timers-engine"
 
@@ -56,6 +57,16 @@ class Plan:
     """Number of this run of the engine."""
     first_level: int = levels.FIRST
     """Feature level of new machines."""
+
+    def limits(self, settings: Settings) -> Limits:
+        """Returns the limits of each machine."""
+        topic = settings.request_topic
+        return spec_of(settings, (topic, 0), NATIVE, 0, partitions=self.cluster.partitions[topic]).limits
+
+    def places(self, settings: Settings) -> Places:
+        """Returns what those need who open partitions."""
+        cuts = tuple((number, each.largest(LOG_CUT)) for number, each in self.progress.items())
+        return Places(settings, self.cluster, self.run, tuple(self.starts.items()), cuts, self.first_level)
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -159,10 +170,10 @@ def processed(
     accept = Accepting(tuple(keys), limit, history, new)
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
-    limits = spec_of(settings, (topic, 0), NATIVE, 0, partitions=plan.cluster.partitions[topic]).limits
-    places = Places(settings, plan.cluster, plan.run, tuple(plan.starts.items()), plan.first_level)
     fired_s = max((each.fired_s for each in plan.progress.values() if each.fired_s is not None), default=None)
-    return process(arriving, Buckets(settings, limits, keys, partial(partitions, places), fired_s))
+    return process(
+        arriving, Buckets(settings, plan.limits(settings), keys, partial(partitions, plan.places(settings)), fired_s)
+    )
 
 
 class MicroBatches:
@@ -170,13 +181,14 @@ class MicroBatches:
 
     Args:
         topic: the request topic.
-        targets: what the driver knows of callback topics; the tasks get its circuits, and report theirs.
+        retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs.
         done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
     """
 
-    def __init__(self, topic: str, targets: Targets, done: Callable[[int, Sequence[Any]], None]) -> None:
+    def __init__(self, topic: str, retries: Retries, done: Callable[[int, Sequence[Any]], None]) -> None:
         self._topic = topic
-        self._targets = targets
+        self._targets = retries.targets
+        self._read_logs = retries.read_logs
         self._done = done
         self._query: Any = None
         self._has_query = threading.Event()
@@ -187,7 +199,8 @@ class MicroBatches:
             circuit._replace(new_from_s=circuit.new_from_s + TRIAL_S)
             for circuit in self._targets.circuit_breaker.circuits()
         ]
-        told = Told(self._ends(number), circuits)
+        ends = self._ends(number)
+        told = Told(ends, circuits, self._read_logs.through(ends))
         frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
         done = frame.collect()
         for row in done:
@@ -214,18 +227,19 @@ def start(
     spark: SparkSession,
     settings: Settings,
     plan: Plan,
-    targets: Targets,
+    retries: Retries,
     done: Callable[[int, Sequence[Any]], None],
     partitions: Callable[[Places], Partitions] = Outboxes.of,
 ) -> StreamingQuery:
     """Start the query.
 
     Args:
-        targets, done: see :class:`MicroBatches`.
+        retries, done: see :class:`MicroBatches`.
         partitions: returns what sends for a process. Tests replace it.
     """
     spark.conf.set(_BUCKETS, str(plan.buckets))
-    run = MicroBatches(settings.request_topic, targets, done)
+    retries.read_logs.begin(plan.progress)
+    run = MicroBatches(settings.request_topic, retries, done)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
     running = writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start()
     run.watch(running)

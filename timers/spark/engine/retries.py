@@ -37,6 +37,7 @@ from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
+from timers.spark.engine.read_logs import ReadLogs
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
@@ -74,6 +75,7 @@ class Retries:
 
     Attributes:
         targets: what is known of callback topics.
+        read_logs: which logs the query reads.
         failure: why a machine must not run, if there is a reason.
     """
 
@@ -87,6 +89,7 @@ class Retries:
         self.request_reader = RequestReader(settings, self.formats)
         self._lineages = LogLineages(settings)
         self.ask_log = asking_logs(self._lineages, self.producers.submit, ())
+        self.read_logs = ReadLogs(settings.request_topic, self._lineages, self.producers.submit)
         self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self.condemnations = Condemnations()
         self.compute_lock = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import closing
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.topics import Cluster
 from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import enabled_formats
-from timers.spark.engine import checkpoints
+from timers.spark.engine import checkpoints, rescuing
+from timers.spark.engine.outboxes import Outboxes
 from timers.spark.engine.query import Plan
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -139,19 +141,25 @@ def plan(
         TimersError: the engine must not start.
     """
     found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
+    if any(each.rescue is not None for each in found.progress.values()) and _rescue(
+        spark, settings, found, found.plan(max_requests, cluster, run)
+    ):
+        found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=True)
     for each in found.checkpoint.replaced:
         checkpoints.delete(spark, each)
     checkpoints.forget_planned(spark, found.checkpoint.path)
-    return Plan(
-        found.checkpoint.path,
-        found.checkpoint.buckets,
-        max_requests,
-        cluster,
-        found.starts,
-        found.progress,
-        run,
-        found.first_level,
-    )
+    return found.plan(max_requests, cluster, run)
+
+
+def _rescue(spark: SparkSession, settings: Settings, found: Found, plan: Plan) -> bool:
+    """Write the dead letters of what only checkpoints hold. Returns whether one of them was written before a cut."""
+    with closing(Outboxes(plan.places(settings))) as outboxes:
+        are_old = [
+            rescuing.rescue(spark, each, plan.progress, outboxes, plan.limits(settings))
+            for each in dict.fromkeys((found.checkpoint.path, *found.checkpoint.replaced))
+            if checkpoints.has_ended(spark, each)
+        ]
+    return any(are_old)
 
 
 class Found(NamedTuple):
@@ -164,6 +172,11 @@ class Found(NamedTuple):
     """Of each partition of the request topic."""
     first_level: int
     """The feature level of machines without progress."""
+
+    def plan(self, max_requests: int, cluster: Cluster, run: int) -> Plan:
+        """Returns the plan of a query that starts from it."""
+        path, buckets, *_ = self.checkpoint
+        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run, self.first_level)
 
 
 def check(
@@ -259,9 +272,9 @@ def _checked(
     records = log.read(tps, after_fence=False)
     starts: dict[int, int] = {}
     progress: dict[int, Progress] = {}
-    for tp in tps:
+    checked = log.check_logs({tp: log.check(tp, records.get(tp)) for tp in tps})
+    for tp, found in checked.items():
         _, partition = tp
-        found = log.check_end(tp, log.check(tp, records.get(tp)))
         progress[partition] = Progress.first(first_level) if found == Progress() else found
         starts[partition], _ = log.ends(*tp)
         if is_new and starts[partition] > 0:

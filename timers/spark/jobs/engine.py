@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
+from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch, NameTakenError, SparkError
 from timers.spark.engine import query, start
@@ -31,7 +32,7 @@ POLL_S = 0.2
 QUIET_S = 30.0
 """After this time without the end of a micro-batch, the job prints a line: ticks come every second."""
 
-_OURS = re.compile(r"^timers\.errors\.(\w+): (.*)$", re.MULTILINE)
+_OURS = re.compile(r"^timers\.(?:errors|core\.ports)\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback of an error of this package."""
 
 _DATA_LOSS = re.compile("KAFKA_DATA_LOSS|Some data may have been lost")
@@ -104,7 +105,7 @@ def run(
         start.check_no_workers(settings)  # Spark's start has taken a while
         while not stop.is_set():
             ended = lines.ended
-            running = query.start(spark, settings, planning.plan, retries.targets, done)
+            running = query.start(spark, settings, planning.plan, retries, done)
             _watch(running, retries, lines, say, stop, look)
             failure = running.exception()
             if retries.failure is not None:
@@ -157,6 +158,7 @@ class _Cause(Enum):
 
 
 _OWN_CAUSES = {
+    Lost.__name__: _Cause.OTHER,
     Fenced.__name__: _Cause.OTHER,
     HistoryMismatch.__name__: _Cause.OLD_HISTORY,
     CheckpointMismatch.__name__: _Cause.MISMATCH,

@@ -1,0 +1,72 @@
+"""The leaders of the simulated log, as :class:`timers.kafka.log_lineage.LogLineages` asks them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from aiokafka.errors import OffsetOutOfRangeError
+
+from timers.config.settings import Settings
+from timers.core.lineage import EpochEnd
+from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
+from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.log_lineage import LogLineages
+from timers.testing import SimLog
+
+_APPEND_TIME = 0x08
+
+
+class SimLeaders:
+    """Answers as :class:`timers.kafka.aiokafka_internals.leader_client.LeaderClient` does. Each record is a batch."""
+
+    def __init__(self, log: SimLog) -> None:
+        self._log = log
+
+    async def connect(self, topics: Collection[str]) -> None:
+        assert topics
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return 1
+
+    def connection_to(self, leader: int) -> object:
+        return self._log.restarts
+
+    async def epoch_ends(
+        self, leader: int, epochs: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], EpochEnd | None]:
+        return {tp: self._log.epoch_end(*tp, epoch) for tp, epoch in epochs.items()}
+
+    async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
+        offset = self._log.offset_at(*tp, timestamp_ms - 1)
+        return offset if offset < self._log.end(*tp) else None
+
+    async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int) -> RawFetch:
+        end = self._log.end(*tp)
+        if offset > end:
+            raise OffsetOutOfRangeError
+        found = self._log.fetch(*tp, offset, 1, committed=False).passed
+        data = b""
+        for epoch, (base, last, max_ms, crc) in found:
+            data = _HEADER.pack(base, 0, epoch, 2, crc, _APPEND_TIME, last - base, 0, max_ms).ljust(max_bytes, b"\0")
+        return RawFetch(0, end, data)
+
+
+class SimLineages(LogLineages):
+    """The product's questions and comparisons over a simulated log."""
+
+    def __init__(self, log: SimLog) -> None:
+        super().__init__(Settings())
+        self.client = SimLeaders(log)  # type: ignore[assignment]
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    """Run a coroutine to its end."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(asyncio.run(coroutine))
+    except Exception as error:
+        future.set_exception(error)
+    return future

@@ -1,0 +1,98 @@
+"""What a reader that sees no record batches learns of its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import pytest
+from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
+
+from timers.config.settings import Settings
+from timers.core.lineage import Batch, EpochEnd, Lineage
+from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
+from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.log_lineage import LogLineages
+
+TP = ("requests", 0)
+START, END = 5, 40
+EPOCHS = ((2, 5), (3, 20), (7, 30))
+"""(epoch, first offset) as the broker has them. Batches have 5 records each."""
+
+
+class SimLeader:
+    """The leader of a partition whose records below 5 were deleted."""
+
+    def __init__(self, *, knows_epochs: bool = True, leads: bool = True) -> None:
+        self._knows_epochs = knows_epochs
+        self._leads = leads
+
+    async def connect(self, topics: Collection[str]) -> None:
+        assert topics == {TP[0]}
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return 1
+
+    async def epoch_ends(
+        self, leader: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEnd | None]:
+        if not self._knows_epochs:
+            return dict.fromkeys(epochs)
+        asked = epochs[TP]
+        later = [first for epoch, first in EPOCHS if epoch > asked]
+        older = [epoch for epoch, _ in EPOCHS if epoch <= asked]
+        if not later and asked != EPOCHS[-1][0]:
+            return {TP: EpochEnd(-1, -1)}
+        return {TP: EpochEnd(older[-1] if older else asked, later[0] if later else END)}
+
+    async def fetch(self, leader: int, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetch:
+        if not self._leads:
+            raise NotLeaderForPartitionError
+        if not START <= offset <= END:
+            raise OffsetOutOfRangeError
+        base = offset // 5 * 5
+        epoch = max(epoch for epoch, first in EPOCHS if first <= base)
+        data = _HEADER.pack(base, 0, epoch, 2, base, 0, 4, 0, base).ljust(max_bytes, b"\0") if base < END else b""
+        return RawFetch(START, END, data)
+
+
+def extended(lineage: Lineage, position: int, leader: SimLeader) -> Lineage | None:
+    lineages = LogLineages(Settings())
+    lineages.client = leader  # type: ignore[assignment]
+    return asyncio.run(lineages.extended({TP: (lineage, position)})).get(TP)
+
+
+def batch(base: int) -> Batch:
+    return Batch(base, base + 4, base, base)
+
+
+@pytest.mark.parametrize(
+    ("position", "lineage"),
+    [
+        (40, Lineage(EPOCHS, batch(35), 40)),
+        (38, Lineage(EPOCHS, batch(30), 35)),  # inside of a batch
+        (33, Lineage(EPOCHS[:2], batch(25), 30)),
+        (20, Lineage(EPOCHS[:1], batch(15), 20)),
+        (7, Lineage()),  # its only batch is not whole, and the one before is deleted
+        (5, Lineage()),
+        (50, Lineage()),  # the log ends before it
+    ],
+)
+def test_all_of_a_log_is_learned_from_its_last_whole_batch(position: int, lineage: Lineage) -> None:
+    assert extended(Lineage(), position, SimLeader()) == lineage
+
+
+def test_a_known_lineage_keeps_its_epochs() -> None:
+    known = Lineage(((1, 0), (3, 21)), batch(20), 25)  # as a worker has read it
+    assert extended(known, 40, SimLeader()) == Lineage(((1, 0), (3, 21), (7, 30)), batch(35), 40)
+    assert extended(known, 30, SimLeader()) == Lineage(((1, 0), (3, 21)), batch(25), 30)
+    assert extended(known, 27, SimLeader()) == known
+
+
+def test_without_the_request_for_epochs_the_batch_says_where_its_epoch_begins() -> None:
+    assert extended(Lineage(), 40, SimLeader(knows_epochs=False)) == Lineage(((7, 35),), batch(35), 40)
+
+
+def test_a_leader_that_has_moved_gives_no_lineage() -> None:
+    assert extended(Lineage(), 40, SimLeader(leads=False)) is None

@@ -107,7 +107,16 @@ def test_epoch_numbers_that_were_given_twice(leader: Leader, first_later: int | 
     ends = {epoch: leader.answer(epoch) for epoch, _ in lineage.epochs}
     assert leader.compare(lineage) == (Parted(250) if leader.end == 250 else None)
     assert ends_early(lineage, ends) == (leader.end == 250)
+    assert parted_inside(lineage, {}, first_later) == 4, "it is asked for first"
     assert parted_inside(lineage, ends, first_later) == parted
+
+
+def test_a_log_that_parts_below_the_first_batch_that_was_read_of_an_epoch() -> None:
+    """Compaction had removed the first batches, or the reading began in the middle of the epoch."""
+    lineage = read((6, 200, 299))
+    for leader in (Leader((6, 100), (8, 150), end=400), Leader((5, 100), (8, 150), end=400)):
+        assert leader.compare(lineage) == Parted(150)
+        assert parted_inside(lineage, {6: leader.answer(6)}, None) == Parted(150)
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -92,6 +92,10 @@ class Lineage(NamedTuple):
             return self
         return Lineage(tuple(each for each in self.epochs if each[1] < offset), None, offset)
 
+    def epoch_before(self, offset: int) -> int:
+        """Returns the epoch of the last batch below ``offset``; -1 if it is not known."""
+        return max((epoch for epoch, first in self.epochs if first < offset), default=-1)
+
     def end_of(self, index: int) -> int:
         """Returns the offset at which the epoch with this index ends."""
         return self.epochs[index + 1][1] if index + 1 < len(self.epochs) else self.end
@@ -139,26 +143,30 @@ def ends_early(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> bool:
     return epoch in ends and ends[epoch].epoch == epoch and ends[epoch].end < lineage.end
 
 
-def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd], first_later: int | None) -> Parted:
+def parted_inside(lineage: Lineage, ends: Mapping[int, EpochEnd], first_later: int | None) -> int | Parted:
     """Returns where a log parts whose newest epoch is that of the lineage, if it ends early or its batch differs.
 
     This happens if epoch numbers were given twice, because an old copy of a whole cluster was restored.
 
     Args:
-        ends: the answers for all epochs of the lineage.
+        ends: leader epoch -> answer, for the epochs that were asked for.
         first_later: offset of the first record that was appended after the last batch of the lineage; None if there is
             none, or if producers set the times. What was appended after the loss is later than all that was read.
 
     Returns:
-        An offset below which the logs agree. If ``first_later`` is None, they may agree above it too.
+        The epoch to ask for next; or an offset below which the logs agree. If ``first_later`` is None, they may agree
+        above it too.
     """
     for index, (epoch, first_offset) in enumerate(lineage.epochs):
-        found, end = ends.get(epoch, EpochEnd(-1, -1)), lineage.end_of(index)
+        if epoch not in ends:
+            return epoch
+        found, end = ends[epoch], lineage.end_of(index)
         if found.epoch != epoch:
-            return Parted(first_offset)
+            return Parted(first_offset if found.epoch < 0 else min(found.end, first_offset))
         if index == len(lineage.epochs) - 1:
             known = min(found.end, end) if found.end < end else first_offset
-            return Parted(max(first_offset, known if first_later is None else min(first_later, found.end, end)))
+            at = max(first_offset, known if first_later is None else min(first_later, found.end, end))
+            return Parted(min(found.end, at))  # the first batches of the epoch may not have been read
         if found.end != end:
             return Parted(min(found.end, end))
     return Parted(None)

@@ -227,12 +227,11 @@ class LogLineages:
 
     async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
         """Where a log parts inside of an epoch whose number was given twice."""
-        known = dict(ends)
-        for epoch in {epoch for epoch, _ in lineage.epochs} - known.keys():
-            answer = (await self.client.epoch_ends(leader, {tp: epoch})).get(tp)
-            if answer is not None:
-                known[epoch] = answer
-        return parted_inside(lineage, known, await self._first_later(leader, tp, lineage))
+        known, first_later = dict(ends), await self._first_later(leader, tp, lineage)
+        while isinstance(found := parted_inside(lineage, known, first_later), int):
+            answers = await self.client.epoch_ends(leader, {tp: found})
+            known[found] = answers.get(tp) or EpochEnd(-1, -1)
+        return found
 
     async def _first_later(self, leader: int, tp: TopicPartition, lineage: Lineage) -> int | None:
         assert lineage.batch is not None

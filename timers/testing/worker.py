@@ -273,9 +273,11 @@ class SimWorker:
         batch = self.log.batch_at(*machine, lineage.batch.base_offset)
         if found is None and (batch is None or batch == lineage.batch):
             return None
-        ends = {epoch: self.log.epoch_end(*machine, epoch) for epoch, _ in lineage.epochs}
         later = self.log.offset_at(*machine, lineage.batch.max_timestamp_ms)
-        return parted_inside(lineage, ends, later if later < self.log.end(*machine) else None)
+        first_later = later if later < self.log.end(*machine) else None
+        while isinstance(found := parted_inside(lineage, ends, first_later), int):
+            ends[found] = self.log.epoch_end(*machine, found)
+        return found
 
     def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
         """Returns the progress after a cut, if the operator accepts the loss."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from time import monotonic, time
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException
 
 from tests.harness.queue_state import SIGNING
 from tests.harness.waiting import wait_until
@@ -39,9 +39,10 @@ class Record:
         size: bytes of the value, as it says.
     """
 
-    def __init__(self, partition: Partition, offset: int, size: int) -> None:
+    def __init__(self, partition: Partition, offset: int, size: int, time_ms: int = 0) -> None:
         self._at = (*partition, offset)
         self.size = size
+        self._time_ms = time_ms
 
     def error(self) -> Any:
         return None
@@ -56,7 +57,7 @@ class Record:
         return self._at[2]
 
     def timestamp(self) -> tuple[int, int]:
-        return 2, 0
+        return 2, self._time_ms
 
     def leader_epoch(self) -> int:
         return 3
@@ -78,9 +79,9 @@ class Record:
 class ErrorRecord(Record):
     """An error of a partition."""
 
-    def __init__(self, partition: Partition, code: int) -> None:
-        super().__init__(partition, -1, 0)
-        self._error = KafkaError(code)
+    def __init__(self, partition: Partition, code: int, text: str = "", offset: int = -1) -> None:
+        super().__init__(partition, offset, 0)
+        self._error = KafkaError(code, text) if text else KafkaError(code)
 
     def error(self) -> Any:
         return self._error
@@ -123,6 +124,9 @@ class SimTransport:
         failures: errors of the next requests for committed offsets.
         errors: what the next poll returns beside records.
         log: first offset and end of each partition; None if nothing was deleted.
+        time_ms: time of all records.
+        epoch_ends: leader epoch -> its end and the epoch that the log has.
+        ended: partitions whose events were polled since they are read.
     """
 
     group = "queue.jobs"
@@ -142,6 +146,9 @@ class SimTransport:
         self.failures: list[KafkaException] = []
         self.errors: list[ErrorRecord] = []
         self.log: tuple[int, int] | None = None
+        self.time_ms = 0
+        self.epoch_ends: dict[int, tuple[int, int]] = {}
+        self.ended: set[Partition] = set()
         self.is_recreated = False
         self.added = 0
         self.is_expelled = False
@@ -168,11 +175,13 @@ class SimTransport:
         calls, self.calls = self.calls, []
         for call in calls:
             call()
+        self.ended |= {(each.topic(), each.partition()) for each in errors}
         records: list[Any] = list(errors)
         for partition, position in self.positions.items():
             if partition not in self.paused:
                 end = min(self.messages, position + limit - len(records))
-                records += [Record(partition, offset, self.sizes[partition]) for offset in range(position, end)]
+                size = self.sizes[partition]
+                records += [Record(partition, offset, size, self.time_ms) for offset in range(position, end)]
                 self.positions[partition] = end
         if not records and wait_s:
             threading.Event().wait(0.001)
@@ -196,7 +205,18 @@ class SimTransport:
         return "member"
 
     def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
-        self.positions.update({partition: offset for partition, (offset, _) in positions.items()})
+        for partition, (offset, _) in positions.items():
+            self.positions[partition] = self.messages if offset == OFFSET_END else offset
+            if offset == OFFSET_END:
+                self.errors.append(ErrorRecord(partition, KafkaError._PARTITION_EOF, offset=self.messages))
+                self.ended.discard(partition)
+
+    def ask(self, partition: Partition, epoch: int) -> bool:
+        assert partition in self.ended, "librdkafka may still read the former position, and forgets the question"
+        end, found = self.epoch_ends[epoch]
+        said = f"broker end offset is {end} (offset leader epoch {found})."
+        self.errors.append(ErrorRecord(partition, KafkaError._AUTO_OFFSET_RESET, said))
+        return True
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         self.stopped.append(set(partitions))

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.unicode_text import texts
+from timers.core.lineage import Batch, Lineage
+from timers.core.progress import Cuts
 from timers.queue import metadata
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Entry, Ledger
-from timers.queue.lineage import Last, Lineage
 from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, OtherVersionError, Saved, decode, encode
 from timers.queue.metadata_room import worst_parts
 from timers.queue.starts import NOTHING, Start
@@ -29,12 +30,18 @@ def ascending(most: int, count: int) -> st.SearchStrategy[list[int]]:
 
 
 @st.composite
-def lineages(draw: st.DrawFn, offset: int) -> Lineage:
-    """What may be committed with an offset: of the cuts below it, only the last one is kept."""
-    last = draw(st.none() | st.builds(Last, st.integers(0, 2**62), st.integers(-1, 2**31), st.integers(-1, 2**41)))
+def lineages(draw: st.DrawFn) -> Lineage:
+    end, time_ms = draw(st.integers(0, 2**62)), draw(st.none() | st.integers(-1, 2**41))
     epochs = draw(st.tuples(ascending(2**31, 8), ascending(2**62, 8)))
-    cuts = draw(st.tuples(ascending(2**62, 3), ascending(10**6, 3)))
-    return Lineage(last, tuple(zip(*epochs, strict=False)), tuple(zip(*cuts, strict=False))).below(offset)
+    batch = Batch(end - 1, end - 1, time_ms, 0) if end and time_ms is not None else None
+    return Lineage(tuple(zip(*epochs, strict=False)), batch, end) if end else Lineage()
+
+
+@st.composite
+def cuts(draw: st.DrawFn, offset: int) -> Cuts:
+    """What may be committed with an offset: of the cuts below it, only the last one is kept."""
+    drawn = tuple(zip(*draw(st.tuples(ascending(2**62, 3), ascending(10**6, 3))), strict=False))
+    return (*[each for each in drawn if each[0] <= offset][-1:], *(each for each in drawn if each[0] > offset))
 
 
 @st.composite
@@ -49,7 +56,8 @@ def saved_states(draw: st.DrawFn) -> Saved:
     start = draw(st.sampled_from([NOTHING, Start(offset + first, offset + first + size, group)]))
     suspects_end = draw(st.just(0) | st.integers(offset + 1, offset + 10**6))
     waits = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 2**40), max_size=20))
-    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts), waits, draw(lineages(offset)))
+    kept = draw(counts), start, suspects_end, draw(counts), waits, draw(lineages()), draw(cuts(offset))
+    return Saved(offset, tuple(done), *kept)
 
 
 @given(saved_states())
@@ -101,9 +109,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("q3.log-name.7.........", "not written"),
         ("q3.log-name.7.......", "not written"),
         ("q3.log-name.7........AB", "pairs"),
-        ("q3.log-name.7.BBB.......", "lineage"),
-        ("q3.log-name.7.BBBBB.......", "lineage"),
-        ("q3.log-name.7.BBBCBB.......", "lineage"),
+        ("q3.log-name.7.BB.......", "lineage"),
+        ("q3.log-name.7.BBBB.......", "lineage"),
+        ("q3.log-name.7.BBCCB.......", "lineage"),
+        ("q3.log-name.7.ABA.......", "lineage"),
     ],
 )
 def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> None:

@@ -3,14 +3,20 @@
 It keeps what Kafka's coordinator does: it checks the generation of a member and not that it owns a partition, and of
 two commits the one that was written later counts, even if it was written in a transaction that commits earlier. It is
 also the worker that fires guards: the message of one comes back on the partition of returns.
+
+A log may lose its end and grow again. What was known of a lost message is then kept under a place of its own, with a
+negative offset: a new message may have the same offset.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import TypeAlias
 
+from tests.simulation.queue_log import SimLog
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import MAX_BYTES, Saved, decode
 from timers.queue.settling import Commit, Job, Partition
 from timers.queue.signing import ATTEMPT, SENT, SIGNATURE, SOURCE, Identity, Signing
@@ -24,9 +30,12 @@ MESSAGES = 12
 """Messages of each partition at the beginning; that of returns has none."""
 
 _MOST_FORGED = 4
+_MOST_CUTS = 3
 
 _END = 20
-"""End of their logs."""
+"""End of their logs, at the beginning."""
+
+_FORMER = 1000
 
 Place: TypeAlias = tuple[Partition, int]
 """A partition and an offset."""
@@ -36,16 +45,14 @@ class Violation(Exception):
     """A promise was broken."""
 
 
-def source_of(place: Place) -> bytes:
-    """Return the name of a message."""
-    return topics.source(*place[0], place[1]).encode()
-
-
 class Brokers:
     """The log, the group's offsets, transactions, and the checks of each commit.
 
     Attributes:
-        messages: offsets of each partition that hold a message; the others are holes.
+        logs: log of each partition.
+        versions: ledger -> how often its log had lost its end when the process knew all losses.
+        names: sources of messages that their log has lost.
+        copies: commits of each partition in the ledger topic, which has all copies of a transaction in one record.
         acked: messages that a receiver acknowledged while it held them.
         visible: message -> how many committed transactions hold its records.
         poison: messages that kill their process.
@@ -68,10 +75,17 @@ class Brokers:
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self.messages = {each: sorted(rng.sample(range(_END), MESSAGES)) for each in PARTITIONS[:-1]}
-        self.messages[RETURNS] = []
+        self.logs = {each: SimLog.of(rng, MESSAGES, _END) for each in PARTITIONS[:-1]}
+        self.logs[RETURNS] = SimLog.of(rng, 0, 0)
+        self.versions: dict[Ledger, int] = {}
+        self.names: dict[Place, bytes] = {}
+        self.copies: list[dict[Partition, Commit]] = []
+        self._claims: dict[tuple[Partition, Commit], int] = {}
+        self._sources: dict[str, int] = {}
+        self._known_read: set[tuple[Partition, int]] = set()
+        self._ran_at: dict[tuple[Partition, Commit], set[Place]] = {}
         poison = rng.choice((0, 0, 1, 2))
-        chosen = [(each, offset) for each in PARTITIONS[:-1] for offset in rng.sample(self.messages[each], poison)]
+        chosen = [(each, offset) for each in PARTITIONS[:-1] for offset in rng.sample(self.messages(each), poison)]
         self.poison: set[Place] = set(chosen)
         self.guards: dict[str, Place] = {}
         self.guarded: dict[str, Place] = {}
@@ -85,7 +99,7 @@ class Brokers:
         self.promises: dict[tuple[Partition, Commit], dict[int, float]] = {}
         self.promised: dict[Place, float] = {}
         self._came_back: set[str] = set()
-        self._guard_count = 0
+        self._guard_count = self._again_count = 0
         self.ran: dict[Partition, set[Place]] = {}
         self.blamed: dict[Place, set[int]] = {}
         self.released: set[Partition] = set()
@@ -100,6 +114,14 @@ class Brokers:
         self._offsets: dict[Partition, tuple[int, Commit]] = {}
         self._done_sets: dict[Partition, set[int]] = {}
         self._open: dict[str, tuple[list[tuple[Place, str]], dict[Partition, tuple[int, Commit]]]] = {}
+
+    def messages(self, partition: Partition) -> list[int]:
+        """Offsets that hold a message; the others are holes."""
+        return [each.at for each in self.logs[partition].messages]
+
+    def source_of(self, place: Place) -> bytes:
+        """Return the name of a message."""
+        return self.names.get(place) or topics.source(*place[0], place[1]).encode()
 
     # ---- offsets -------------------------------------------------------------------------------------------------
 
@@ -133,6 +155,7 @@ class Brokers:
         found = self._offsets.get(partition)
         if found is not None and found[0] > at:
             return
+        limit = self._limit(partition, self._claims[partition, commit])
         if len(commit.metadata) > MAX_BYTES:
             raise Violation("the metadata is too long")
         before, after = self.done(partition), self._done(partition, commit)
@@ -142,9 +165,13 @@ class Brokers:
             if (partition, offset) not in self.acked and not self.visible.get((partition, offset)):
                 raise Violation(f"{partition}: message {offset} is done, and it was not acknowledged")
         self._offsets[partition] = (at, commit)
-        self.promised |= {(partition, offset): due_s for offset, due_s in self.promises[partition, commit].items()}
+        end = decode(commit.metadata, LOG, commit.offset).lineage.end
+        if end <= limit:
+            self._known_read |= {(partition, each.time_ms) for each in self.logs[partition].messages if each.at < end}
+        promises = self.promises[partition, commit].items()
+        self.promised |= {(partition, offset): due_s for offset, due_s in promises if offset < limit}
         self.committers[partition] = name
-        self.ran[partition] = self.running(name)
+        self.ran[partition] = self._ran_at[partition, commit] = self.running(name)
         self._done_sets[partition] = after
 
     def done(self, partition: Partition) -> set[int]:
@@ -153,8 +180,155 @@ class Brokers:
 
     def _done(self, partition: Partition, commit: Commit) -> set[int]:
         saved = decode(commit.metadata, LOG, commit.offset)
+        limit = self._limit(partition, self._claims[partition, commit])
         ranges = [(0, saved.offset), *saved.done]
-        return {each for each in self.messages[partition] if any(first <= each < end for first, end in ranges)}
+        return {
+            each for each in self.messages(partition) if any(first <= each < min(end, limit) for first, end in ranges)
+        }
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _limit(self, partition: Partition, version: int) -> float:
+        """What says something of the log at a version says nothing of it from this offset on."""
+        return min(self.logs[partition].cuts[version:], default=float("inf"))
+
+    def limit_of(self, partition: Partition, ledger: Ledger) -> float:
+        """What a ledger says of its log is not true from this offset on."""
+        return self._limit(partition, self.versions[ledger])
+
+    def version_of(self, partition: Partition) -> int:
+        """Return of which version of the log the last commit is."""
+        commit = self.committed(partition)
+        return 0 if commit is None else self._claims[partition, commit]
+
+    def knows(self, partition: Partition, ledger: Ledger) -> None:
+        """Note that a ledger is one of the present log."""
+        self.versions[ledger] = len(self.logs[partition].cuts)
+
+    def claims(self, partition: Partition, commit: Commit, ledger: Ledger) -> None:
+        """Note from which ledger a commit is."""
+        self._claims[partition, commit] = self.versions[ledger]
+
+    def place(self, partition: Partition, ledger: Ledger, offset: int) -> Place:
+        """Return the place of a ledger's message: its log may have lost it."""
+        cuts, version = self.logs[partition].cuts, self.versions[ledger]
+        lost_by = next((number for number, cut in enumerate(cuts[version:], version + 1) if offset >= cut), 0)
+        return partition, offset - _FORMER * lost_by
+
+    def lose(self, rng: random.Random, ledgers: Iterable[tuple[Partition, Ledger]], *, is_restored: bool) -> bool:
+        """Let a log lose its end, and grow again: not to its former end, to it, or past it."""
+        partition = rng.choice(PARTITIONS[:-1])
+        log = self.logs[partition]
+        if len(log.cuts) >= _MOST_CUTS or log.end < 2:
+            return False
+        lowest, saved = log.starts[-1][1] if is_restored else 1, self.saved(partition)
+        if lowest >= log.end or (is_restored and saved.cuts and not saved.lineage.batch):
+            return False  # epochs whose numbers are given twice are told apart by the last record only, as by workers
+        at = rng.randint(max(lowest, 1, log.end - 12), log.end - 1)
+        # A restored log that is shorter than the one of before, and has grown, cannot be told from one that only ends.
+        grow = rng.choice((0, 0 if is_restored else 1, log.end - at, log.end - at + 3))
+        known = []
+        for each, ledger in ledgers:
+            read = max(ledger.position, ledger.lineage.end)
+            if each == partition and read <= min(at, self.limit_of(partition, ledger)):
+                known.append(ledger)
+        log.lose(at, is_restored=is_restored)
+        for ledger in known:
+            self.knows(partition, ledger)
+        self._forget(partition, {place[1] for place in self._known(partition) if place[1] >= at})
+        for _ in range(grow):
+            log.append(is_message=rng.random() < 0.7)
+        return True
+
+    def elect(self, rng: random.Random) -> None:
+        """Another leader follows, and some messages."""
+        partition = rng.choice(PARTITIONS)
+        self.logs[partition].elect()
+        for _ in range(0 if partition == RETURNS or self.logs[partition].end > 2 * _END else rng.randrange(5)):
+            self.logs[partition].append(is_message=rng.random() < 0.7)
+
+    def _known(self, partition: Partition) -> set[Place]:
+        """All places of a partition of which something is noted."""
+        noted = (self.acked, self.visible, self.promised, self.blamed, self.poison, self.final)
+        others = (self.guards, self.guarded, self.origins)
+        opened = {place for outputs, _ in self._open.values() for place, _ in outputs}
+        done = {(partition, offset) for offset in self.done(partition)}
+        places = {*chain(*noted), *chain(*(each.values() for each in others)), *opened, *done}
+        return {place for place in places if place[0] == partition and place[1] >= 0}
+
+    def _forget(self, partition: Partition, offsets: set[int], *, is_lost: bool = True) -> None:
+        """Keep what is noted of messages under places of their own, because their log has lost them, or because they
+        are delivered as new ones."""
+        number = len(self.logs[partition].cuts)
+        if not is_lost:
+            self._again_count += 1
+            number = 100 + self._again_count
+        moved = {(partition, offset): (partition, offset - _FORMER * number) for offset in offsets}
+        self.names |= {former: self.source_of(place) for place, former in moved.items()}
+        for noted in (self.acked, self.final, *([self.poison] if is_lost else [])):
+            for place in noted & moved.keys():
+                noted.discard(place)
+        for place in moved:
+            for counted in (self.visible, self.promised, self._written_for):
+                counted.pop(place, None)
+            if is_lost:
+                self.blamed.pop(place, None)
+        for guards in (self.guards, self.guarded):
+            guards |= {guard: moved[place] for guard, place in guards.items() if place in moved}
+        self.origins |= {each: moved[place] for each, place in self.origins.items() if place in moved}
+        for outputs, _ in self._open.values():
+            outputs[:] = [(moved.get(place, place), guard) for place, guard in outputs]
+        self._done_sets[partition] = self.done(partition) - offsets
+
+    def parted(self, partition: Partition, version: int, at: int, *, is_sure: bool) -> None:
+        """A process found that a log is another one from an offset on."""
+        limit = self._limit(partition, version)
+        if limit == float("inf"):
+            raise Violation(f"{partition} parts at {at}, and it has lost nothing")
+        if at < limit:
+            if is_sure and any(at <= each < limit for each in self.messages(partition)):
+                raise Violation(f"{partition} parts at {at}, and it has lost what was from {limit} on")
+            self.deliver_again(partition, {each for each in self.messages(partition) if each >= at})
+
+    def deliver_again(self, partition: Partition, offsets: set[int]) -> None:
+        """Messages may be delivered again although they were done."""
+        if partition != RETURNS:
+            self._forget(partition, offsets, is_lost=False)
+            return
+        for place in {(partition, offset) for offset in offsets}:
+            self.acked.discard(place)
+            self.visible.pop(place, None)
+            self._written_for.pop(self.origin(place), None)
+            self.final.discard(self.origin(place))
+            self.promised.pop(place, None)
+        self._done_sets[partition] = self.done(partition) - offsets
+
+    def expire(self, rng: random.Random) -> None:
+        """The offsets of the group expire, and its ledger topic may have lost its end."""
+        self.copies = self.copies[: rng.randint(0, len(self.copies))] if rng.random() < 0.5 else self.copies
+        self._sources = {}  # a copy may not know the last losses
+        newest: dict[Partition, Commit] = {}
+        for copies in self.copies:
+            newest |= copies
+        for partition in PARTITIONS:
+            self._written += 1
+            commit = newest.get(partition)
+            done = set() if commit is None else self._done(partition, commit)
+            self._offsets.pop(partition, None)
+            if commit is not None:
+                self._offsets[partition] = self._written, commit
+                self.ran[partition] = self._ran_at[partition, commit]
+            self.released.discard(partition)
+            again = {each for each in self.messages(partition) if each not in done}
+            self.deliver_again(partition, again)
+
+    def check_source(self, partition: Partition, ledger: Ledger, time_ms: int, offset: int) -> None:
+        """Two messages never have one source, unless no commit says that the first one was read."""
+        source = topics.source(*partition, offset, ledger.cuts)
+        former = self._sources.get(source, time_ms)
+        if former != time_ms and (partition, former) in self._known_read:
+            raise Violation(f"two messages have the source {source}")
+        self._sources[source] = time_ms
 
     # ---- transactions --------------------------------------------------------------------------------------------
 
@@ -162,7 +336,8 @@ class Brokers:
         self._open[id] = ([], {})
 
     def write(self, id: str, jobs: list[Job]) -> None:
-        self._open[id][0].extend(((job.partition, job.entry.offset), *job.records) for job in jobs)
+        for job in jobs:
+            self._open[id][0].append((self.place(job.partition, job.ledger, job.entry.offset), *job.records))
 
     def send_offsets(self, id: str, generation: int, commits: Mapping[Partition, Commit]) -> bool:
         if generation != self.generation:
@@ -175,6 +350,8 @@ class Brokers:
     def end(self, id: str, *, commit: bool) -> None:
         """Commit or abort the transaction of a process, if it has one."""
         outputs, offsets = self._open.pop(id, ([], {}))
+        if commit and offsets:
+            self.copies.append({partition: each for partition, (_, each) in offsets.items()})
         if not commit:
             return
         for message, guard in outputs:
@@ -191,10 +368,10 @@ class Brokers:
 
     def _check_visible(self) -> None:
         for partition, offset in self.visible:
-            if offset not in self.done(partition):
+            if offset >= 0 and offset not in self.done(partition):
                 raise Violation(f"the records of {partition} {offset} are visible, and the message is open")
         for guard, place in self.guards.items():
-            if place[0] != RETURNS and place[1] not in self.done(place[0]):
+            if place[0] != RETURNS and place[1] >= 0 and place[1] not in self.done(place[0]):
                 raise Violation(f"the guard {guard} is set, and its message is open")
 
     def has_transaction(self, id: str) -> bool:
@@ -203,7 +380,7 @@ class Brokers:
     # ---- guards --------------------------------------------------------------------------------------------------
 
     def log_end(self, partition: Partition) -> int:
-        return len(self.messages[RETURNS]) if partition == RETURNS else _END
+        return self.logs[partition].end
 
     def origin(self, place: Place) -> Place:
         """The message of a place, over all its deliveries."""
@@ -229,13 +406,13 @@ class Brokers:
         if guard in self._came_back:
             raise Violation(f"{message} comes back twice")
         self._came_back.add(guard)
-        self.origins[RETURNS, len(self.messages[RETURNS])] = message
+        self.origins[RETURNS, self.logs[RETURNS].end] = message
         self._append(self.signed[guard])
 
     def _append(self, headers: list[Header]) -> Place:
         """Write a record on the partition of returns."""
-        place = RETURNS, len(self.messages[RETURNS])
-        self.messages[RETURNS].append(place[1])
+        place = RETURNS, self.logs[RETURNS].end
+        self.logs[RETURNS].append()
         self.headers[place] = headers
         return place
 
@@ -243,9 +420,10 @@ class Brokers:
         """A requester's timer writes on the partition of returns, in the name of a message."""
         if len(self.forged) >= _MOST_FORGED:
             return False
-        place = rng.choice([(each, offset) for each in PARTITIONS[:-1] for offset in self.messages[each]])
-        claimed: list[Header] = [(SOURCE, source_of(place)), (SENT, b"0"), (ATTEMPT, b"1")]
-        others = [dict(headers) for headers in self.signed.values() if dict(headers)[SOURCE] != source_of(place)]
+        place = rng.choice([(each, offset) for each in PARTITIONS[:-1] for offset in self.messages(each)])
+        source = self.source_of(place)
+        claimed: list[Header] = [(SOURCE, source), (SENT, b"0"), (ATTEMPT, b"1")]
+        others = [dict(headers) for headers in self.signed.values() if dict(headers)[SOURCE] != source]
         seen = sorted(headers[SIGNATURE] or b"" for headers in others)
         guessed = rng.choice([b"", b"1." + b"0" * 64, *seen])
         self.forged.add(self._append([*claimed, (SIGNATURE, guessed)] if guessed else claimed))
@@ -253,10 +431,10 @@ class Brokers:
 
     def is_unsigned(self, place: Place, signing: Signing) -> bool:
         """Whether a process finds that the queue has not signed a record. Checks what it finds."""
-        found = signing.identity(Identity(source_of(place).decode(), 0, 1), None, b"", self.headers[place])
+        found = signing.identity(Identity(self.source_of(place).decode(), 0, 1), None, b"", self.headers[place])
         if bool(found.doubt) != (place in self.forged):
             raise Violation(f"{place}, {'forged' if place in self.forged else 'a return'}, is taken for {found}")
-        if not found.doubt and found != Identity(source_of(self.origin(place)).decode(), 0, 2):
+        if not found.doubt and found != Identity(self.source_of(self.origin(place)).decode(), 0, 2):
             raise Violation(f"{self.origin(place)} is delivered as {found}")
         return bool(found.doubt)
 
@@ -280,4 +458,4 @@ class Brokers:
     @property
     def all_done(self) -> bool:
         """Whether all messages are done, and none comes back."""
-        return not self.guards and all(len(self.done(each)) == len(self.messages[each]) for each in PARTITIONS)
+        return not self.guards and all(self.done(each) == set(self.messages(each)) for each in PARTITIONS)

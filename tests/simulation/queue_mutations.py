@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
+from timers.core.lineage import PassedBatch
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, Entry, Ledger
+from timers.queue.lineage import Loaded, Verification
 from timers.queue.metadata import Saved
 from timers.queue.settling import Commit, Job, Partition, Plan, Settler
 from timers.queue.signing import ATTEMPT, SENT, SOURCE, Identity, Signing
@@ -243,6 +245,80 @@ class CountsItsOwnKeyOnly(Signing):
         super().__init__(queue, dict([[*keys.items()][-1]]))
 
 
+class TakesEachLogForTheSame(Verification):
+    @classmethod
+    def of(cls, loaded: Loaded) -> Verification | None:
+        return None
+
+
+class ComparesEpochsOnly(Verification):
+    """The last record is not read: a number of an epoch that was given twice is not noticed."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__(loaded)
+        self._reads = False
+        self._go_on()
+
+
+class PartsAtTheLastRecord(Verification):
+    def _end(self, at: int) -> None:
+        super()._end(self._last)
+
+
+class FollowsEachLeader(Ledger):
+    """A record of a new leader epoch is accepted before the log was verified."""
+
+    def follows(self, passed: PassedBatch) -> bool:
+        return True
+
+
+class KeepsItsPosition(Ledger):
+    """What was passed above the last record is not read again after the log was verified."""
+
+    def verify(self) -> None:
+        position = self.position
+        super().verify()
+        self.position = position
+
+
+class KeepsWhatIsAboveTheLastRecord(Loaded):
+    """The same for what was committed."""
+
+    def ledger(self, clock: BrokersClock, kind: type[Ledger] = Ledger) -> Ledger:
+        return kind(self.saved, log_end=self.high, clock=clock)
+
+
+def cutting(change: Callable[[Saved, Saved], Saved]) -> Parts:
+    """What counts after a cut is changed, given what counted before and after it."""
+
+    class Changed(Loaded):
+        def cut(self, found: tuple[int, int] | None, own: tuple[int, int] | None) -> Loaded:
+            after = super().cut(found, own)
+            return after if after is self else after._replace(saved=change(self.saved, after.saved))
+
+    return Parts(loaded=Changed)
+
+
+def knows_no_epoch(before: Saved, after: Saved) -> Saved:
+    """The log may have lost more of its end before a record above the cut is read."""
+    return after if after.lineage.batch is not None else after._replace(lineage=after.lineage._replace(epochs=()))
+
+
+class GoesOnWithItsDeliveries(SimProcess):
+    """A process whose log parts delivers on what it has read."""
+
+    def verify_read(self, partition: Partition, ledger: Ledger, end: int) -> None:
+        ledger.verify()
+
+
+class LoadsWhileACommitIsUnderWay(SimProcess):
+    def reload(self) -> bool:
+        for partition in list(self.parted):
+            if self.may_load(partition):
+                self.load(partition)
+        return True
+
+
 def with_starts(kind: type[Starts[Any]]) -> type[Ledger]:
     """A ledger with other starts."""
 
@@ -283,6 +359,23 @@ MUTATIONS = {
     "a signature counts for another message": Parts(signing=SignsTheKeyAndTheValueOnly),
     "two first starts sign with two keys": Parts(signing=SignsWithTheNewestKey),
     "only the newest key counts": Parts(signing=CountsItsOwnKeyOnly),
+    "T4 no log is verified": Parts(verification=TakesEachLogForTheSame),
+    "T4 the last record is not read again": Parts(verification=ComparesEpochsOnly),
+    "T4 a log parts at the last record": Parts(verification=PartsAtTheLastRecord),
+    "T4 each leader is followed": Parts(ledger=FollowsEachLeader),
+    "T4 markers that were passed stay passed": Parts(ledger=KeepsItsPosition),
+    "T4 markers that are committed stay passed": Parts(loaded=KeepsWhatIsAboveTheLastRecord),
+    "T4 nothing is known below a cut": cutting(knows_no_epoch),
+    "T10 what was done above a cut stays done": cutting(
+        lambda before, after: after._replace(offset=before.offset, done=before.done)
+    ),
+    "T10 attempts and delays above a cut count": cutting(
+        lambda before, after: after._replace(attempts=before.attempts, waits=before.waits)
+    ),
+    "T10 a loss counts as a crash": cutting(lambda before, after: after._replace(start=before.start)),
+    "T10 sources without the number of the cut": cutting(lambda before, after: after._replace(cuts=before.cuts)),
+    "T10 deliveries above a cut go on": Parts(process=GoesOnWithItsDeliveries),
+    "T10 loaded again while a commit is under way": Parts(process=LoadsWhileACommitIsUnderWay),
     "a guarded message has outputs": Parts(process=GuardsMessagesWithOutputs),
     "starts 1 allowed before the commit": Parts(settler=AllowsBeforeTheCommit),
     "starts 1 allowed after a refused commit": Parts(settler=AllowsAfterARefusedCommit),

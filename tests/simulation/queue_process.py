@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation, source_of
+from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, WAITING, Entry, Ledger
-from timers.queue.metadata import decode
+from timers.queue.lineage import Loaded, Verification, passed
+from timers.queue.metadata import MAX_EPOCHS, decode
 from timers.queue.settling import Job, Partition, Plan, Settler
 from timers.queue.signing import KEY_BYTES, Signing
 from timers.queue.starts import MAX_CRASHES, NOTHING
@@ -29,6 +30,8 @@ class Parts:
     guard: type[Guard] = Guard
     clock: type[BrokersClock] = BrokersClock
     signing: type[Signing] = Signing
+    verification: type[Verification] = Verification
+    loaded: type[Loaded] = Loaded
     process: type[SimProcess] | None = None
 
 
@@ -76,6 +79,7 @@ class SimProcess:
         self.is_dead = False
         self.client = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
+        self.parted: dict[Partition, tuple[int, int]] = {}
         self.signing: Signing
         brokers.end(name, commit=False)
 
@@ -94,10 +98,13 @@ class SimProcess:
 
     def poll(self) -> bool:
         """Serve the callback of a rebalance; False if there is none, or it must wait."""
+        if not self.rebalances and self.parted:
+            return self.reload()
         if not self.rebalances or self.commit is not None:
             return False
         generation, owned = self.rebalances[0]
         new = [each for each in sorted(owned) if each not in self.settler.ledgers]
+        self.parted = {each: at for each, at in self.parted.items() if each in owned}
         self.settler.revoke([each for each in self.settler.ledgers if each not in owned])
         self.settler.join(generation)
         if not all(self.may_load(each) for each in new):
@@ -111,23 +118,89 @@ class SimProcess:
         return self.brokers.is_stable(partition)
 
     def load(self, partition: Partition) -> None:
-        saved = self.brokers.saved(partition)
+        """Load a partition whose log is verified. A loss is accepted."""
+        saved, brokers, log = self.brokers.saved(partition), self.brokers, self.brokers.logs[partition]
+        loaded = self.parts.loaded(saved, None, 0, log.end)
+        parts = self.verify(partition, loaded, brokers.version_of(partition))
+        own = self.parted.pop(partition, None)
+        loaded = loaded.cut(parts, own)
         if partition in self.brokers.released and saved.start != NOTHING:
             raise Violation(f"{partition}: a partition that was given up has suspects")
         self.brokers.released.discard(partition)
-        ledger = self.parts.ledger(saved, log_end=self.brokers.log_end(partition), clock=self.clock)
-        self.waits |= {place: due_s for place, due_s in self.brokers.promised.items() if place[0] == partition}
+        ledger = loaded.ledger(self.clock, self.parts.ledger)
+        brokers.knows(partition, ledger)
+        others = {place: due_s for place, due_s in self.waits.items() if place[0] != partition}
+        self.waits = others | {place: at for place, at in self.brokers.promised.items() if place[0] == partition}
+        if ledger.crash_count and own is not None:
+            raise Violation(f"{partition}: a message is blamed, and its process has not ended")
         if ledger.crash_count:
-            message = partition, saved.start.first
+            message = partition, loaded.saved.start.first
             if self.brokers.ran[partition] - {message}:
                 raise Violation(f"{message} is blamed, and others ran")
             self.brokers.blamed.setdefault(message, set()).add(self.brokers.committed_at(partition))
         self.loaded_at[partition] = self.brokers.committed_at(partition)
         self.settler.assign(partition, ledger, LOG, self.brokers.committed(partition))
 
+    def verify(self, partition: Partition, loaded: Loaded, version: int) -> tuple[int, int] | None:
+        """Return where the log parts from what a version of it says, and its epoch below; None if it does not."""
+        verification, log = self.parts.verification.of(loaded), self.brokers.logs[partition]
+        for _ in range(99 if verification is not None else 0):
+            assert verification is not None
+            verification.note(log.next(verification))
+            if verification.is_over:
+                if verification.parted is not None:
+                    is_sure = not log.is_restored and len(loaded.saved.lineage.epochs) < MAX_EPOCHS
+                    self.brokers.parted(partition, version, verification.parted[0], is_sure=is_sure)
+                return verification.parted
+        if verification is not None:
+            raise Violation(f"{partition}: the verification does not end")
+        return None
+
+    def look(self) -> bool:
+        """A leader says that another leader epoch began, so the log of a partition is verified while it is read."""
+        ledgers = self.settler.ledgers
+        if not ledgers:
+            return False
+        partition, ledger = self.rng.choice(sorted(ledgers.items(), key=lambda item: item[0]))
+        self.verify_read(partition, ledger, ledger.position)
+        return True
+
+    def verify_read(self, partition: Partition, ledger: Ledger, end: int) -> None:
+        """Verify the log of a partition that is read. If it parts, all deliveries end, and it is loaded again."""
+        at = self.verify(partition, self.parts.loaded(ledger.saved(), None, 0, end), self.brokers.versions[ledger])
+        if at is None:
+            ledger.verify()
+            if max(ledger.place[0], ledger.lineage.end) <= self.brokers.limit_of(partition, ledger):
+                self.brokers.knows(partition, ledger)
+            return
+        self.parted[partition] = at
+        self.settler.revoke([partition])
+
+    def reload(self) -> bool:
+        """Load a partition again whose log parted. No commit is under way, and none arrives later."""
+        if self.rebalances or self.commit is not None or self.settler.unknown is not None:
+            return False
+        self._land()
+        for partition in list(self.parted):
+            if self.may_load(partition):
+                self.load(partition)
+        return True
+
     def generation_of(self, plan: Plan) -> int:
         generation: int = plan.member
         return generation
+
+    def leave(self) -> None:
+        """Give up all partitions, after a commit whose answer came."""
+        while self.commit is not None or self.settler.unknown is not None:
+            self.settle()
+        self._land()
+        self.settler.stop(list(self.settler.ledgers))
+        plan = self._plan(with_jobs=False)
+        if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
+            self.settler.succeed(plan)
+        self.settler.revoke(list(self.settler.ledgers))
+        self.parted = {}
 
     def give_up(self, owners: Mapping[Partition, str]) -> None:
         """The callback of a rebalance comes before the partitions have another owner."""
@@ -159,7 +232,7 @@ class SimProcess:
     def protect(self, held: Held) -> Guard:
         """Set a guard for a message whose partition moves."""
         held.guard = guard = self.parts.guard(self.client, self.brokers.new_guard())
-        origin = source_of(self.brokers.origin((held.partition, held.entry.offset)))
+        origin = self.brokers.source_of(self.brokers.origin(self.place(held.partition, held.ledger, held.entry)))
         self.brokers.signed[guard.id] = self.signing.sign(origin.decode(), 0, 1, None, b"")
         held.ledger.bind(held.entry, held.delivery)
         self.settler.add(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
@@ -173,7 +246,11 @@ class SimProcess:
 
     def running(self) -> set[Place]:
         """The messages that receivers hold."""
-        return {(held.partition, held.entry.offset) for held in self.held if self.is_held(held, PARTITIONS)}
+        held = [each for each in self.held if self.is_held(each, PARTITIONS)]
+        return {self.place(each.partition, each.ledger, each.entry) for each in held}
+
+    def place(self, partition: Partition, ledger: Ledger, entry: Entry) -> Place:
+        return self.brokers.place(partition, ledger, entry.offset)
 
     @property
     def is_owner(self) -> bool:
@@ -188,12 +265,16 @@ class SimProcess:
         if not ledgers:
             return False
         partition, ledger = self.rng.choice(sorted(ledgers.items(), key=lambda item: item[0]))
-        left = [each for each in self.brokers.messages[partition] if each >= ledger.position]
-        for offset in left[: self.rng.randint(1, 5)]:
-            lane = b"%d" % (offset % 4) if self.ordered else None
-            ledger.read(offset, offset, lane)
+        left = [each for each in self.brokers.logs[partition].messages if each.at >= ledger.position]
+        for message in left[: self.rng.randint(1, 5)]:
+            if not ledger.follows(passed(message)):
+                self.verify_read(partition, ledger, message.at + 1)
+                return True
+            lane = b"%d" % (message.at % 4) if self.ordered else None
+            ledger.read(message.at, message, lane)
+            ledger.pass_record(passed(message))
         if not left:
-            ledger.pass_holes(self.brokers.log_end(partition))
+            ledger.reach_end(self.brokers.log_end(partition))
         return bool(left)
 
     def take(self) -> bool:
@@ -201,28 +282,30 @@ class SimProcess:
             entry = ledger.take(self.now_s + LEASE_S)
             if entry is None:
                 continue
-            if partition == RETURNS and self.brokers.is_unsigned((partition, entry.offset), self.signing):
+            place = self.place(partition, ledger, entry)
+            if partition == RETURNS and self.brokers.is_unsigned(place, self.signing):
                 ledger.bind(entry, entry.delivery)
                 self.settler.add(Job(partition, ledger, entry, [""]))
                 return True
             if entry.crashes >= MAX_CRASHES:
-                if len(self.brokers.blamed.get((partition, entry.offset), ())) < MAX_CRASHES:
+                if place[1] >= 0 and len(self.brokers.blamed.get(place, ())) < MAX_CRASHES:
                     raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
                 ledger.bind(entry, entry.delivery)
                 self.settler.add(Job(partition, ledger, entry, [""]))
                 return True
-            if self.brokers.owners.get(partition) == self.name and self.is_owner:
+            self.brokers.check_source(partition, ledger, entry.item.time_ms, entry.offset)
+            if self.brokers.owners.get(partition) == self.name and self.is_owner and place[1] >= 0:
                 self._check_start(partition, ledger, entry)
                 if entry.offset in self.brokers.done(partition):
                     raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
-                if self.brokers.origin((partition, entry.offset)) in self.brokers.final:
+                if self.brokers.origin(place) in self.brokers.final:
                     raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
                 self._check_order(partition, entry)
-                if self.brokers.now_s < self.brokers.promised.get((partition, entry.offset), 0):
+                if self.brokers.now_s < self.brokers.promised.get(place, 0):
                     raise Violation(f"{partition}: {entry.offset} is delivered before its delay is over")
-            self.waits.pop((partition, entry.offset), None)
+            self.waits.pop(place, None)
             self.held.append(Held(partition, ledger, entry, entry.delivery))
-            self.is_dead = self.brokers.origin((partition, entry.offset)) in self.brokers.poison
+            self.is_dead = self.brokers.origin(place) in self.brokers.poison
             return True
         return False
 
@@ -238,7 +321,7 @@ class SimProcess:
             raise Violation(f"{partition}: {entry.offset} runs beside suspects")
 
     def _check_order(self, partition: Partition, entry: Entry) -> None:
-        for offset in self.brokers.messages[partition] if self.ordered else ():
+        for offset in self.brokers.messages(partition) if self.ordered else ():
             is_earlier = offset < entry.offset and offset % 4 == entry.offset % 4
             if is_earlier and not self.brokers.is_settled((partition, offset)):
                 raise Violation(f"{partition}: {entry.offset} overtakes {offset}")
@@ -256,7 +339,7 @@ class SimProcess:
         if choice < 0.5:
             accepted = ledger.ack(entry, delivery)
             if accepted and self.settler.owns(partition, ledger):
-                self.brokers.acked.add((partition, entry.offset))
+                self.brokers.acked.add(self.place(partition, ledger, entry))
         elif choice < 0.8:
             accepted = ledger.bind(entry, delivery)
             if accepted:
@@ -264,7 +347,7 @@ class SimProcess:
         elif choice < 0.9:
             accepted = ledger.wait(entry, delivery, self.now_s + DELAY_S)
             if accepted:
-                self.waits[partition, entry.offset] = self.brokers.now_s + DELAY_S
+                self.waits[self.place(partition, ledger, entry)] = self.brokers.now_s + DELAY_S
         elif choice < 0.95:
             accepted = self.refuse(held)
         else:
@@ -321,7 +404,9 @@ class SimProcess:
             live = plan.ledgers[partition]
             # What ran is left out: the end of the process would count as a crash of a message that ran alone.
             loaded = Ledger(decode(commit.metadata, LOG, commit.offset)._replace(start=NOTHING))
-            for offset in self.brokers.messages[partition]:
+            if self.brokers.limit_of(partition, live) < live.position:
+                continue  # it is verified first
+            for offset in self.brokers.messages(partition):
                 if offset < live.position:
                     loaded.read(offset, offset)
             wanted, found = opened(live), opened(loaded)
@@ -337,7 +422,8 @@ class SimProcess:
         for partition, commit in plan.commits.items() if plan is not None else ():
             assert plan is not None
             entries = plan.ledgers[partition]._open.values()
-            places = [(partition, entry.offset) for entry in entries if entry.state == WAITING]
+            places = [self.place(partition, plan.ledgers[partition], each) for each in entries if each.state == WAITING]
+            self.brokers.claims(partition, commit, plan.ledgers[partition])
             waits = {place[1]: self.waits[place] for place in places if place in self.waits}
             self.brokers.promises[partition, commit] = waits if self.clock.is_known else {}
         return plan

@@ -19,6 +19,7 @@ class QueueSimulator:
         self.parts = parts or Parts()
         self.brokers = Brokers(self.rng)
         self.ordered = self.rng.random() < 0.5
+        self.loss_share = self.rng.choice((0, 0, 0.02, 0.05))
         self.rebalance_share = self.rng.choice((0.01, 0.05, 0.1))
         self.processes = [self._process(name) for name in ("a", "b")]
         second = self.rng.choice((None, 3, 9))  # the number of its key, if both find none at the same time
@@ -60,11 +61,30 @@ class QueueSimulator:
 
     def step(self, process: SimProcess) -> bool:
         actions = (process.poll, process.read, process.take, process.answer, process.settle, process.settle)
-        rare = (process.pass_time, process.land_late, lambda: self.brokers.fire(self.rng), self._forge)
+        rare = (process.pass_time, process.land_late, lambda: self.brokers.fire(self.rng), self._forge, process.look)
         return self.rng.choice(rare if self.rng.random() < 0.2 else actions)()
 
     def _forge(self) -> bool:
         return self.rng.random() < 0.2 and self.brokers.forge(self.rng)
+
+    def lose(self) -> None:
+        """A log loses its end, or its leader changes. A process whose broker has an old disk joins the group again."""
+        choice = self.rng.random()
+        ledgers = [each for process in self.processes for each in process.settler.ledgers.items()]
+        if choice < 0.4:
+            self.brokers.elect(self.rng)
+        elif choice < 0.75:
+            self.brokers.lose(self.rng, ledgers, is_restored=False)
+        elif choice < 0.93:
+            for process in self.processes:
+                process.leave()
+            self.brokers.lose(self.rng, [], is_restored=True)
+            self.rebalance()
+        else:
+            for process in self.processes:
+                process.leave()
+            self.brokers.expire(self.rng)
+            self.rebalance()
 
     def run(self, steps: int = 300) -> None:
         """Run with faults, then without, until all messages are done.
@@ -76,6 +96,8 @@ class QueueSimulator:
             choice = self.rng.random()
             if choice < self.rebalance_share:
                 self.rebalance()
+            elif choice < self.rebalance_share + self.loss_share:
+                self.lose()
             elif choice > 0.995:
                 self.crash(self.rng.randrange(len(self.processes)))
             else:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError
 
+from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.progress import cut_suffix
-from timers.queue.lineage import MAX_EPOCHS, NEW, Last, Lineage, parted_at
-from timers.queue.loading import Loaded, Verification
-from timers.queue.metadata import Saved
+from timers.queue.brokers_clock import BrokersClock
+from timers.queue.ledger import Ledger
+from timers.queue.lineage import Loaded, Verification, epoch_end, passed
+from timers.queue.metadata import MAX_EPOCHS, Saved, decode, encode
 from timers.queue.starts import NOTHING, Start
 
-LAST = Last(299, 5, 1000)
-READ = Lineage(LAST, ((2, 0), (4, 100), (5, 250)))
+SAME = ((2, 0), (4, 100), (5, 250))
+READ = Lineage(SAME, Batch(299, 299, 1000, 0), 300)
 
 
 @dataclass
@@ -42,9 +44,11 @@ class Record:
 
 def truncated(end: int, epoch: int) -> Record:
     """What librdkafka 2.16 says."""
+    found = f"broker end offset is {end} (offset leader epoch {epoch})."
     said = (
-        f"Partition log truncation detected at offset 300 (leader epoch 5): broker end offset is {end} (offset leader "
-        f"epoch {epoch}). Reset to INVALID.: Local: Partition log truncation detected (broker 1)"
+        f"No epoch found less or equal to offset 300 (leader epoch 5): {found} Reset using configured policy."
+        if end < 0
+        else f"Partition log truncation detected at offset 300 (leader epoch 5): {found} Reset to INVALID."
     )
     return Record(-1, code=KafkaError._AUTO_OFFSET_RESET, said=said)
 
@@ -62,45 +66,13 @@ def verification(low: int = 0, high: int = 300) -> Verification:
     return made
 
 
-def test_the_last_record_and_the_epochs_before_it_are_kept() -> None:
-    lineage = NEW
-    for offset, epoch in [(3, 2), (4, 2), (7, 4), (9, 4)]:
-        lineage = lineage.through(Last(offset, epoch, offset * 10))
-    assert lineage == Lineage(Last(9, 4, 90), ((2, 3), (4, 7)))
-    assert lineage.through(Last(7, 4, 70)) is lineage, "it was read again"
-    assert [lineage.epoch_before(at) for at in (3, 4, 7, 8, 9, 10, 99)] == [-1, 2, 2, 4, 4, 4, 4]
-    for number in range(5, 30):
-        lineage = lineage.through(Last(number * 10, number, 0))
-    assert len(lineage.epochs) == MAX_EPOCHS and lineage.epochs[-1] == (29, 290)
-    assert NEW.through(Last(3, -1, 0)) == Lineage(Last(3, -1, 0)), "a broker without epochs"
-
-
-@pytest.mark.parametrize(
-    ("found", "parts"),
-    [
-        (LAST, None),
-        (Last(299, 6, 1000), 299),
-        (Last(300, 6, 1000), 299),
-        (Last(299, 4, 1000), 250),
-        (Last(299, 3, 1000), 100),
-        (Last(299, 1, 1000), 0),
-        (Last(299, 5, 1001), 250),
-        (Last(299, -1, 0), None),
-    ],
-    ids=["same", "later epoch", "gone", "older epoch", "older still", "oldest", "epoch given twice", "no epochs"],
-)
-def test_the_first_record_says_where_the_log_parts(found: Last, parts: int | None) -> None:
-    assert READ.parted_by(found) == parts
-
-
 @dataclass
 class SimLog:
-    """A log, as (epoch, first offset) and its end. ``answers``: librdkafka asks for the end of an epoch first."""
+    """A log, as (epoch, first offset) and its end."""
 
     epochs: list[tuple[int, int]]
     end: int
     low: int = 0
-    answers: bool = False
 
     def epoch(self, offset: int) -> int:
         return max(epoch for epoch, first in self.epochs if first <= offset)
@@ -109,47 +81,42 @@ class SimLog:
         if epoch > self.epochs[-1][0]:
             return -1, -1
         newer = [first for each, first in self.epochs if each > epoch]
-        return min([self.end, *newer]), max((each for each, _ in self.epochs if each <= epoch), default=-1)
+        return min([self.end, *newer]), max((each for each, _ in self.epochs if each <= epoch), default=epoch)
 
-    def read(self, position: tuple[int, int]) -> Record:
-        at, epoch = position
-        answer = self.end_of(epoch)
-        if self.answers and epoch >= 0 and answer[0] < at:
-            return truncated(*answer)
+    def next(self, checked: Verification) -> Record:
+        """What the step of a verification brings."""
+        if checked.question is not None:
+            return truncated(*self.end_of(checked.question))
+        at, _ = checked.position
         if not self.low <= at <= self.end:
             return OUT_OF_RANGE
         return end(at) if at == self.end else Record(at, self.epoch(at))
 
 
 def parted(log: SimLog) -> tuple[int | None, int]:
-    """Where a log parts, and after how many reads this is found."""
+    """Where a log parts, and after how many steps this is found."""
     checked = verification(log.low, log.end)
-    for reads in range(1, 99):
-        assert checked.note(log.read(checked.position))
-        assert not checked.is_stale
+    for steps in range(1, 99):
+        assert checked.note(log.next(checked))
         if checked.is_over:
-            return checked.at, reads
+            return checked.parted and checked.parted[0], steps
     raise AssertionError("it does not end")
 
 
-SAME = [(2, 0), (4, 100), (5, 250)]
-
-
-@pytest.mark.parametrize("answers", [False, True])
 @pytest.mark.parametrize(
     ("epochs", "log_end", "parts"),
     [
-        (SAME, 300, None),
+        ([*SAME], 300, None),
         ([*SAME, (7, 300)], 500, None),
-        (SAME, 299, 299),
-        (SAME, 270, 270),
-        (SAME, 251, 251),
+        ([*SAME], 299, 299),
+        ([*SAME], 270, 270),
+        ([*SAME], 251, 251),
         ([*SAME, (7, 270)], 290, 270),
         ([*SAME, (7, 270)], 300, 270),
         ([*SAME, (7, 270)], 900, 270),
         ([*SAME, (7, 299)], 900, 299),
         ([*SAME[:2], (7, 200)], 900, 200),
-        (SAME[:2], 900, 250),
+        ([*SAME[:2]], 900, 250),
         ([*SAME[:2], (7, 280)], 900, 250),
         ([*SAME[:2], (7, 280)], 281, 250),
         ([SAME[0], (3, 150), (7, 200)], 400, 100),
@@ -157,54 +124,100 @@ SAME = [(2, 0), (4, 100), (5, 250)]
         ([(2, 0), (9, 1)], 40, 1),
         ([(9, 0)], 400, 0),
         ([(1, 0)], 400, 0),
-        (SAME[:1], 0, 0),
+        ([SAME[0]], 0, 0),
     ],
 )
 def test_the_offset_is_found_at_which_a_log_parts(
-    epochs: list[tuple[int, int]], log_end: int, parts: int | None, answers: bool
+    epochs: list[tuple[int, int]], log_end: int, parts: int | None
 ) -> None:
-    at, reads = parted(SimLog(epochs, log_end, answers=answers))
+    at, steps = parted(SimLog(epochs, log_end))
     assert at == parts
-    assert reads <= 12, "a read takes some milliseconds"
+    assert steps == 1 if parts is None else steps <= 4
 
 
 def test_a_number_of_an_epoch_that_was_given_twice_is_found_by_the_time() -> None:
-    checked = verification(high=400)
-    assert checked.note(Record(299, 5, 1001)) and (checked.is_over, checked.at) == (True, 250)
+    checked, log = verification(high=400), SimLog([*SAME], 400)
+    assert checked.note(Record(299, 5, 1001)) and not checked.is_over
+    while not checked.is_over:
+        assert checked.note(log.next(checked))
+    assert checked.parted == (250, 4)
 
 
 def test_of_more_epochs_than_are_kept_the_whole_log_is_delivered_again() -> None:
     epochs = tuple((number, number * 10) for number in range(20, 20 + MAX_EPOCHS))
-    loaded = Loaded(Saved(300, lineage=Lineage(Last(299, 27, 1000), epochs)), None, 7, 300)
-    checked = Verification.of(loaded)
-    assert checked is not None
+    lineage = Lineage(epochs, Batch(299, 299, 1000, 0), 300)
+    checked, log = Verification(Loaded(Saved(300, lineage=lineage), None, 7, 300)), SimLog([(99, 0)], 300)
     while not checked.is_over:
-        assert checked.note(Record(checked.position[0], 99))
-    assert checked.at == 7
+        assert checked.note(log.next(checked))
+    assert checked.parted == (7, -1)
 
 
 def test_an_end_is_no_sign_while_the_leader_does_not_know_what_is_committed() -> None:
-    checked = verification(high=300)
-    assert not checked.note(end(290)) and not checked.is_over
-    assert checked.note(Record(299, 5)) and checked.at is None
+    checked, log = verification(high=300), SimLog([*SAME], 300)
+    assert checked.note(end(290)) and checked.question == 5
+    assert not checked.note(Record(299, 5)) and not checked.note(end(300)), "the question waits for its answer"
+    assert checked.note(log.next(checked)) and not checked.is_over
+    assert checked.position == (299, -1), "the record is read again"
+    assert checked.note(Record(299, 5)) and checked.is_over and checked.parted is None
+    assert not checked.note(Record(300, 5)), "it is over"
     gone = verification(high=400)
-    assert gone.note(end(400)) and gone.position[0] < 299 and not gone.is_over
+    assert gone.note(end(400)) and gone.question == 5
 
 
-def test_a_record_that_retention_deleted_cannot_be_verified() -> None:
-    assert Verification.of(Loaded(Saved(300, lineage=READ), None, 300, 400)) is None
-    assert Verification.of(Loaded(Saved(300), None, 0, 400)) is None
-    late = verification(high=400)
-    assert late.note(OUT_OF_RANGE) and late.is_stale and not late.is_over
-    while_searched = verification(high=200)
-    assert while_searched.note(OUT_OF_RANGE) and while_searched.position[0] < 200
-    assert while_searched.note(OUT_OF_RANGE) and while_searched.is_stale
+def test_a_log_is_verified_by_its_epochs_if_retention_deleted_the_last_record() -> None:
+    assert Verification.of(Loaded(Saved(300), None, 0, 400)) is None, "no epoch is known"
+    for log, parts in [(SimLog([*SAME], 400, low=350), None), (SimLog([(4, 100), (7, 200)], 400, low=350), (200, 4))]:
+        checked = verification(log.low, log.end)
+        assert checked.question == 5 and checked.position[0] < 0
+        assert checked.note(log.next(checked)) and checked.is_over and checked.parted == parts
+    meanwhile = verification(high=400)
+    assert meanwhile.note(OUT_OF_RANGE) and meanwhile.question == 5
+    assert meanwhile.note(truncated(*SimLog([*SAME], 400).end_of(5))) and meanwhile.is_over and meanwhile.parted is None
 
 
-def test_only_an_event_of_a_truncation_says_where_a_log_ends() -> None:
-    assert parted_at(truncated(150, 4).said) == (150, 4)
-    assert parted_at(truncated(-1, -1).said) == (-1, -1)
-    assert parted_at(OUT_OF_RANGE.said) is None
+def test_a_broker_without_answers_is_taken_to_agree() -> None:
+    whole, shorter = verification(high=400), verification(high=200)
+    for checked in (whole, shorter):
+        while not checked.is_over:
+            assert checked.note(OUT_OF_RANGE)
+    assert (whole.parted, shorter.parted) == (None, (100, -1)), "the shorter log is another one"
+
+
+def test_only_an_event_of_a_truncation_has_the_end_of_an_epoch() -> None:
+    assert epoch_end(truncated(150, 4).said) == EpochEnd(4, 150)
+    assert epoch_end(truncated(-1, -1).said) == EpochEnd(-1, -1)
+    assert epoch_end(OUT_OF_RANGE.said) is None
+
+
+def test_what_was_passed_above_the_last_record_is_read_again() -> None:
+    """Markers above it may be lost, and messages may have their offsets."""
+    saved = Saved(90, ((91, 305),), lineage=READ)
+    ledger = Loaded(saved, None, 0, 400).ledger(BrokersClock())
+    assert ledger.read(90, "a") and not ledger.read(299, "b") and ledger.position == 300
+    ledger.pass_record(passed(Record(300, 6)))
+    ledger.pass_holes(310)
+    ledger.verify()
+    assert ledger.place == (301, 6)
+    fresh = Ledger(Saved(5))
+    fresh.verify()
+    assert fresh.place == (5, -1), "nothing was read"
+
+
+def test_a_new_leader_epoch_is_followed_after_the_log_was_verified() -> None:
+    ledger = Ledger(Saved(300, lineage=READ))
+    assert ledger.follows(passed(Record(300, 5))) and ledger.follows(passed(Record(200, 6)))
+    assert not ledger.follows(passed(Record(300, 6)))
+    ledger.verify()
+    assert ledger.follows(passed(Record(300, 6)))
+    assert not ledger.follows(passed(Record(300, 7))), "each new epoch is verified"
+    assert passed(Record(3)) == (-1, Batch(3, 3, 1000, 0)), "a broker that tells no epoch"
+
+
+def test_metadata_have_the_newest_epochs() -> None:
+    epochs = tuple((number, number * 10) for number in range(20))
+    saved = Saved(300, lineage=READ._replace(epochs=epochs))
+    found = decode(encode(saved, "log") or "", "log", 300)
+    assert found == saved._replace(lineage=READ._replace(epochs=epochs[-MAX_EPOCHS:]))
 
 
 def test_above_a_cut_nothing_is_done_or_tried() -> None:
@@ -218,7 +231,7 @@ def test_above_a_cut_nothing_is_done_or_tried() -> None:
         {150: 7},
         READ,
     )
-    assert saved.cut(150) == Saved(
+    assert saved.cut(150, 4) == Saved(
         100,
         ((110, 120), (130, 150)),
         {125: 2},
@@ -226,15 +239,29 @@ def test_above_a_cut_nothing_is_done_or_tried() -> None:
         150,
         {140: 1},
         {},
-        Lineage(None, ((2, 0), (4, 100)), ((150, 1),)),
+        Lineage(SAME[:2], None, 150),
+        ((150, 1),),
     )
-    below = saved.cut(90)
-    assert (below.offset, below.done, below.start, below.suspects_end) == (90, (), NOTHING, 90)
+    below = saved.below(90)
+    assert (below.offset, below.done, below.start, below.suspects_end, below.cuts) == (90, (), NOTHING, 90, ())
+
+
+def test_what_is_known_of_the_log_below_a_cut() -> None:
+    """The epoch before the cut may have markers only, which are not seen."""
+    saved = Saved(300, lineage=READ)
+    assert saved.cut(150, 4).lineage == Lineage(SAME[:2], None, 150)
+    assert saved.cut(260, 6).lineage == Lineage((*SAME, (6, 259)), None, 260)
+    assert saved.cut(260, -1).lineage == Lineage((), None, 260)
+    assert saved.cut(300, 5).lineage == saved.cut(310, -1).lineage == READ, "the last record is below the cut"
+    lost_again = Verification.of(Loaded(saved.cut(260, 6), None, 0, 400))
+    assert lost_again is not None and lost_again.question == 6
+    assert lost_again.note(truncated(255, 5)) and lost_again.parted == (255, 5)
 
 
 def test_sources_carry_the_number_of_the_last_cut_below_them() -> None:
-    once = READ.cut(150)
-    twice = once.through(Last(200, 7, 0)).cut(180)
+    twice = Saved(170, lineage=READ).cut(150, 4).cut(180, 4)
     assert [cut_suffix(twice.cuts, at) for at in (149, 150, 179, 180, 999)] == ["", "~1", "~1", "~2", "~2"]
-    assert [cut_suffix(twice.cut(100).cuts, at) for at in (99, 100, 150, 180)] == ["", "~3", "~3", "~3"]
-    assert twice.below(170).cuts == twice.cuts and twice.below(180).cuts == ((180, 2),)
+    assert [cut_suffix(twice.cut(100, 2).cuts, at) for at in (99, 100, 150, 180)] == ["", "~3", "~3", "~3"]
+    assert decode(encode(twice, "log") or "", "log", 150).cuts == twice.cuts
+    later = twice._replace(offset=180)
+    assert decode(encode(later, "log") or "", "log", 180).cuts == ((180, 2),)

@@ -12,12 +12,13 @@ from confluent_kafka import KafkaError
 
 from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, ErrorRecord, Opened, failure
 from tests.harness.waiting import wait_until
+from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import Message
 from timers.queue.guards import Guard
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import decode
-from timers.queue.settling import Partition
+from timers.queue.metadata import Saved, decode, encode
+from timers.queue.settling import Commit, Partition
 from timers.queue.starts import NOTHING
 
 
@@ -150,6 +151,40 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
     else:
         with pytest.raises(QueueError, match=error):
             wait_until(lambda: queue.deliveries.receive(1, 0.1), "the error")
+    queue.close()
+
+
+LOST = KafkaError._AUTO_OFFSET_RESET, "broker end offset is 2 (offset leader epoch 3)."
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_a_log_that_lost_its_end_is_delivered_from_where_it_parts(accept_loss: bool) -> None:
+    queue = Opened(accept_loss=accept_loss)
+    lineage = Lineage(((1, 0), (3, 2), (4, 3)), Batch(MESSAGES - 1, MESSAGES - 1, 0, 0), MESSAGES)
+    queue.transport.commits[JOBS] = Commit(MESSAGES, encode(Saved(MESSAGES, lineage=lineage), LOG) or "")
+    queue.transport.epoch_ends = {4: (MESSAGES, 3), 3: (MESSAGES, 3)}
+    queue.call(queue.transport.assigned, [JOBS])
+    if accept_loss:
+        assert [each.source for each in queue.receive(2)] == ["jobs/0/3~1", "jobs/0/4~1"]
+    else:
+        with pytest.raises(QueueError, match="from 3 on, the log is not the one of before, which was read to 4"):
+            wait_until(lambda: queue.deliveries.receive(1, 0.1), "the error")
+    queue.close()
+
+
+def test_a_log_that_loses_its_end_while_it_is_read() -> None:
+    queue = Opened(accept_loss=True)
+    queue.call(queue.transport.assigned, [JOBS])
+    first, *_ = queue.receive(MESSAGES)
+    queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
+    wait_until(lambda: queue.transport.stopped == [{JOBS}, {JOBS}], "the last record is read again, and is the same")
+    assert queue.state.counters().leases_lost == 0
+    queue.transport.epoch_ends, queue.transport.time_ms = {3: (2, 3)}, 1
+    queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
+    sources = [f"jobs/0/{offset}{'~1' if offset >= 2 else ''}" for offset in range(MESSAGES)]
+    assert [each.source for each in queue.receive(MESSAGES)] == sources
+    with pytest.raises(LeaseLostError):
+        first.ack()
     queue.close()
 
 

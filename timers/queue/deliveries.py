@@ -59,7 +59,7 @@ class Deliveries:
             entry = ledger.take(until_s)
             if entry is None:
                 return
-            returned = records.identity(entry.item, signing, ledger.lineage) if signing is not None else None
+            returned = records.identity(entry.item, signing, ledger.cuts) if signing is not None else None
             message = self.kind(self._state, partition, ledger, entry, now_s, returned)
             if returned is not None and returned.doubt:
                 message.give_up_unsigned()

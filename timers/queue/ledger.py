@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from itertools import chain, pairwise
 from typing import Any
 
+from timers.core.lineage import PassedBatch
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.metadata import MAX_BYTES, Saved
 from timers.queue.metadata_room import OFFSETS_A_CHARACTER, RESERVE_BYTES, read_limit
@@ -91,7 +92,7 @@ class Ledger:
         crash_count: 1 if a message is known to have killed its process, else 0.
         position: all offsets below it were read.
         lineage: which log was read.
-        is_verified: a new leader epoch begins, and the log is known to be that of before.
+        cuts: where it parted from an earlier one.
         read_limit: messages at this offset and above it should not be read before :meth:`measure` raised it, because
             the metadata could become too long.
     """
@@ -116,7 +117,9 @@ class Ledger:
             self.crash_count = 1
         self.position = saved.offset
         self.lineage = saved.lineage
-        self.is_verified = True
+        self.cuts = saved.cuts
+        self._unverified = self._verified = -1
+        """Leader epochs of records that were read: one that began, and one in which the log is that of before."""
         self.read_limit = saved.offset
         self._done_ahead = deque(saved.done)
         self._attempts = dict(saved.attempts)
@@ -199,6 +202,38 @@ class Ledger:
         self.position = max(self.position, end)
         while ahead and ahead[0][0] <= self.position:
             self.position = max(self.position, ahead.popleft()[1])
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where to read next, and the leader epoch before it; -1 if it is not known."""
+        return self.position, self.lineage.epoch_before(self.position)
+
+    def pass_record(self, passed: PassedBatch) -> None:
+        """Note the last record that was read."""
+        self.lineage = self.lineage.through([passed], passed[1].last_offset + 1)
+
+    def follows(self, passed: PassedBatch) -> bool:
+        """Return whether the log is known to be that of before up to a record that was passed. Else it must be verified
+        first, because a leader epoch begins."""
+        epoch, batch = passed
+        begins = batch.last_offset >= self.lineage.end and epoch != self.lineage.epoch_before(self.lineage.end)
+        if not begins or epoch == self._verified or not self.lineage.epochs:
+            return True
+        self._unverified = epoch
+        return False
+
+    def verify(self) -> None:
+        """Note that the log is that of before as far as records were read. What was passed as a hole above the last one
+        is read again: the log may have lost markers, and have messages in their place."""
+        self._verified = self._unverified
+        if self.lineage.batch is not None:
+            self.position = min(self.position, self.lineage.end)
+
+    def reach_end(self, end: int) -> None:
+        """Note that the log ends, and that what is above the last record is no message. If no record was read, that is
+        forgotten: nothing would tell that the log lost it."""
+        if self.lineage.batch is not None:
+            self.pass_holes(end)
 
     # ---- deliveries ----------------------------------------------------------------------------------------------
 
@@ -339,7 +374,7 @@ class Ledger:
         waits = {offset: self._open[offset].due_s for offset in attempts if self._open[offset].due_s}
         waits.update((offset, due_s) for offset, due_s in self._waits.items() if offset >= self.position)
         counts = {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later}, waits
-        return Saved(first, tuple(done), *counts, self.lineage)
+        return Saved(first, tuple(done), *counts, self.lineage, self.cuts)
 
     def measure(self) -> None:
         """Raise ``read_limit`` as far as the metadata fits whatever subset of the read messages is done.

@@ -1,112 +1,150 @@
-"""Which log a queue has read, and where another log with the same offsets parts from it. Pure.
+"""Finds out whether a log is still the one that a queue has read, and where another log parts from it. Pure.
 
-An unclean election, or a disk that lost its end, gives a log that ended earlier and has grown again. Its new messages
-have offsets that the ledger may know as done. So a commit names the last record that was read, with its leader epoch
-and time, and the newest epochs before it. A process that loads the ledger reads this record again before all others: if
-it is the same one, so is the log below it.
+The rules are those of workers (:mod:`timers.core.lineage`). What a queue knows and how it asks are different, because
+confluent-kafka shows records and no batches, and has no call that asks where a leader epoch ends:
 
-confluent-kafka has no call that asks a broker where an epoch ends. librdkafka asks after a change of the leader, if it
-knows the epoch of its position, and its event has the answer: :func:`parted_at`.
+* Each record counts as a batch without a CRC. If an epoch number was given twice, the time of the record shows it.
+* Markers and aborted transactions are not seen. So what is known ends after the last record, and a process that
+  verified its log reads on from there: a message that has the offset of a lost marker is read.
+* The last record is read first. If it is there, the logs are equal below it, and no epoch must be asked for.
+* To ask where an epoch ends, a process seeks with this epoch an offset that no log has. librdkafka asks the leader
+  before it reads there, and its event holds the answer.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from timers.core.progress import Cuts
+from confluent_kafka import OFFSET_END, KafkaError
 
-MAX_EPOCHS = 8
-"""Leader epochs that a commit names. Each takes about 10 characters of its metadata."""
+from timers.core.lineage import Batch, EpochEnd, Parted, PassedBatch, next_question, parted_inside
+from timers.queue.brokers_clock import BrokersClock
+from timers.queue.ledger import Ledger
+from timers.queue.metadata import MAX_EPOCHS, Saved
+from timers.queue.settling import Commit
+from timers.queue.starts import NOTHING
 
-_PARTED = re.compile(
-    r"truncation detected at offset \d+ \(leader epoch -?\d+\): "
-    r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)"
-)
+NO_OFFSET = 2**62
+"""No log has this offset."""
 
-
-class Last(NamedTuple):
-    """The last record that was read."""
-
-    offset: int
-    epoch: int
-    """-1 if the broker did not tell it."""
-    time_ms: int
+_ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 
 
-class EpochEnd(NamedTuple):
-    """A broker's answer to the question where a leader epoch ends in its log."""
-
-    end: int
-    epoch: int
-    """The newest one not above that which was asked for. Negative, as ``end``, if the log has none as high."""
+def passed(record: Any) -> PassedBatch:
+    """Return what is kept of a record that was read."""
+    offset, epoch = record.offset(), record.leader_epoch()
+    return -1 if epoch is None else epoch, Batch(offset, offset, record.timestamp()[1], 0)
 
 
-class Lineage(NamedTuple):
-    """The log that was read.
+def epoch_end(event: str) -> EpochEnd | None:
+    """Return a leader's answer in the text of librdkafka's event; None if there is none."""
+    found = _ANSWER.search(event)
+    return None if found is None else EpochEnd(int(found[2]), int(found[1]))
+
+
+class Loaded(NamedTuple):
+    """What is committed for a partition, and the offsets that its log has: from ``low`` to before ``high``."""
+
+    saved: Saved
+    commit: Commit | None
+    low: int
+    high: int
+
+    def cut(self, found: tuple[int, int] | None, own: tuple[int, int] | None) -> Loaded:
+        """Return what counts if the log parted, by what is committed or by what this process itself has read: perhaps
+        that is not committed. What ran in it has not ended a process."""
+        known = [each for each in (found, own) if each is not None]
+        if not known:
+            return self
+        saved = self.saved.cut(*min(known, key=lambda each: (each[0], -each[1])))
+        return self._replace(saved=saved if own is None else saved._replace(start=NOTHING))
+
+    def ledger(self, clock: BrokersClock, kind: type[Ledger] = Ledger) -> Ledger:
+        """Return the ledger. What is committed above the last record that was read is not known to be in this log."""
+        known = self.saved if self.saved.lineage.batch is None else self.saved.below(self.saved.lineage.end)
+        ledger = kind(known, log_end=self.high, clock=clock)
+        ledger.pass_holes(self.low)
+        return ledger
+
+
+class Verification:
+    """Compares one log with the lineage of what was loaded, by the records and events that are read.
 
     Attributes:
-        last: None if it is not known.
-        epochs: (leader epoch, offset of the first record that was read in it), ascending: the newest ones.
-        cuts: where the log parted from an earlier one, and all messages are new ones from there on.
+        loaded: what is to be verified.
+        question: leader epoch whose end must be asked for; None: the last record must be read.
+        parted: where the log parts, and the leader epoch that it has below, -1 if it is not known; None if it does not.
+        is_over: whether ``parted`` is the answer.
     """
 
-    last: Last | None = None
-    epochs: tuple[tuple[int, int], ...] = ()
-    cuts: Cuts = ()
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.question: int | None = None
+        self.parted: tuple[int, int] | None = None
+        self.is_over = False
+        self._lineage = loaded.saved.lineage
+        self._ends: dict[int, EpochEnd] = {}
+        self._last = self._lineage.end - 1
+        self._is_other = False
+        self._reads = self._lineage.batch is not None and self._last >= loaded.low  # else retention has deleted it
+        if not self._reads:
+            self._go_on()
 
-    def through(self, last: Last) -> Lineage:
-        """Return what is known after a record was read. No record between it and the former last one has an epoch that
-        neither of them has."""
-        if self.last is not None and last.offset <= self.last.offset:
-            return self
-        is_new = last.epoch >= 0 and (not self.epochs or last.epoch > self.epochs[-1][0])
-        epochs = (*self.epochs, (last.epoch, last.offset))[-MAX_EPOCHS:] if is_new else self.epochs
-        return Lineage(last, epochs, self.cuts)
+    @classmethod
+    def of(cls, loaded: Loaded) -> Verification | None:
+        """Return a new verification; None if no leader epoch is known."""
+        return cls(loaded) if loaded.saved.lineage.epochs else None
 
-    def epoch_before(self, offset: int) -> int:
-        """Return the epoch of the last record below an offset, to read on there; -1 if it is not known."""
-        if self.last is not None and self.last.offset < offset:
-            return self.last.epoch
-        return max((epoch for epoch, first in self.epochs if first < offset), default=-1)
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where to read: the end of the log before a question is asked. No epoch, so that librdkafka asks nothing."""
+        return self._last if self.question is None else OFFSET_END, -1
 
-    def parted_by(self, found: Last) -> int | None:
-        """Return where the log parts in which ``found`` is the first record from the last one on; None if it does not.
+    def note(self, record: Any) -> bool:
+        """Note a record or an event of the partition; True if it is over, or the next step follows."""
+        error = record.error()
+        if self.is_over:
+            return False
+        if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._note_reset(epoch_end(error.str()))
+        elif self.question is not None:
+            return False
+        elif error is None:
+            epoch, batch = passed(record)
+            self.is_over = epoch < 0 or (epoch, batch) == (self._lineage.epochs[-1][0], self._lineage.batch)
+            self._is_other = not self.is_over
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._is_other = record.offset() > self._last or self.loaded.high <= self._last
+        else:
+            return False
+        if not self.is_over:
+            self._go_on()
+        return True
 
-        The result is an upper bound.
-        """
-        last = self.last
-        if last is None or found == last or found.epoch < 0 or last.epoch < 0:
-            return None
-        if found.epoch > last.epoch:
-            return last.offset
-        # An older epoch: the log does not have the newer ones. The same one: its number was given a second time.
-        later = [first for epoch, first in self.epochs if epoch > found.epoch or epoch == last.epoch]
-        return min(later, default=0)
+    def _note_reset(self, answer: EpochEnd | None) -> None:
+        """Note that librdkafka does not read at the position."""
+        if self.question is not None:  # without an answer the brokers do not know the request: as if the logs agreed
+            self._ends[self.question] = answer or EpochEnd(self.question, NO_OFFSET)
+        else:
+            self._is_other, self._reads = self.loaded.high <= self._last, False
 
-    def parted_from(self, found: EpochEnd) -> int:
-        """Return where the log parts whose leader gave this answer for the epoch of the last record, at most."""
-        if found.epoch < 0:  # the log has no epoch as high as the newest one: an older one may be in it
-            return self.epochs[-1][1] if self.epochs else 0
-        return min([found.end, *(first for epoch, first in self.epochs if epoch > found.epoch)])
+    def _go_on(self) -> None:
+        """Find the next question, or the answer."""
+        found, epochs = next_question(self._lineage, self._ends), self._lineage.epochs
+        is_inside = found is None and self._is_other
+        if is_inside:
+            found = parted_inside(self._lineage, self._ends, None)
+        self.question = found if isinstance(found, int) else None
+        if isinstance(found, Parted):
+            at = found.offset or 0
+            # Former epochs were not kept, or the first record that was read is not the first one of its epoch.
+            is_unknown = at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)
+            self._end(self.loaded.low if is_unknown else at)
+        elif found is None:  # the record may be there, and its leader does not know yet that it is committed
+            self.is_over = not self._reads
+            self._ends = {}
 
-    def cut(self, offset: int) -> Lineage:
-        """Return what is known after the log parted at an offset, and this was accepted."""
-        number = self.cuts[-1][1] + 1 if self.cuts else 1
-        kept = tuple(each for each in self.cuts if each[0] < offset)  # the others are above the new cut
-        epochs = tuple(each for each in self.epochs if each[1] < offset)
-        return Lineage(None, epochs, (*kept, (offset, number)))
-
-    def below(self, offset: int) -> Lineage:
-        """Return what must be kept for messages from an offset on."""
-        former = [each for each in self.cuts if each[0] <= offset][-1:]
-        return self._replace(cuts=(*former, *(each for each in self.cuts if each[0] > offset)))
-
-
-NEW = Lineage()
-
-
-def parted_at(event: str) -> EpochEnd | None:
-    """Return the answer of a broker in the text of librdkafka's event; None if the event is not of another log."""
-    found = _PARTED.search(event)
-    return None if found is None else EpochEnd(int(found[1]), int(found[2]))
+    def _end(self, at: int) -> None:
+        self.is_over = True
+        self.parted = at, next((found.epoch for found in self._ends.values() if found.end == at > 0), -1)

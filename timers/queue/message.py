@@ -97,7 +97,7 @@ class Message:
 
     @property
     def _identity(self) -> Identity:
-        return self._returned or records.identity(self._record, None, self._ledger.lineage)
+        return self._returned or records.identity(self._record, None, self._ledger.cuts)
 
     @property
     def source(self) -> str:

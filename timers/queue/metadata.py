@@ -7,9 +7,9 @@ The committed offset says that all messages below it are done. The metadata says
 * ``log``: name of the log, so that the metadata of a deleted topic does not count for a new one of the same name.
 * ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such
   as MirrorMaker, thereby makes the metadata invalid.
-* ``lineage``: which log was read (:mod:`timers.queue.lineage`): of the last record the offset + 1, the leader epoch + 1
-  and the time + 1; the number of epochs, and for each of them its number and first offset; for each cut its offset and
-  number. Empty if no record was read.
+* ``lineage``: which log was read (:mod:`timers.core.lineage`): the offset after the last record, or of a cut; the time
+  + 2 of this record, 0 after a cut; the number of leader epochs, and for each of them its number and first offset; for
+  each cut of the log its offset and number. Empty if no record was read.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
 * ``starts``: which messages may be running (:mod:`timers.queue.starts`): the first and the end, counted from the
@@ -32,11 +32,15 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from timers.queue.lineage import NEW, Last, Lineage
+from timers.core.lineage import Batch, Lineage
+from timers.core.progress import Cuts
 from timers.queue.starts import NOTHING, Start
 
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
+
+MAX_EPOCHS = 8
+"""Leader epochs that metadata have, the newest ones. Each takes about 10 characters."""
 
 _VERSION = "q3"
 _FIELDS = 10
@@ -76,6 +80,7 @@ class Saved(NamedTuple):
         crashes: open offset -> how often its process ended while it ran alone.
         waits: open offset -> when it is delivered again, in epoch seconds of the brokers' time.
         lineage: which log was read.
+        cuts: where the log parted from an earlier one, and all messages are new ones from there on.
     """
 
     offset: int
@@ -85,10 +90,11 @@ class Saved(NamedTuple):
     suspects_end: int = 0
     crashes: Mapping[int, int] = {}
     waits: Mapping[int, int] = {}
-    lineage: Lineage = NEW
+    lineage: Lineage = Lineage()
+    cuts: Cuts = ()
 
-    def cut(self, at: int) -> Saved:
-        """Return what counts after the log parted at an offset: from there on no message is done, or was tried."""
+    def below(self, at: int) -> Saved:
+        """Return what is known below an offset: from there on no message is done, or was tried."""
         done = tuple((first, min(end, at)) for first, end in self.done if first < at)
         attempts, crashes, waits = (
             {offset: value for offset, value in each.items() if offset < at}
@@ -96,8 +102,20 @@ class Saved(NamedTuple):
         )
         start = self.start._replace(end=min(self.start.end, at)) if self.start.first < at else NOTHING
         suspects_end = min(self.suspects_end, at)
-        lineage = self.lineage.cut(at)
-        return Saved(min(self.offset, at), done, attempts, start, suspects_end, crashes, waits, lineage)
+        lineage = self.lineage.before(at)
+        return Saved(min(self.offset, at), done, attempts, start, suspects_end, crashes, waits, lineage, self.cuts)
+
+    def cut(self, at: int, epoch: int) -> Saved:
+        """Return what counts after the log parted at an offset, before which it has a leader epoch; -1: not known."""
+        number = self.cuts[-1][1] + 1 if self.cuts else 1
+        kept = tuple(each for each in self.cuts if each[0] < at)  # the others are above the new cut
+        below = self.below(at)
+        lineage = below.lineage
+        if lineage.batch is None and epoch < 0:
+            lineage = lineage._replace(epochs=())  # the newest one may not be that of the log below the offset
+        elif lineage.batch is None and epoch > lineage.epoch_before(at):
+            lineage = lineage._replace(epochs=(*lineage.epochs, (epoch, at - 1)))
+        return below._replace(lineage=lineage, cuts=(*kept, (at, number)))
 
     def is_open(self, offset: int) -> bool:
         """Whether the message at ``offset`` is not done."""
@@ -113,7 +131,7 @@ def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
     runs = _as_runs(saved)
     first, last, *_ = layout((run_size(opened, done), opened + done) for opened, done in runs)
     before, after = _encode_runs(runs[:first]), _encode_runs(runs[last:])
-    head = f"{_VERSION}.{log}.{saved.offset}.{_encode_lineage(saved.lineage.below(saved.offset))}."
+    head = f"{_VERSION}.{log}.{saved.offset}.{_encode_lineage(saved)}."
     done = f"{head}{before}.{_encode_bits(runs[first:last])}.{after}.{_encode_starts(saved)}."
     counts = f"{_encode_counts(saved.attempts, saved.offset)}.{_encode_counts(saved.crashes, saved.offset)}."
     waits = _encode_waits(saved) if saved.waits else ""
@@ -141,7 +159,7 @@ def decode(text: str, log: str, offset: int) -> Saved:
         raise DeletedLogError(f"written for log {fields[0]}, and this is log {log}")
     if fields[0] != log or fields[1] != str(offset):
         raise ForeignMetadataError(f"written for log {fields[0]} at {fields[1]}, and this is log {log} at {offset}")
-    lineage = _decode_lineage(fields[2])
+    lineage, cuts = _decode_lineage(fields[2])
     done, end = _decode_runs(fields[3], offset)
     done += _decode_bits(fields[4], end)
     done += _decode_runs(fields[5], done[-1][1] if done else offset)[0]
@@ -153,7 +171,7 @@ def decode(text: str, log: str, offset: int) -> Saved:
     suspects_end = offset + suspects if suspects else 0
     attempts, crashes = (_decode_counts(_decode_numbers(field), offset) for field in fields[7:9])
     waits = _decode_waits(fields[9], offset)
-    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes, waits, lineage)
+    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes, waits, lineage, cuts)
 
 
 class Layout(NamedTuple):
@@ -274,24 +292,24 @@ def _encode_starts(saved: Saved) -> str:
     return _encode_numbers((first - saved.offset if size else 0, size, saved.start.group if size else 0, suspects))
 
 
-def _encode_lineage(lineage: Lineage) -> str:
-    last, epochs, cuts = lineage
-    if lineage == NEW:
+def _encode_lineage(saved: Saved) -> str:
+    (epochs, batch, end), cuts = saved.lineage, saved.cuts
+    former = [each for each in cuts if each[0] <= saved.offset][-1:]  # of those below the offset the last one counts
+    kept = [*epochs[-MAX_EPOCHS:], *former, *(each for each in cuts if each[0] > saved.offset)]
+    if not end and not kept:
         return ""
-    number = [0, 0, 0] if last is None else [last.offset + 1, last.epoch + 1, max(0, last.time_ms + 1)]
-    return _encode_numbers([*number, len(epochs), *(part for each in (*epochs, *cuts) for part in each)])
+    time = 0 if batch is None else max(0, batch.max_timestamp_ms + 1) + 1
+    return _encode_numbers([end, time, min(MAX_EPOCHS, len(epochs)), *(part for each in kept for part in each)])
 
 
-def _decode_lineage(text: str) -> Lineage:
-    numbers = _decode_numbers(text)
-    if not numbers:
-        return NEW
-    if len(numbers) < 4 or len(numbers) % 2 or len(numbers) < 4 + 2 * numbers[3]:
+def _decode_lineage(text: str) -> tuple[Lineage, Cuts]:
+    numbers = _decode_numbers(text) or [0, 0, 0]
+    if len(numbers) < 3 or len(numbers) % 2 == 0 or len(numbers) < 3 + 2 * numbers[2] or numbers[1] > 0 == numbers[0]:
         raise ForeignMetadataError("the lineage is not of the last record, epochs and cuts")
-    offset, epoch, time_ms, count = numbers[:4]
-    pairs = list(zip(numbers[4::2], numbers[5::2], strict=True))
-    last = Last(offset - 1, epoch - 1, time_ms - 1) if offset else None
-    return Lineage(last, tuple(pairs[:count]), tuple(pairs[count:]))
+    end, time, count = numbers[:3]
+    pairs = tuple(zip(numbers[3::2], numbers[4::2], strict=True))
+    batch = Batch(end - 1, end - 1, time - 2, 0) if time else None
+    return Lineage(pairs[:count], batch, end), pairs[count:]
 
 
 def _encode_counts(counts: Mapping[int, int], before: int) -> str:

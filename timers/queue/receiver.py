@@ -22,8 +22,7 @@ from timers.errors import QueueError, TimersError
 from timers.queue import records
 from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
-from timers.queue.lineage import EpochEnd, parted_at
-from timers.queue.loading import last_of
+from timers.queue.lineage import epoch_end, passed
 from timers.queue.log_checks import check_logs
 from timers.queue.new_partitions import NewPartitions
 from timers.queue.pausing import Pausing
@@ -70,7 +69,7 @@ class Receiver:
         self._committer = Committer(transport, state)
         self._thread: threading.Thread | None = None
         self._pausing = Pausing(state, transport)
-        self._new = NewPartitions(state, transport)
+        self._new = NewPartitions(state, transport, self._wait_for_commit)
         self._overtaken: set[Partition] = set()
         self._next_skip = 0.0
         self._fed_bytes = 0
@@ -152,7 +151,7 @@ class Receiver:
         )
         is_settled = self._settle_last()
         self._transport.close()
-        self._new = NewPartitions(self._state, self._transport)
+        self._new = NewPartitions(self._state, self._transport, self._wait_for_commit)
         self._pausing = Pausing(self._state, self._transport)
         if self._state.wait_for_receiver(is_settled=is_settled):
             self._open()
@@ -190,7 +189,6 @@ class Receiver:
     def _feed(self, polled: Iterable[Any]) -> None:
         """Add records to the ledgers."""
         skipped: dict[Partition, int] = {}
-        parted: dict[Partition, EpochEnd] = {}
         newest: dict[Partition, Any] = {}
         epochs: dict[Partition, int | None] = {}
         with self._state.lock:
@@ -200,10 +198,10 @@ class Receiver:
                 error, ledger = record.error(), ledgers.get(partition)
                 if partition in self._new:
                     self._new.note(partition, record)
-                elif error is not None and (answer := parted_at(error.str())) is not None:
-                    parted[partition] = answer
                 elif error is not None:
-                    self._note(error, record, ledger)
+                    if partition in newest:
+                        ledgers[partition].pass_record(passed(newest[partition]))
+                    self._note(error, partition, record.offset(), ledger)
                 elif ledger is not None:
                     epoch, before = record.leader_epoch(), newest.get(partition)
                     if epoch != epochs.get(partition, epoch) or before is None:
@@ -224,24 +222,17 @@ class Receiver:
                     if ledger.position > ledger.read_limit:
                         self._next_control = 0.0
             for partition, record in newest.items():
-                ledgers[partition].lineage = ledgers[partition].lineage.through(last_of(record))
+                ledgers[partition].pass_record(passed(record))
             self._state.lock.notify_all()
         for partition, position in skipped.items():
             self._transport.seek(partition, position)
-        for partition, answer in parted.items():
-            self._new.part(partition, answer)
 
     def _follows(self, partition: Partition, ledger: Ledger, before: Any, record: Any) -> bool:
         """Whether a record is of the leader epoch of the one before, or the log is known to be that of before. Else the
         log is verified first, and the record is read again."""
         if before is not None:
-            ledger.lineage = ledger.lineage.through(last_of(before))
-        found, last = last_of(record), ledger.lineage.last
-        if last is None or found.offset <= last.offset or found.epoch == last.epoch or ledger.is_verified:
-            ledger.is_verified = False
-            return True
-        self._new.verify(partition, ledger.saved(), found.offset + 1)
-        return partition not in self._new
+            ledger.pass_record(passed(before))
+        return ledger.follows(passed(record)) or not self._new.verify(partition, ledger, record.offset() + 1)
 
     def _skip_deleted(self) -> None:
         """Go on with the first messages of logs whose retention has overtaken the reading, as far as their leaders
@@ -268,22 +259,24 @@ class Receiver:
         if low > position:
             span = position, low - 1
             _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
-        position = max(low, position)
         self._transport.stop([partition])
-        self._transport.start({partition: (position, ledger.lineage.epoch_before(position))})
+        self._transport.start({partition: ledger.place})
         self._pausing.forget([partition])
 
-    def _note(self, error: KafkaError, record: Any, ledger: Ledger | None) -> None:
+    def _note(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if ledger is not None:
-                ledger.pass_holes(record.offset())
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET and self._terms.accept_loss:
-            self._overtaken.add((record.topic(), record.partition()))
+                ledger.reach_end(offset)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise QueueError(
-                f"{record.topic()}/{record.partition()} cannot be read at its position "
-                f"({error.str()}): retention deleted messages, or the topic was recreated. {_OPEN_AGAIN}"
-            )
+            has_lost = epoch_end(error.str()) is not None
+            if ledger is not None and has_lost and self._new.verify(partition, ledger, ledger.position):
+                return
+            if not self._terms.accept_loss:
+                raise QueueError(
+                    f"{topics.partition_name(*partition)} cannot be read at its position "
+                    f"({error.str()}): retention deleted messages, or the topic was recreated. {_OPEN_AGAIN}"
+                )
+            self._overtaken.add(partition)
         elif error.fatal():
             raise KafkaException(error)
         else:

@@ -9,10 +9,10 @@ from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_headers
+from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.kafka.records import headers_of
-from timers.queue.lineage import NEW, Lineage
 from timers.queue.signing import ERROR, OWN, Identity, Signing
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
@@ -82,7 +82,7 @@ class Delivered(Protocol):
     def headers(self) -> list[Header]: ...
 
 
-def identity(message: Any, signing: Signing | None, lineage: Lineage = NEW) -> Identity:
+def identity(message: Any, signing: Signing | None, cuts: Cuts = ()) -> Identity:
     """Return what a record of the queue's topic is, or with ``signing`` one of its returns topic.
 
     After a cut of the log, its source carries the number of the cut: other messages had the offsets before.
@@ -90,7 +90,7 @@ def identity(message: Any, signing: Signing | None, lineage: Lineage = NEW) -> I
     Only on the returns topic do the headers count, and only if the queue has signed them: a program that copies headers
     to a new message of the queue's topic copies these too.
     """
-    own = topics.source(message.topic(), message.partition(), message.offset(), lineage.cuts)
+    own = topics.source(message.topic(), message.partition(), message.offset(), cuts)
     made = Identity(own, message.timestamp()[1], 1)
     if signing is None:
         return made

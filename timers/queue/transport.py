@@ -20,6 +20,7 @@ from timers.kafka.own_topics import SMALL_SEGMENTS, OwnTopic
 from timers.kafka.topic_admin import ask_for_configs, config_of, configs, create_if_missing
 from timers.kafka.topic_configs import MAX_BYTES, NOTE, WrongConfig, log_new, wrong_configs
 from timers.queue import ledger_log
+from timers.queue.lineage import NO_OFFSET
 from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds
 from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit, Partition, Plan
@@ -286,11 +287,20 @@ class Transport:
     def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
         """Read new partitions from these offsets on, each with the leader epoch before it, or -1.
 
-        librdkafka asks where this epoch ends, before it reads.
+        If the leader changes, librdkafka asks where this epoch ends.
         """
         self.consumer.incremental_assign(
             [TopicPartition(*each, offset, leader_epoch=epoch) for each, (offset, epoch) in positions.items()]
         )
+
+    def ask(self, partition: Partition, epoch: int) -> bool:
+        """Ask where a leader epoch ends, for a partition that is read. An event holds the answer, because no log has
+        the offset that is sought. Returns False if the partition is not read yet."""
+        try:
+            self.consumer.seek(TopicPartition(*partition, NO_OFFSET, leader_epoch=epoch))
+        except KafkaException:
+            return False
+        return True
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions no more. Call it in the callback that revokes them, also for none."""

@@ -120,6 +120,13 @@ def test_a_store_that_another_worker_wrote_before_an_older_cut_is_not_rescued() 
     assert not twice.is_rescued((SettingChange("log-cut", 10, 1),), 5), "it holds nothing of what is lost"
 
 
+def test_a_store_that_knows_a_cut_which_was_not_committed_is_rescued() -> None:
+    """The cut was accepted, the worker ended before its first commit, and the log lost more."""
+    progress = Progress(20).shortened(5)
+    assert progress.is_rescued((SettingChange("log-cut", 10, 1),), 8)
+    assert not progress.is_rescued((SettingChange("log-cut", 5, 1),), 8), "it was written after this cut"
+
+
 def test_a_machine_goes_on_until_a_store_comes_that_holds_what_is_lost() -> None:
     progress = Progress(20, (900, 10**9), lineage=LINEAGE).shortened(10)
     spec = PartitionSpec(("ids", 0), BY_ID, LIMITS)

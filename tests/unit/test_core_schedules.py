@@ -230,6 +230,15 @@ def test_a_new_store_is_not_condemned_while_it_is_filled() -> None:
     assert rig.store.read_through_s == 101
 
 
+def test_a_second_does_not_wait_for_an_end_that_its_log_has_lost() -> None:
+    barrier = SecondBarrier()
+    barrier.tick(10, 19, 14)
+    barrier.tick(11, 20, 14)
+    assert barrier.second is None
+    barrier.tick(12, 14, 14)
+    assert barrier.second == 12
+
+
 def test_a_second_that_waited_long_for_a_compacted_log_is_released_with_a_later_one() -> None:
     """Records that replaced compacted ones may be after the end of the first second."""
     native, compacted = SecondBarrier(), SecondBarrier(CLEANING_S)

@@ -218,9 +218,16 @@ class Progress:
         return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
 
     def is_rescued(self, history: tuple[SettingChange, ...], applied: int) -> bool:
-        """Whether a store with this history was written after all cuts but the newest one, and above that one."""
-        known = max((change.value for change in history if change.name == LOG_CUT), default=0)
-        return self.rescue is not None and applied > self.rescue.from_offset and known == self.largest(LOG_CUT) - 1
+        """Whether a store with this history was written after all cuts but the newest one, and above that one.
+
+        Its own newest cut may have the same number: another one, that was accepted and never committed.
+        """
+        if self.rescue is None or applied <= self.rescue.from_offset:
+            return False
+        cuts = ((change.value, change.from_offset) for change in history if change.name == LOG_CUT)
+        known, at = max(cuts, default=(0, 0))
+        newest = self.largest(LOG_CUT)
+        return known == newest - 1 or (known == newest and at != self.rescue.from_offset)
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

@@ -44,6 +44,9 @@ class SecondBarrier:
             end: end of the log for committed readers, read after the second began.
             position: offset up to which the machine has read.
         """
+        # A log that has lost its end does not reach the ends of before.
+        self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
+        self._newest = self._newest and (self._newest[0], min(self._newest[1], end))
         newest = self._newest or self._earliest
         known_s = newest[0] if newest is not None else self._second
         if known_s is None or second > known_s:

@@ -281,13 +281,6 @@ class KeepsItsPosition(Ledger):
         self.position = position
 
 
-class KeepsWhatIsAboveTheLastRecord(Loaded):
-    """The same for what was committed."""
-
-    def ledger(self, clock: BrokersClock, kind: type[Ledger] = Ledger) -> Ledger:
-        return kind(self.saved, log_end=self.high, clock=clock)
-
-
 def cutting(change: Callable[[Saved, Saved], Saved]) -> Parts:
     """What counts after a cut is changed, given what counted before and after it."""
 
@@ -360,17 +353,13 @@ MUTATIONS = {
     "two first starts sign with two keys": Parts(signing=SignsWithTheNewestKey),
     "only the newest key counts": Parts(signing=CountsItsOwnKeyOnly),
     "T4 no log is verified": Parts(verification=TakesEachLogForTheSame),
-    "T4 the last record is not read again": Parts(verification=ComparesEpochsOnly),
+    "T4 the last record is not read again": Parts(verification=ComparesEpochsOnly, restores=True),
     "T4 a log parts at the last record": Parts(verification=PartsAtTheLastRecord),
     "T4 each leader is followed": Parts(ledger=FollowsEachLeader),
     "T4 markers that were passed stay passed": Parts(ledger=KeepsItsPosition),
-    "T4 markers that are committed stay passed": Parts(loaded=KeepsWhatIsAboveTheLastRecord),
     "T4 nothing is known below a cut": cutting(knows_no_epoch),
     "T10 what was done above a cut stays done": cutting(
         lambda before, after: after._replace(offset=before.offset, done=before.done)
-    ),
-    "T10 attempts and delays above a cut count": cutting(
-        lambda before, after: after._replace(attempts=before.attempts, waits=before.waits)
     ),
     "T10 a loss counts as a crash": cutting(lambda before, after: after._replace(start=before.start)),
     "T10 sources without the number of the cut": cutting(lambda before, after: after._replace(cuts=before.cuts)),

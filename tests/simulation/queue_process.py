@@ -33,6 +33,8 @@ class Parts:
     verification: type[Verification] = Verification
     loaded: type[Loaded] = Loaded
     process: type[SimProcess] | None = None
+    restores: bool = False
+    """Whether old disks are restored in most runs; without it, few runs find what breaks only then."""
 
 
 @dataclass
@@ -170,8 +172,11 @@ class SimProcess:
         at = self.verify(partition, self.parts.loaded(ledger.saved(), None, 0, end), self.brokers.versions[ledger])
         if at is None:
             ledger.verify()
-            if max(ledger.place[0], ledger.lineage.end) <= self.brokers.limit_of(partition, ledger):
+            limit = self.brokers.limit_of(partition, ledger)
+            if max(ledger.position, ledger.lineage.end) <= limit:
                 self.brokers.knows(partition, ledger)
+            elif ledger.lineage.batch is not None:
+                raise Violation(f"{partition} is read on from {ledger.position}, and has lost what was from {limit} on")
             return
         self.parted[partition] = at
         self.settler.revoke([partition])

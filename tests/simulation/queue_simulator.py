@@ -70,6 +70,8 @@ class QueueSimulator:
     def lose(self) -> None:
         """A log loses its end, or its leader changes. A process whose broker has an old disk joins the group again."""
         choice = self.rng.random()
+        if self.parts.restores:
+            choice = 0.9 if choice > 0.2 else 0.1
         ledgers = [each for process in self.processes for each in process.settler.ledgers.items()]
         if choice < 0.4:
             self.brokers.elect(self.rng)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.logs.broker_disk import cut
+from tests.chaos.logs.broker_disk import compacted_to, cut, disk
 from tests.chaos.logs.cells import CELLS, MEANINGS, TOPICS, choose
 from tests.chaos.logs.judge import Facts, judge
+from timers.broker import EmbeddedBroker
 
 RED = Facts(
     in_log={1, 2, 3},
@@ -79,3 +80,11 @@ def test_a_cut_ends_a_log_before_a_batch_and_takes_later_segments(tmp_path: Path
     assert first.read_bytes() == batch(0, 10)
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"{0:020}.log", f"{10:020}.snapshot"]
     assert cut(tmp_path, 10) == 0
+
+
+def test_a_compaction_is_seen_in_the_files_of_the_broker(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path)
+    assert compacted_to(broker, "schedules") == {}
+    disk(broker).mkdir(parents=True)
+    (disk(broker) / "cleaner-offset-checkpoint").write_text("0\n3\nschedules 0 17\nschedules 2 9\nother 0 4\n")
+    assert compacted_to(broker, "schedules") == {0: 17, 2: 9}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, ElectionType, KafkaException, Producer, TopicPartition
 
+from tests.chaos.logs import broker_disk
 from tests.chaos.logs.cells import REQUEST, SCHEDULES
 from tests.chaos.logs.feed import Feed, settings_of
 from tests.chaos.logs.trial import ACCEPT, COMPACTED
@@ -86,13 +87,15 @@ class Rig:
         for own in own_topics(self.system.settings):
             config = COMPACTED if own.must_exist else own.config
             brokers.create(own.name, [(FIRST, SECOND, ALIVE)] * partitions, config)
-        self.feed = Feed(self.system, topic, self.target)
+        self.feed = Feed(self.system, topic, self.target, partitions)
+        self._partitions = partitions
+        self._compacted_to: dict[int, int] = {}
         self.worker = self.system.worker().start().ready()
         self._number = 0
 
     def publish(self) -> None:
         """Publish some timers that are due soon."""
-        numbers = range(self._number, self._number + TIMERS)
+        numbers = range(self._number, self._number + TIMERS * self._partitions)
         self.feed.send(dict.fromkeys(numbers, int(time.time()) + 1))
         self._number = numbers.stop
 
@@ -147,16 +150,23 @@ class Rig:
         return EVERY
 
     def delete_fired(self) -> int:
-        """Delete the records of timers that have fired, as retention does."""
+        """Delete the records of timers that have fired, as retention does. Returns in how many partitions."""
         self.wait_fired()
         ends = self.system.cluster.ends(self.feed.topic, committed=True)
-        self.system.cluster.delete_records(self.feed.topic, {0: ends[0]})
-        return 1
+        self.system.cluster.delete_records(self.feed.topic, ends)
+        return len(ends)
 
     def compact(self) -> int:
-        """Write and fire schedules; the broker compacts their topic twice a second."""
+        """Fire schedules, and wait until their leader compacts their topic. Returns in how many partitions it did."""
         self.wait_fired()
-        return 1
+
+        def compacted() -> dict[int, int]:
+            found = broker_disk.compacted_to(self.brokers.brokers[FIRST], self.feed.topic)
+            return {tp: offset for tp, offset in found.items() if offset != self._compacted_to.get(tp)}
+
+        new = wait_until(compacted, f"broker {FIRST} compacts {self.feed.topic}")
+        self._compacted_to |= new
+        return len(new)
 
     def forget_offsets(self) -> int:
         """Reset the group's offsets, or delete the group as their expiry does; then start the worker again."""
@@ -191,11 +201,11 @@ KINDS: dict[str, tuple[str, Callable[[Rig], int]]] = {
 }
 """Kind of change -> topic of the timers, and what does it."""
 
-MANY = {"leaders": 8, "kills": 8}
-"""Partitions of the systems whose leaders change: each change of a broker moves all of them."""
+MANY = {"leaders": 8, "kills": 8, "retention": 25, "compaction": 25}
+"""Partitions of the systems in which one step changes all of them."""
 
-SLOW = {"retention": 5, "compaction": 5, "offsets": 20}
-"""Of these kinds, whose changes take seconds, so many times fewer are done."""
+SLOW = {"offsets": 20}
+"""Of this kind, whose changes take seconds, so many times fewer are done."""
 
 
 def run(brokers: ThreeBrokers, directory: Path, kinds: list[str], changes: int, console: Console) -> list[Alarms]:

@@ -1,4 +1,4 @@
-"""The files of a broker that does not run: cuts the end of a log, and puts old copies back.
+"""The files of a broker: cuts the end of a log and puts old copies back, while the broker does not run.
 
 A segment file ``<base offset>.log`` is a row of batches, each with its base offset (8 bytes) and the length of the rest
 (4 bytes) in front. The other files of a partition follow from it: the broker makes them again after an unclean stop.
@@ -15,6 +15,7 @@ from timers.broker import EmbeddedBroker, data
 _HEAD = struct.Struct(">qi")
 _CLEAN = ".kafka_cleanshutdown"
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+_CLEANED = "cleaner-offset-checkpoint"
 _DERIVED = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 
@@ -26,6 +27,16 @@ def disk(broker: EmbeddedBroker) -> Path:
 def partition_directory(broker: EmbeddedBroker, topic: str, partition: int) -> Path:
     """The directory of one partition."""
     return disk(broker) / f"{topic}-{partition}"
+
+
+def compacted_to(broker: EmbeddedBroker, topic: str) -> dict[int, int]:
+    """Partition -> offset up to which the broker has compacted it. The broker may run."""
+    try:
+        lines = (disk(broker) / _CLEANED).read_text().splitlines()[2:]  # a version and the number of lines come first
+    except FileNotFoundError:
+        return {}
+    found = (line.split() for line in lines)
+    return {int(partition): int(offset) for name, partition, offset in found if name == topic}
 
 
 def copy(source: Path, copied: Path) -> None:

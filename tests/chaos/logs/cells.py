@@ -14,7 +14,9 @@ REQUEST, BY_ID, RETRY, SCHEDULES, COUNTDOWNS, PROGRESS = (
     "countdowns",
     "progress",
 )
-TOPICS = (REQUEST, BY_ID, RETRY, SCHEDULES, COUNTDOWNS, PROGRESS)
+QUEUE, QUEUE_LEDGER = "queue", "queue-ledger"
+QUEUES = (QUEUE, QUEUE_LEDGER)
+TOPICS = (REQUEST, BY_ID, RETRY, SCHEDULES, COUNTDOWNS, PROGRESS, *QUEUES)
 
 CUT, CUT_MARKER = "cut", "cut-marker"
 GROWN_SHORT, GROWN_EXACT, GROWN_PAST = "grown-short", "grown-exact", "grown-past"
@@ -61,16 +63,24 @@ class Cell:
         return self.fault in ELECTIONS
 
     @property
+    def is_about_a_queue(self) -> bool:
+        """Whether it is the log of a queue, which has no store."""
+        return self.topic in QUEUES
+
+    @property
     def is_about_progress(self) -> bool:
         """Whether it takes back what the progress topic says, and not a log of requests."""
         return self.topic == PROGRESS or self.fault == OLDER_RECORD
 
 
 def _exists(cell: Cell) -> bool:
+    if cell.is_about_a_queue:
+        of_stores = (CUT_MARKER, DISK_RESTORED, OLDER_RECORD, ELECTION_NEW_OWNER)  # and of the workers' other topics
+        return cell.store == KEPT and cell.fault not in of_stores
     if cell.fault in (ELECTION_RUNNING, GROWN_RUNNING) and cell.store == WIPED:
         return False  # the store of a running worker stays
     if cell.fault == CUT_MARKER:
-        return cell.topic == RETRY  # the only topic of requests that is written in transactions
+        return cell.topic in (RETRY, PROGRESS)  # these are written in transactions
     return not (cell.fault == OLDER_RECORD and cell.topic == PROGRESS)  # the record is that of another topic's machine
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.chaos.logs.cells import BY_ID, COUNTDOWNS, PROGRESS, REQUEST, RETRY, SCHEDULES
+from tests.chaos.logs.cells import BY_ID, COUNTDOWNS, PROGRESS, QUEUE, REQUEST, RETRY, SCHEDULES
 from tests.harness.cluster import client_settings
 from tests.harness.records import Headers, Reader, Record
 from tests.harness.system import System
@@ -48,7 +48,7 @@ def number_in(kind: str, value: bytes | None) -> int | None:
     """The number of the timer in the value of a request; None if it is no request."""
     if not value:
         return None
-    if kind == SCHEDULES:
+    if kind in (SCHEDULES, QUEUE):
         return int(value) if value.isdigit() else None
     with suppress(Exception):
         text = json.loads(value)["message"] if kind == COUNTDOWNS else Future.FromString(value).callBack
@@ -57,12 +57,13 @@ def number_in(kind: str, value: bytes | None) -> int | None:
 
 
 class Feed:
-    """Publishes to partition 0 of the topic of one kind.
+    """Publishes to the first partitions of the topic of one kind.
 
     Args:
         system: the settings name the topic.
         kind: one of the topics of a cell; for progress, requests.
-        target: callback topic.
+        target: callback topic; of a queue, its own.
+        partitions: the timers go to so many partitions in turn.
 
     Attributes:
         topic: that the timers are published to.
@@ -70,8 +71,9 @@ class Feed:
         acked_at: epoch seconds of the acknowledgement of each timer.
     """
 
-    def __init__(self, system: System, kind: str, target: str) -> None:
+    def __init__(self, system: System, kind: str, target: str, partitions: int = 1) -> None:
         settings = system.settings
+        self._partitions = partitions
         self.kind = REQUEST if kind == PROGRESS else kind
         self.topic = {
             REQUEST: settings.request_topic,
@@ -79,6 +81,7 @@ class Feed:
             RETRY: settings.retry_topic,
             SCHEDULES: (settings.schedule_topics or ("",))[0],
             COUNTDOWNS: settings.countdown_topic,
+            QUEUE: target,
         }[self.kind]
         self.due_s: dict[int, int] = {}
         self.acked_at: dict[int, float] = {}
@@ -168,7 +171,7 @@ class Feed:
         self.due_s[number] = due_s
         key, value, headers = self._record(number, due_s)
         sent: Any = headers  # its type stubs do not allow a list of Headers
-        producer.produce(self.topic, value, key, 0, delivered, headers=sent)
+        producer.produce(self.topic, value, key, number % self._partitions, delivered, headers=sent)
         producer.poll(0)
 
     def _write_sources(self, producer: Producer, due_s: Mapping[int, int]) -> None:
@@ -189,6 +192,8 @@ class Feed:
 
     def _record(self, number: int, due_s: int) -> tuple[bytes | None, bytes, Headers]:
         digits, target = b"%d" % number, self._target
+        if self.kind == QUEUE:
+            return None, digits, []
         if self.kind == BY_ID:
             return b"id-" + digits, future.encode(target, "key", digits), [*future_by_id.encode_headers(due_s)]
         if self.kind == RETRY:

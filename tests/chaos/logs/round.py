@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import groupby
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.chaos.logs.cells import (
     Cell,
 )
 from tests.chaos.logs.judge import Facts, Verdict, judge
+from tests.chaos.logs.queue_trial import trial_of
 from tests.chaos.logs.trial import ALIVE, FOLLOWER, LEADER, Trial
 from tests.harness.console import Console
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
@@ -87,7 +89,7 @@ class Rounds:
                 yield self._round(self._directory / f"round-{number}", group[low : low + self._at_once])
 
     def _round(self, directory: Path, cells: list[Cell]) -> list[Row]:
-        trials = [Trial(cell, directory / str(cell).replace("/", "-"), self._seed) for cell in cells]
+        trials = [trial_of(cell)(cell, directory / str(cell).replace("/", "-"), self._seed) for cell in cells]
         fault, began = cells[0].fault, time.monotonic()
         self._console.line(f"{fault}: {', '.join(f'{cell.topic}/{cell.store}' for cell in cells)}")
         one = _Election if cells[0].on_three_brokers else _OneBroker
@@ -131,10 +133,10 @@ class _Steps:
 
     def _accept(self) -> None:
         """The steps after the partitions are red, or not."""
-        self._all("accepting the loss", Trial.accept)
-        self._all("starting again without the acceptance", Trial.start_again)
-        self._all("sending dead letters again", Trial.send_letters_again)
-        self._all("reading the callbacks", Trial.finish)
+        self._all("accepting the loss", methodcaller("accept"))
+        self._all("starting again without the acceptance", methodcaller("start_again"))
+        self._all("sending dead letters again", methodcaller("send_letters_again"))
+        self._all("reading the callbacks", methodcaller("finish"))
 
 
 class _OneBroker(_Steps):
@@ -153,20 +155,20 @@ class _OneBroker(_Steps):
         broker = self._broker
         address = broker.start()
         self._all("starting workers", lambda trial: trial.prepare(address, None))
-        self._all("publishing what stays", Trial.publish_first)
+        self._all("publishing what stays", methodcaller("publish_first"))
         if self._fault in RESTORED:
             self._while_down("copying", self._copy_files)
-        self._all("publishing what gets lost", Trial.publish_lost)
+        self._all("publishing what gets lost", methodcaller("publish_lost"))
         is_running = self._fault == GROWN_RUNNING
         if is_running:
-            self._all("noting the ends of the logs", Trial.note_end)
+            self._all("noting the ends of the logs", methodcaller("note_end"))
         else:
-            self._all("stopping workers", Trial.stop_worker)
+            self._all("stopping workers", methodcaller("stop_worker"))
         self._while_down("changing the broker's files", self._change_files)
-        self._all("writing new records", Trial.grow)
+        self._all("writing new records", methodcaller("grow"))
         if not is_running:
-            self._all("starting workers", Trial.start_worker)
-        self._all("waiting for red partitions", Trial.watch)
+            self._all("starting workers", methodcaller("start_worker"))
+        self._all("waiting for red partitions", methodcaller("watch"))
         self._accept()
 
     def _while_down(self, what: str, change: Callable[[], None]) -> None:
@@ -206,7 +208,7 @@ class _Election(_Steps):
         for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
             brokers.create(topic, [ALIVE], {"cleanup.policy": "compact"})
         self._all("starting workers", lambda trial: trial.prepare(brokers.address, brokers))
-        self._all("publishing what stays", Trial.publish_first)
+        self._all("publishing what stays", methodcaller("publish_first"))
         with self._console.doing("stopping the follower"):
             self._wait_in_sync({LEADER, FOLLOWER})
             brokers.kill(FOLLOWER)
@@ -216,15 +218,15 @@ class _Election(_Steps):
                 streams.enter_context(trial.streaming())
             self._elect()
             if self._fault == ELECTION_RUNNING:
-                self._all("waiting for red partitions", Trial.watch)
+                self._all("waiting for red partitions", methodcaller("watch"))
         with self._console.doing("starting the former leader"):
             brokers.start_again(LEADER)
-        self._all("reading the logs", Trial.note_log)
+        self._all("reading the logs", methodcaller("note_log"))
         if self._fault == ELECTION_NEW_OWNER:
-            self._all("killing workers", Trial.change_owner)
+            self._all("killing workers", methodcaller("change_owner"))
         if self._fault != ELECTION_RUNNING:
-            self._all("starting workers", Trial.start_worker)
-            self._all("waiting for red partitions", Trial.watch)
+            self._all("starting workers", methodcaller("start_worker"))
+            self._all("waiting for red partitions", methodcaller("watch"))
         self._accept()
 
     def _elect(self) -> None:
@@ -235,7 +237,7 @@ class _Election(_Steps):
         for trial in self._going:
             trial.note_leader_dies()
         if self._fault == ELECTION_DOWN:
-            self._all("stopping workers", Trial.stop_worker)
+            self._all("stopping workers", methodcaller("stop_worker"))
         with self._console.doing("electing the follower"):
             self._brokers.kill(LEADER)
             self._brokers.brokers[FOLLOWER].start()

@@ -53,6 +53,10 @@ SLOW_S = 20
 FIRST_LOST, FIRST_NEW, FIRST_LATE = 1_000, 10_000, 1_000_000
 LATE = 20
 STREAM_PER_S = 500
+TOGETHER_S = 3.0
+"""On a disk that was put back several logs lost their ends. Their partitions are red one after the other."""
+LETTERS_S = 5.0
+"""A former owner writes dead letters of what only its store held; how many is not known before."""
 UNSURE_S = 2.0
 """Whether a running worker has read what was acknowledged in the last seconds is not known."""
 
@@ -231,7 +235,7 @@ class Trial:
         count = {GROWN_SHORT: gone // 2, GROWN_EXACT: gone, GROWN_PAST: gone + 40, GROWN_RUNNING: gone + 40}.get(
             self.cell.fault, 0
         )
-        if count and self.cell.topic == PROGRESS:
+        if count and self.topic != self.feed.topic:
             self.feed.send_foreign(self.topic, count, b"no-such-topic/0", self._older)
         elif count:
             now_s, records = int(time.time()) + 2, count - (self.cell.topic == RETRY)  # and a marker
@@ -243,7 +247,8 @@ class Trial:
 
     def note_log(self) -> None:
         """Note which timers the log holds."""
-        self.facts.in_log = self.feed.in_log() if self.cell.fault != CUT_MARKER else self._before_marker()
+        is_undecided = self.cell.fault == CUT_MARKER and self.cell.topic != PROGRESS
+        self.facts.in_log = self._before_marker() if is_undecided else self.feed.in_log()
 
     def _before_marker(self) -> set[int]:
         """What is in a log whose last transaction has no marker: it may count or not, once the worker is red."""
@@ -290,9 +295,11 @@ class Trial:
         then publish more timers, which get offsets that others had."""
         facts = self.facts
         if facts.red_after_s is not None:
+            time.sleep(TOGETHER_S)
+            names = {*self._names, *(name for name, why in (self._red() or {}).items() if ACCEPT in why)}
             self.worker.end()
             self._note_fired()
-            self.worker.start(**{ACCEPT: ",".join(self._names)})
+            self.worker.start(**{ACCEPT: ",".join(sorted(names))})
         self._note_lost()
         self._wait_fired(facts.in_log, fails=False)
         late = range(FIRST_LATE, FIRST_LATE + LATE)
@@ -344,6 +351,8 @@ class Trial:
             while not facts.held <= self._letters().keys() and time.monotonic() < give_up:
                 time.sleep(1.0)
         facts.letters = self._letters()
+        while facts.unsure and (later := self._letters_after(LETTERS_S)) != facts.letters:
+            facts.letters = later
         if facts.letters:
             environment = clean_environment(**self.system.environment)
             command = python("timers.cli.main", "dead-letters", "retry", "--all", "--yes")
@@ -389,6 +398,10 @@ class Trial:
         """How often each timer is a dead letter."""
         letters = self.feed.records(self.system.settings.dead_letter_topic)
         return Counter(number for letter in letters if (number := self._number(letter)) is not None)
+
+    def _letters_after(self, seconds: float) -> Counter[int]:
+        time.sleep(seconds)
+        return self._letters()
 
     def _number(self, letter: Record) -> int | None:
         return number_in(self.feed.kind, letter.value)

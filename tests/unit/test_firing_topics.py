@@ -22,15 +22,15 @@ from timers.firing import topics as module
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.ports import NoAnswer
 from timers.firing.topics import Targets
-from timers.kafka import known_topics
+from timers.kafka import topic_admin
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine an answer takes longer, too."""
-    monkeypatch.setattr(known_topics, "ANSWER_S", DEADLINE_S)
-    monkeypatch.setattr(known_topics, "UNKNOWN_FOR_S", DEADLINE_S)
+    monkeypatch.setattr(module, "ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(module, "UNKNOWN_FOR_S", DEADLINE_S)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def creating(monkeypatch: pytest.MonkeyPatch) -> Targets:
 
 
 def cluster(targets: Targets) -> SimAdmin:
-    admin: Any = targets._metadata._admin
+    admin: Any = targets._admin
     return admin  # type: ignore[no-any-return]
 
 
@@ -63,12 +63,12 @@ def ask(targets: Targets, topic: str, *, retried: bool = False) -> int | Deliver
 
 def look(targets: Targets) -> None:
     """Ask for all topics, and wait until the answer is used."""
-    targets._known.ask()
+    targets._ask()
     wait_until_used(targets)
 
 
 def wait_until_used(targets: Targets) -> None:
-    wait_until(lambda: not targets._known._is_asking, "the answer is used")
+    wait_until(lambda: not targets._is_asking, "the answer is used")
 
 
 def test_an_existing_topic_is_usable(targets: Targets) -> None:
@@ -77,7 +77,7 @@ def test_an_existing_topic_is_usable(targets: Targets) -> None:
     assert targets.usable == {"t": 3}
 
 
-def test_many_unknown_topics_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
+def test_many_unmodule_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
     """The first name does not wait for the others, which are asked for together."""
     admin = cluster(targets)
     admin.may_list.clear()
@@ -96,7 +96,7 @@ def test_no_machine_waits_for_long_while_the_brokers_are_silent(
 ) -> None:
     """One machine waits for an answer, for some time; the next one does not wait at all."""
     admin, now_s = cluster(targets), 1000.0
-    monkeypatch.setattr(known_topics, "monotonic", lambda: now_s)
+    monkeypatch.setattr(module, "monotonic", lambda: now_s)
     admin.topics["old"] = [1]
     assert ask(targets, "old") == 1
     targets.usable.clear()
@@ -105,7 +105,7 @@ def test_no_machine_waits_for_long_while_the_brokers_are_silent(
     assert targets.route("new", retried=False) is None
     polls = iter([True, False])
     assert not targets.wait(["new"], lambda: next(polls)), "told to stop"
-    now_s += known_topics.ANSWER_S
+    now_s += module.ANSWER_S
     assert not targets.wait(["new"], never_asked)
     assert targets.route("other", retried=False) is None
     assert not targets.wait(["other"], never_asked)
@@ -125,9 +125,8 @@ def test_brokers_that_list_no_topics_are_asked_again_until_they_do(
 ) -> None:
     """A topic is not missing because they do not answer."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(known_topics, "POLL_S", 0.01)
-    metadata = targets._known._metadata
-    monkeypatch.setattr(metadata, "topics", fails_thrice(metadata.topics))
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    monkeypatch.setattr(module, "listed", fails_thrice(topic_admin.listed))
     cluster(targets).topics["t"] = [1]
     assert targets.route("t", retried=False) is None
     wait_until(lambda: targets.route("t", retried=False) == 1, "it is usable")
@@ -136,13 +135,12 @@ def test_brokers_that_list_no_topics_are_asked_again_until_they_do(
 
 def test_a_topic_is_tried_while_no_broker_describes_it(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(known_topics, "monotonic", lambda: now_s)
-    metadata = targets._known._metadata
-    monkeypatch.setattr(metadata, "oldest_ms", fails_thrice(metadata.oldest_ms))
+    monkeypatch.setattr(module, "monotonic", lambda: now_s)
+    monkeypatch.setattr(module, "oldest_ms", fails_thrice(topic_admin.oldest_ms))
     cluster(targets).topics["t"] = [1]
     for _ in range(3):
         assert ask(targets, "t") == 1 and not targets.usable
-        now_s += known_topics.AVOIDED_S
+        now_s += module.AVOIDED_S
     assert ask(targets, "t") == 1 and targets.usable
 
 
@@ -172,8 +170,7 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
 ) -> None:
     retry, admin = targets._settings.retry_topic, cluster(targets)
     now_s = 1000.0
-    for each in (module, known_topics):
-        monkeypatch.setattr(each, "monotonic", lambda: now_s)
+    monkeypatch.setattr(module, "monotonic", lambda: now_s)
     admin.topics[retry] = [1, 2, 2]
     look(targets)
 
@@ -188,22 +185,22 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
     look(targets)
     assert chosen() == [0, 0, 0], "the metadata still name the dead leader"
     admin.topics[retry] = [1, -1, 2]
-    now_s += known_topics.AVOIDED_S
+    now_s += module.AVOIDED_S
     targets.refresh()
     wait_until_used(targets)
     assert chosen() == [0, 2, 2]
     admin.topics[retry] = [-1, -1, -1]
-    now_s += known_topics.AVOIDED_S
+    now_s += module.AVOIDED_S
     targets.refresh()
     wait_until_used(targets)
     assert chosen() == [0, 1, 2], "all have to wait"
     admin.topics[retry] = [1, 1, 1]
-    now_s += known_topics.AVOIDED_S
+    now_s += module.AVOIDED_S
     targets.refresh()
     wait_until_used(targets)
     assert chosen() == [0, 1, 2]
     assert [targets.was_moved(retry, partition) for partition in range(3)] == [False, True, True]
-    now_s += known_topics.MOVED_S
+    now_s += module.MOVED_S
     assert not targets.was_moved(retry, 1)
 
 
@@ -366,7 +363,7 @@ def test_no_machine_waits_while_missing_topics_are_created_together(creating: Ta
     creating.refresh()
     assert ask(creating, "other") == 1
     admin.may_answer.set()
-    wait_until(lambda: set(names) <= creating._known.counts.keys(), "they are known")  # route() may request one again
+    wait_until(lambda: set(names) <= creating.counts.keys(), "they are known")  # route() may request one again
     assert all(ask(creating, name, retried=True) == 1 for name in names)
     assert len(admin.created) <= 2, "the first one alone, as it does not wait for others, and all others together"
     assert sorted(name for names in admin.created for name in names) == sorted(names)

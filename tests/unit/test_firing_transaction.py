@@ -21,14 +21,13 @@ from timers.firing.ports import NoAnswer
 from timers.firing.producer import Batch, TransactionalProducer
 from timers.firing.topics import Targets
 from timers.firing.transaction import Transaction
-from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
     RecordsRefused,
     RefusedRecord,
 )
-from timers.kafka.topic_metadata import Topic, TopicMetadata
+from timers.kafka.topic_admin import Listed
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
 from timers.wire import witness
@@ -115,9 +114,9 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     monkeypatch.setattr(targets_module, "asking_admin", SimAdmin)
-    monkeypatch.setattr(TopicMetadata, "topics", lambda *_: dict.fromkeys(["t", "u", "new"], Topic(1, frozenset())))
-    monkeypatch.setattr(TopicMetadata, "oldest_ms", lambda *_: {})
-    monkeypatch.setattr(known_topics, "ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(targets_module, "listed", lambda *_: dict.fromkeys(["t", "u", "new"], Listed(1, frozenset())))
+    monkeypatch.setattr(targets_module, "oldest_ms", lambda *_: {})
+    monkeypatch.setattr(targets_module, "ANSWER_S", DEADLINE_S)
     return Rig()
 
 
@@ -163,7 +162,7 @@ def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) 
 
 
 def test_a_topic_that_never_takes_the_times_gets_no_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicMetadata, "oldest_ms", lambda *_: {"t": 0})
+    monkeypatch.setattr(targets_module, "oldest_ms", lambda *_: {"t": 0})
     rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP)]
     rig.fire("t", "t", "u")
     assert rig.callbacks == [{"t": 2, "u": 1}, {"u": 1, rig.retry_topic: 2}]
@@ -180,9 +179,9 @@ def test_timers_of_a_topic_wait_in_the_retry_topic_while_no_broker_says_whether_
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_answer = threading.Event()
-    answer = TopicMetadata.topics
-    monkeypatch.setattr(TopicMetadata, "topics", lambda *asked: may_answer.wait(DEADLINE_S) and answer(*asked))
-    monkeypatch.setattr(known_topics, "ANSWER_S", 0.01)
+    answer = vars(targets_module)["listed"]
+    monkeypatch.setattr(targets_module, "listed", lambda *asked: may_answer.wait(DEADLINE_S) and answer(*asked))
+    monkeypatch.setattr(targets_module, "ANSWER_S", 0.01)
     rig.fire("new", "t", "new")
     assert not rig.compute_lock.locked()
     assert rig.callbacks == [{"t": 1, rig.retry_topic: 2}]

@@ -15,7 +15,7 @@ from timers.dead_letters.letter_log import Span
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, QueueTopics
 from timers.dead_letters.marks import Marks
 from timers.dead_letters.retrying import decide
-from timers.kafka.known_topics import UNKNOWN_FOR_S
+from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark

@@ -16,7 +16,7 @@ from timers.dead_letters.letters import Letter, LetterFilter
 from timers.dead_letters.marks import Marks
 from timers.dead_letters.retrier import Retrier
 from timers.errors import RetryRefusedError
-from timers.kafka.known_topics import UNKNOWN_FOR_S
+from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.wire import dead_letter
 from timers.wire import headers as h
 from timers.wire.dead_letter import Mark

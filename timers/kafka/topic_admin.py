@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
@@ -22,6 +22,9 @@ from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 _GRACE_S = 5.0
+
+UNKNOWN_FOR_S = 1.0
+"""Seconds after which workers look up an unknown topic again. So even many timers for it cause few requests."""
 
 
 def cluster_id(settings: Settings) -> str:
@@ -176,3 +179,48 @@ def config_of(asked: Future[Any]) -> dict[str, str]:
         KafkaException: the brokers do not answer, or refuse.
     """
     return {name: entry.value for name, entry in asked.result().items()}
+
+
+class Listed(NamedTuple):
+    """A topic that exists."""
+
+    partitions: int
+    leaderless: frozenset[int]
+    """Partitions without a leader."""
+
+
+def listed(admin: AdminClient, timeout_s: float) -> dict[str, Listed]:
+    """All topics. A request for one name would create the topic on brokers that allow it.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    return {
+        name: Listed(
+            len(topic.partitions),
+            frozenset(number for number, partition in topic.partitions.items() if partition.leader == -1),
+        )
+        for name, topic in admin.list_topics(timeout=timeout_s).topics.items()
+        if topic.error is None
+    }
+
+
+def largest_batch(admin: AdminClient, name: str, timeout_s: float) -> int:
+    """The bytes of the largest batch that a topic takes. Raises as :func:`configs`."""
+    config = configs(admin, [name], timeout_s)[name]
+    return min(int(config["max.message.bytes"]), int(config["segment.bytes"]))
+
+
+def oldest_ms(admin: AdminClient, names: Iterable[str], timeout_s: float) -> dict[str, int]:
+    """How old a record may be in topics that keep producers' times, without topics that may not be described.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    found = configs(admin, names, timeout_s, skip_denied=True)
+    limits = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # the latter before Kafka 4
+    return {
+        name: min(int(config[limit]) for limit in limits if limit in config)
+        for name, config in found.items()
+        if config.get("message.timestamp.type") == "CreateTime"
+    }

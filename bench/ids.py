@@ -45,6 +45,7 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Sequence[h.Header]
     timestamp: int
+    timestamp_type: int = future_by_id.LOG_APPEND_TIME
 
 
 class DiscardingOutbox:

@@ -119,7 +119,7 @@ def test_purge_marks_all_messages_as_done_and_needs_an_idle_queue(running: Syste
         (("send", "no-such-topic", "--value", "v"), "--create-topic creates it"),
         (("run", "jobs", "module"), "is not MODULE:FUNCTION"),
         (("run", "jobs", "no_such_module:f"), "there is no module 'no_such_module'"),
-        (("run", "jobs", "tests.harness.queue_handlers:hanlde"), "it has handle, handle_in_task"),
+        (("run", "jobs", "tests.harness.queue_handlers:hanlde"), "has no 'hanlde'; it has "),
         (("run", "jobs", "tests.harness.queue_handlers:not_a_function"), "of type int"),
         (("run", "jobs", "tests.harness.queue_handlers:handle_in_task", "-p", "2"), "is async"),
         (("redrive", "jobs"), "say which"),

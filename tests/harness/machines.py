@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from tests.harness.list_outbox import ListOutbox
 from timers.core.accepting import ReadAgain
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
@@ -17,7 +18,7 @@ from timers.core.timer import Fetched, Forwarded, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
-from timers.testing import ListOutbox, SimClock, SimLog
+from timers.testing import SimClock, SimLog
 from timers.wire import cold, future
 from timers.wire.formats import RequestFormat
 

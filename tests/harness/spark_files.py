@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness.list_outbox import ListOutbox
 from timers.core.counters import Counters
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
-from timers.testing.list_outbox import ListOutbox
 from timers.wire import progress as progress_record
 
 TOPIC_ID = b"topic in a file."

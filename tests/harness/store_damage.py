@@ -21,6 +21,7 @@ from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
+from tests.harness.list_outbox import ListOutbox
 from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
@@ -34,7 +35,7 @@ from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opening, store_path
 from timers.store.rocks import RocksStore
-from timers.testing import ListOutbox, SimClock, SimLog
+from timers.testing import SimClock, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"

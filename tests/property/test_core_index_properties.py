@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, HORIZON_S, RandomRig
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
@@ -16,7 +17,6 @@ from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
-from timers.testing import ListOutbox
 from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire.formats import future_by_id

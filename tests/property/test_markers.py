@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import HORIZON_S, MARKERS, RandomRig
 from tests.simulation.edits import applied
 from tests.simulation.marker_mutations import MUTATIONS
@@ -18,7 +19,6 @@ from timers.core.markers import MarkerIndex
 from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore
-from timers.testing import ListOutbox
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, RandomRig
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
@@ -14,7 +15,6 @@ from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, REFUSED, REPLACED, SET, Entry
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
-from timers.testing import ListOutbox
 from timers.wire import future
 from timers.wire.formats import future_by_id
 

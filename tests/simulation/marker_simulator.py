@@ -11,19 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from tests.simulation.checkers import Checkers
+from tests.simulation.id_oracle import IdOracle, Request, Step
+from tests.simulation.machine_log import MachineLog
+from tests.simulation.simulator import Simulator
+from tests.simulation.workload import FAR_S
 from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.testing import SimWorker
-from timers.testing.checkers import Checkers
-from timers.testing.id_oracle import IdOracle, Request, Step, Violation
+from timers.testing.faults import Violation
 from timers.testing.log import SimRecord
-from timers.testing.machine_log import MachineLog
-from timers.testing.simulator import Simulator
 from timers.testing.worker import REAL, Parts, SimRunner
-from timers.testing.workload import FAR_S
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 

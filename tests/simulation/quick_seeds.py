@@ -22,7 +22,8 @@ from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
 from tests.simulation.queue_simulator import QueueSimulator
-from timers.testing import SimulationFailed, Violation
+from tests.simulation.simulator import SimulationFailed
+from timers.testing.faults import Violation
 
 PATH = Path(__file__).with_name("quick_seeds.json")
 

@@ -25,8 +25,7 @@ from timers.spark.engine.bucket import HELD, Bucket, BucketState, Held
 from timers.spark.engine.machines import Known, Opened, PartitionRun, write_dead_letters
 from timers.spark.engine.read_logs import ReadLogs
 from timers.spark.engine.timer_batches import Arrivals, Group
-from timers.testing.faults import Crashed, Faults
-from timers.testing.id_oracle import Violation
+from timers.testing.faults import Crashed, Faults, Violation
 from timers.testing.log import SimRecord
 from timers.v1.future_pb2 import Future
 from timers.wire import future

@@ -3,7 +3,7 @@
 A run consists of random steps. The buckets are the product's own; only what Spark and the brokers do is simulated: a
 micro-batch is planned before it runs, and a restart repeats it with the same offsets and ticks. A bucket's state is
 kept when its task ends. A task may fail at any point, and another attempt may run while it is still running. Workers
-may take over and give back. :class:`timers.testing.checkers.Checkers` checks every committed record.
+may take over and give back. :class:`tests.simulation.checkers.Checkers` checks every committed record.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from tests.simulation.checkers import Checkers
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
 from tests.simulation.spark_senders import Senders
@@ -32,7 +33,6 @@ from timers.spark.engine.read_logs import ReadLogs
 from timers.spark.engine.timer_batches import Arrivals
 from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing import faults as f
-from timers.testing.checkers import Checkers
 from timers.testing.faults import Crashed, Faults
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTopics, outbox_of
 from timers.wire import headers as h

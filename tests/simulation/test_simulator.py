@@ -8,8 +8,9 @@ import pytest
 
 from tests.simulation import mutations
 from tests.simulation.level_mutations import UpgradedWorker
+from tests.simulation.simulator import SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
-from timers.testing import Parts, SimulationFailed, Simulator
+from timers.testing import Parts
 
 SEEDS = 60
 """Later seeds run in ``make test-all``."""
@@ -96,7 +97,7 @@ def test_a_failure_names_its_seed_and_replays_from_it() -> None:
     with pytest.raises(SimulationFailed) as again:
         Simulator(first.value.seed, parts=broken).run()
     assert str(first.value) == str(again.value)
-    assert f"python -m timers.testing {seed}" in str(first.value)
+    assert f"python -m tests.simulation {seed}" in str(first.value)
     assert first.value.history == again.value.history
 
 

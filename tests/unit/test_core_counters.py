@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, Histogram
 from timers.core.limits import Limits
 from timers.core.machine import Machine
@@ -15,7 +16,7 @@ from timers.core.timer import Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
-from timers.testing import ListOutbox, SimClock, SimLog
+from timers.testing import SimClock, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core import doubts
 from timers.core.doubts import Leftovers, is_refused
 from timers.core.progress import HOT_HORIZON, Doubt, Progress
 from timers.errors import DoubtfulLog
 from timers.kafka.progress_log import ProgressLog
-from timers.testing import ListOutbox
 from timers.wire import progress as progress_record
 
 

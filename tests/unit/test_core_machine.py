@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, NativeRig
 from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Row, Tick
-from timers.testing import ListOutbox
 
 # ---- time -----------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from timers.core.limits import Limits
 from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
@@ -18,7 +19,6 @@ from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
-from timers.testing.list_outbox import ListOutbox
 
 BY_ID = REQUEST_FORMATS[1].request_format
 TICK = Tick(900_000)

@@ -5,7 +5,7 @@
     pending = requests with offset < next_offset and key > fired_through
 
 The code keeps this sentence true even if the process dies between any two lines. Marks such as ``[I1]`` name the
-invariants in ``docs/design.md``. The simulator (:mod:`timers.testing`) also runs mutations of this code, which break
+invariants in ``docs/design.md``. The simulator (``tests/simulation``) also runs mutations of this code, which break
 one invariant each, and must find every mutation.
 
 :mod:`timers.core.accepting` reads requests, :mod:`timers.core.firing` fires timers, :mod:`timers.core.machine_state`

@@ -1,32 +1,26 @@
-"""The test kit: timers with a simulated clock, and a simulator with injected faults.
+"""The test kit: timers with a simulated clock.
 
-For the tests of your own program: :class:`SimTimers` (see :mod:`timers.testing.sim_timers`). For the tests of the
-engine: :class:`Simulator`. It replaces the brokers (:class:`SimLog`), their clock (:class:`SimClock`) and the disks,
-drives the worker's own machine with the worker's steps in their order, injects faults, and runs the :class:`Checkers`
-after each step.
+For the tests of your own program: :class:`SimTimers` (see :mod:`timers.testing.sim_timers`). It is made of simulated
+brokers (:class:`SimLog`) with a clock (:class:`SimClock`), and of a worker (:class:`SimWorker`) that drives the
+product's own machines with the steps of a real one in their order. The simulator of the engine's own tests
+(``tests/simulation``) uses the same parts, and injects :class:`Faults`.
 
 The product does not import this package.
 """
 
-from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
-from timers.testing.faults import Crashed, Faults
-from timers.testing.id_oracle import Violation
-from timers.testing.list_outbox import ListOutbox
+from timers.testing.faults import Crashed, Faults, Violation
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
-from timers.testing.simulator import SimulationFailed, Simulator
 from timers.testing.store import SimDisk, SimStore
 from timers.testing.worker import Parts, SimRunner, SimWorker
 
 __all__ = [
-    "Checkers",
     "Crashed",
     "DeadLetter",
     "Faults",
     "Fired",
-    "ListOutbox",
     "Parts",
     "SimClock",
     "SimDisk",
@@ -38,7 +32,5 @@ __all__ = [
     "SimStore",
     "SimTimers",
     "SimWorker",
-    "SimulationFailed",
-    "Simulator",
     "Violation",
 ]

@@ -23,6 +23,10 @@ class Unforeseen(Exception):
     """An exception that no code expects: the machine ends here, and the process goes on."""
 
 
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
 class Faults:
     """The faults of one worker.
 

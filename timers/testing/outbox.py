@@ -19,8 +19,7 @@ from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.transaction import Transaction
 from timers.testing import faults as f
-from timers.testing.faults import Faults
-from timers.testing.id_oracle import Violation
+from timers.testing.faults import Faults, Violation
 from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
 from timers.testing.next_level import LEVEL, formats_at
 from timers.wire import dead_letter, topics

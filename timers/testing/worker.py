@@ -31,11 +31,15 @@ from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.next_level import LEVEL, formats_at
-from timers.testing.oscillator import RIGHT, WRONG
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
 from timers.wire import topics, witness
+
+RIGHT = (0, 1)
+"""Partitions of the oscillator topic, each led by the broker with the same id: the clocks of these are right."""
+WRONG = 2
+"""The partition of ticks whose broker may have a wrong clock."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from timers.testing.log import SimLog, SimRecord
-
-RIGHT = (0, 1)
-"""Partitions of the oscillator topic, each led by the broker with the same id."""
-WRONG = 2
+from timers.testing.worker import RIGHT, WRONG
 
 YEAR_S = 365 * 86_400
 

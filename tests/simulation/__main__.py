@@ -1,16 +1,16 @@
-"""Run the simulator from a shell: ``python -m timers.testing SEED`` replays one run, ``--seeds N`` does many."""
+"""Run the simulator from a shell: ``python -m tests.simulation SEED`` replays one run, ``--seeds N`` does many."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 
-from timers.testing.simulator import SimulationFailed, Simulator
+from tests.simulation.simulator import SimulationFailed, Simulator
 
 
 def main() -> int:
     """Run the seeds; return 1 if a run broke a promise."""
-    parser = argparse.ArgumentParser(prog="python -m timers.testing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", help="replay this seed and print its history")
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="run this many seeds (default 100)")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="first of them (default 0)")

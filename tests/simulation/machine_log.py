@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.simulation.cold import ColdLog
+from tests.simulation.id_oracle import IdOracle, Request, is_ended
+from tests.simulation.schedules import ScheduleLog
 from timers.core.keys import OrderKey
 from timers.core.levels import FIRST
 from timers.core.operation import Entry
 from timers.core.ports import Decoder
 from timers.core.progress import FEATURE_LEVEL, Progress
-from timers.testing.cold import ColdLog
-from timers.testing.id_oracle import IdOracle, Request, is_ended
-from timers.testing.schedules import ScheduleLog
 from timers.wire.formats import RequestFormat
 
 

@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation.id_oracle import Request, Step
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
-from timers.testing.id_oracle import Request, Step, Violation
+from timers.testing.faults import Violation
 from timers.testing.log import SimRecord
 
 

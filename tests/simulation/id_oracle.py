@@ -28,13 +28,10 @@ from timers.core.operation import (
 )
 from timers.core.progress import VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
+from timers.testing.faults import Violation
 from timers.testing.log import SimRecord
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 @dataclass

@@ -14,6 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from tests.simulation.id_oracle import Request, Step, has_fired_verdict, is_ended
+from tests.simulation.machine_log import MachineLog
+from tests.simulation.store_checks import StoreChecks
+from tests.simulation.time_checks import TimeChecks
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
@@ -22,12 +26,9 @@ from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.firing.policy import CallbackRules
 from timers.firing.transaction import WITNESS_S
-from timers.testing.id_oracle import Request, Step, Violation, has_fired_verdict, is_ended
+from timers.testing.faults import Violation
 from timers.testing.log import SimLog, SimRecord
-from timers.testing.machine_log import MachineLog
 from timers.testing.next_level import LEVEL, formats_at
-from timers.testing.store_checks import StoreChecks
-from timers.testing.time_checks import TimeChecks
 from timers.testing.worker import SimRunner
 from timers.wire import dead_letter, witness
 from timers.wire import headers as h

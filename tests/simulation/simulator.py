@@ -3,8 +3,8 @@
 The same seed always gives the same steps. ::
 
     Simulator(seed).run()                   # raises SimulationFailed, which says how to replay
-    python -m timers.testing --seeds 1000   # the same from a shell
-    python -m timers.testing 421            # replay one, with its history
+    python -m tests.simulation --seeds 1000   # the same from a shell
+    python -m tests.simulation 421            # replay one, with its history
 
 A run consists of small random steps. Time moves only in steps. A worker may crash between any two lines of its code. At
 the end the faults stop, all workers are started again, and all timers that are due must fire.
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.simulation.cluster import MAX_CLOCK_LEAP_S, SimCluster
+from tests.simulation.cold import SimCold
+from tests.simulation.workload import TARGETS
 from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
 from timers.testing import faults as f
-from timers.testing.cluster import MAX_CLOCK_LEAP_S, SimCluster
-from timers.testing.cold import SimCold
-from timers.testing.id_oracle import Violation
+from timers.testing.faults import Violation
 from timers.testing.worker import REAL, Parts, SimWorker
-from timers.testing.workload import TARGETS
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
 DELETE_RETENTION_MS = 100_000
@@ -48,7 +48,7 @@ class SimulationFailed(AssertionError):
         last = "\n  ".join(history[-12:])
         super().__init__(
             f"seed {seed}, step {len(history)}: {type(cause).__name__}: {cause}\nlast steps:\n  {last}\n"
-            f"replay: python -m timers.testing {seed}"
+            f"replay: python -m tests.simulation {seed}"
         )
 
 

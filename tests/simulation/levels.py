@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from tests.simulation.checkers import Checkers
 from timers.core import levels
-from timers.testing.checkers import Checkers
 from timers.testing.next_level import LEVEL
 from timers.testing.worker import SimWorker
 

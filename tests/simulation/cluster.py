@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from tests.simulation.checkers import Checkers
+from tests.simulation.levels import SimLevels
+from tests.simulation.oscillator import YEAR_S, SimOscillator
+from tests.simulation.workload import Workload
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
-from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
-from timers.testing.levels import SimLevels
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.next_level import LEVEL
-from timers.testing.oscillator import YEAR_S, SimOscillator
 from timers.testing.outbox import PROGRESS_PARTITION
 from timers.testing.worker import Parts, SimWorker
-from timers.testing.workload import Workload
 from timers.wire import progress as progress_record
 from timers.wire import witness
 from timers.wire.topics import ID_REQUEST

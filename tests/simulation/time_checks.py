@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tests.simulation.id_oracle import Request
 from timers.core.timer import TopicPartition
-from timers.testing.id_oracle import Request, Violation
+from timers.testing.faults import Violation
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.worker import SimRunner
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, NoReturn
 
+from tests.simulation.id_oracle import IdOracle
+from tests.simulation.machine_log import MachineLog
+from tests.simulation.schedules import ScheduleLog
 from timers.config.settings import Settings
 from timers.core.index import is_over
 from timers.core.limits import Limits
@@ -14,10 +17,8 @@ from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, Setti
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryStore
-from timers.testing.id_oracle import IdOracle, Violation
+from timers.testing.faults import Violation
 from timers.testing.log import SimLog
-from timers.testing.machine_log import MachineLog
-from timers.testing.schedules import ScheduleLog
 from timers.testing.worker import SimRunner
 from timers.wire.formats import RequestFormat
 

@@ -153,7 +153,7 @@ def progress_bytes(draw: Draw) -> bytes:
     if draw.number(1):
         message.lineage.batch.base_offset, message.lineage.batch.crc = draw.number(2**63 - 1), draw.number(2**32 - 1)
     if not draw.number(7):
-        message.rescue.from_offset, message.rescue.through = draw.number(2**63 - 1), draw.blob(20)
+        message.rescues.add(from_offset=draw.number(2**63 - 1), through=draw.blob(20))
         message.doubt.worker = draw.text(20)
     return progress.with_checksum(message)
 

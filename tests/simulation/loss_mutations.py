@@ -118,9 +118,12 @@ MUTATIONS = {
     "T8 the store is emptied first": Mutation(worker=EmptiesTheStoreFirst),
     "T8 no cursor": changed(
         (
-            "rescue = self.progress.rescue",
-            "rescue = self.progress.rescue and self.progress.rescue._replace(through=b'')",
+            "rescues = self.progress.rescues[-self.rescuing :]",
+            "rescues = [each._replace(through=b'') for each in self.progress.rescues[-self.rescuing :]]",
         ),
+    ),
+    "T8 a second loss begins anew": changed(
+        ("is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset", "is_below = False"),
     ),
     "T9 sources without the number of the cut": changed(("self._cuts = cuts", "self._cuts = ()")),
 }

@@ -175,7 +175,7 @@ class LosingSpark(SimSpark):
             state = BucketState() if encoded is None else BucketState.decode(encoded)
             for number, known in state.known.items():
                 progress = self.read_progress(number)
-                if progress.rescue is None:
+                if not progress.rescues:
                     continue
                 is_old |= known.progress.cuts != progress.cuts
                 if known.holds_lost(progress):
@@ -187,11 +187,10 @@ class LosingSpark(SimSpark):
     def _rescue(self, number: int, state: BucketState, chunks: Chunks, faults: Faults) -> None:
         groups = _groups(state, chunks, number)
         progress = self.read_progress(number)
-        assert progress.rescue is not None
         for group in groups:
             for row in group.rows:
                 fate = self.fates[str(row[2]).encode()]
-                fate.held |= fate.lost and not fate.fired and row[0] >= progress.rescue.from_offset
+                fate.held |= fate.lost and not fate.fired and row[0] >= progress.rescues[-1].from_offset
         self._write(number, state, groups, faults)
 
     def _write(self, number: int, state: BucketState, groups: list[Group], faults: Faults) -> None:

@@ -27,6 +27,10 @@ def test_no_run_with_losses_breaks_a_promise() -> None:
     assert counts["fired"] > 300
 
 
+def test_a_second_loss_before_the_dead_letters_of_the_first_are_written() -> None:
+    LossSimulator(574).run()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, 4000, 360))
 def test_no_later_run_with_losses_breaks_a_promise(first: int) -> None:

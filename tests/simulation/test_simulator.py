@@ -53,6 +53,10 @@ def test_no_run_breaks_a_promise() -> None:
     assert all(faults[fault] > 20 for fault in happened), faults
 
 
+def test_a_clock_that_leaps_in_steps_twice_with_a_restart_between() -> None:
+    Simulator(3906).run()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, ALL_SEEDS, SEEDS))
 def test_no_later_run_breaks_a_promise(first: int) -> None:

@@ -21,6 +21,11 @@ def test_random_runs(seed: int) -> None:
     SimSpark(seed).go()
 
 
+@pytest.mark.parametrize("seed", [1000547, 1002246, 1003157])
+def test_ticks_a_little_behind_the_second_that_others_have_fired(seed: int) -> None:
+    SimSpark(seed).go()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, 420, 40))
 def test_later_random_runs(first: int) -> None:

@@ -16,8 +16,8 @@ class TimeChecks:
 
     Attributes:
         steps_back: ``seq`` of the log at each backward step of the brokers' clock.
-        early_limit_s: seconds by which timers may fire early: a broker's clock may be ahead by less than the limit of a
-            leap.
+        early_limit_s: seconds by which timers may fire early: twice the limit of a leap for each time that a broker's
+            clock went ahead in steps below the limit.
     """
 
     def __init__(self, log: SimLog, machines: Collection[TopicPartition]) -> None:

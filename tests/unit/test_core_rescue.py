@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.harness.list_outbox import ListOutbox
+from timers.core.keys import encode
 from timers.core.limits import Limits
 from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
@@ -91,7 +93,7 @@ def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> No
     before = Progress(20, (900, 10**9), lineage=LINEAGE)
     progress = before.shortened(10)
     spec = PartitionSpec(("ids", 0), BY_ID, LIMITS)
-    assert progress.is_rescued(store.history, store.applied)
+    assert progress.rescues_of(store.history, store.applied) == progress.rescues
     seen = []
     for _ in range(10):  # each round is a crash after one transaction
         loop, outbox = rescuing(progress, store, spec)
@@ -108,23 +110,59 @@ def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> No
             progress = outbox.progress
         assert not loop.machine.may_accept and store.pending == 4
     assert seen == [(950, 15), (960, 16), (970, 17), (b"x", 18)]
-    assert progress.rescue is None and progress.next_offset == 10
+    assert not progress.rescues and progress.next_offset == 10
     assert progress.cuts == ((10, 1),)
     assert not progress.has_same_history(store.history, 20), "the store could be used again"
 
 
-def test_a_store_that_another_worker_wrote_before_an_older_cut_is_not_rescued() -> None:
+def test_a_second_loss_before_all_dead_letters_of_the_first_are_written() -> None:
+    """Offset 15 is a dead letter already. 5 was lost by the second cut, after 4 had fired."""
+    rows = [(950, row(5)), (950, row(15, "a", 950)), (905, row(4)), (960, row(16)), (970, row(2))]
+    entries: dict[bytes, Entry | None] = {
+        b"a": (950, 15, 1),
+        b"b": (CANCELLED_DUE_S, 7, 1),
+        b"c": (CANCELLED_DUE_S, 2, 1),
+    }
+    store = stored(*rows, entries=entries)
+    first = Progress(20, (900, 10**9), lineage=LINEAGE).shortened(10)
+    (rescue,) = first.rescues
+    begun = replace(first, fired_through=(910, 10**9), rescues=(rescue._replace(through=encode((950, 15))),))
+    progress = begun.shortened(3)
+    assert progress.witness.cut == 2
+    assert held(begun, store, 3) == Held(timers=2, cancels=1)
+    outbox = ListOutbox()
+    seen: list[object] = []
+    for _ in range(9):
+        loop, outbox = rescuing(progress, store, PartitionSpec(("ids", 0), BY_ID, LIMITS))
+        loop.add_tick(TICK)
+        assert loop.machine.cuts == ()
+        with suppress(Lost):
+            loop.step()
+        seen += outbox.rescued
+        progress = outbox.progress
+        if not progress.rescues:
+            break
+    assert seen == [(950, 5), (960, 16), (b"b", 7)]
+
+
+def test_a_store_is_rescued_from_the_cuts_that_it_does_not_know() -> None:
     twice = Progress(20).shortened(10).shortened(5)
-    assert not twice.is_rescued((), 20)
-    assert twice.is_rescued((SettingChange("log-cut", 10, 1),), 20)
-    assert not twice.is_rescued((SettingChange("log-cut", 10, 1),), 5), "it holds nothing of what is lost"
+    assert [each.from_offset for each in twice.rescues_of((), 20)] == [10, 5]
+    assert [each.from_offset for each in twice.rescues_of((SettingChange("log-cut", 10, 1),), 20)] == [5]
+    assert not twice.rescues_of((SettingChange("log-cut", 10, 1),), 5), "it holds nothing of what is lost"
+    # Accepted after the first loss: the store with what was lost first would hold another log above it.
+    grown = replace(Progress(20).shortened(10), next_offset=30).shortened(25)
+    assert [each.from_offset for each in grown.rescues] == [25]
+    assert not grown.rescues_of((), 20)
+    ended = replace(Progress(20).shortened(10), rescues=()).shortened(5)
+    assert not ended.rescues_of((), 20), "another store was rescued after the first loss"
 
 
 def test_a_store_that_knows_a_cut_which_was_not_committed_is_rescued() -> None:
     """The cut was accepted, the worker ended before its first commit, and the log lost more."""
     progress = Progress(20).shortened(5)
-    assert progress.is_rescued((SettingChange("log-cut", 10, 1),), 8)
-    assert not progress.is_rescued((SettingChange("log-cut", 5, 1),), 8), "it was written after this cut"
+    assert progress.rescues_of((SettingChange("log-cut", 10, 1),), 8)
+    assert not progress.rescues_of((SettingChange("log-cut", 5, 1),), 8), "it was written after this cut"
 
 
 def test_a_machine_goes_on_until_a_store_comes_that_holds_what_is_lost() -> None:
@@ -150,11 +188,11 @@ def test_a_machine_goes_on_until_a_store_comes_that_holds_what_is_lost() -> None
 
 
 def test_sources_above_a_cut_have_its_number() -> None:
-    progress = replace(Progress(300).shortened(250), rescue=None)
+    progress = replace(Progress(300).shortened(250), rescues=())
     assert [cut_suffix(progress.cuts, offset) for offset in (249, 250, 999)] == ["", "~1", "~1"]
-    again = replace(replace(progress, next_offset=400).shortened(240), rescue=None)
+    again = replace(replace(progress, next_offset=400).shortened(240), rescues=())
     assert [cut_suffix(again.cuts, offset) for offset in (239, 240, 250)] == ["", "~2", "~2"]
-    later = replace(replace(progress, next_offset=400).shortened(300), rescue=None)
+    later = replace(replace(progress, next_offset=400).shortened(300), rescues=())
     assert [cut_suffix(later.cuts, offset) for offset in (249, 250, 300)] == ["", "~1", "~2"]
 
 

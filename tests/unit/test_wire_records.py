@@ -78,7 +78,9 @@ def test_a_damaged_or_copied_record_is_refused() -> None:
 
 def test_progress_says_which_log_it_belongs_to() -> None:
     lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1), 7)
-    known = Progress(7, (900, 3), (), lineage, Rescue(4, 9, (850, 2), b"\xfe"), Doubt(3, "worker-1"))
+    known = Progress(
+        7, (900, 3), (), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
+    )
     assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
 
 

@@ -21,7 +21,8 @@ class MachineState:
     """The state that accepting and firing share; :class:`timers.core.machine.Machine` explains its arguments.
 
     Attributes:
-        rescuing: whether this machine does nothing but write the dead letters of what its log has lost [I28].
+        rescuing: the number of cuts whose losses its store holds. If there are some, the machine does nothing but write
+            their dead letters [I28].
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class MachineState:
         # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
         # a batch with output is stored after its commit, so what the store holds above the commit has no output.
         opened = progress
-        self.rescuing = progress.is_rescued(store.history, store.applied)
+        self.rescuing = len(progress.rescues_of(store.history, store.applied))
         if store.applied > progress.next_offset and not self.rescuing:
             opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
         for name, value in variant.settings.items():
@@ -76,8 +77,8 @@ class MachineState:
 
     @property
     def cuts(self) -> Cuts:
-        """The cuts that are part of the sources of what it emits. What it rescues is older than the last cut."""
-        return self.progress.cuts[:-1] if self.rescuing else self.progress.cuts
+        """The cuts that are part of the sources of what it emits. What it rescues is older than the last ones."""
+        return self.progress.cuts[: -self.rescuing] if self.rescuing else self.progress.cuts
 
     @property
     def lineages(self) -> tuple[Lineage, Lineage]:

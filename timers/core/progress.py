@@ -70,7 +70,11 @@ def cut_suffix(cuts: Cuts, offset: int) -> str:
 
 
 class Rescue(NamedTuple):
-    """What only the store holds, after a loss of records was accepted, becomes dead letters [I28]."""
+    """What only the store holds, after a loss of records was accepted, becomes dead letters [I28].
+
+    A log may lose more before all of them are written. Then there are several: each is about the requests from its
+    ``from_offset`` on that the earlier ones, which begin at higher offsets, are not about.
+    """
 
     from_offset: int
     """The rows and entries of requests from this offset on are rescued."""
@@ -131,9 +135,9 @@ class Progress:
     lineage: Lineage = Lineage()  # noqa: RUF009  # immutable
     """Which log was read below ``next_offset``."""
 
-    rescue: Rescue | None = None
-    """None unless the store of some worker may hold what the newest cut has lost: it becomes dead letters when this
-    worker opens the partition."""
+    rescues: tuple[Rescue, ...] = ()
+    """One for each of the newest cuts, oldest first, if the store of some worker may hold what they have lost. It
+    becomes dead letters when this worker opens the partition."""
 
     doubt: Doubt | None = None
     """None unless pending requests may be missing in the log."""
@@ -202,13 +206,16 @@ class Progress:
         settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
         cut = SettingChange(LOG_CUT, end, self.largest(LOG_CUT) + 1)
         next_offset = min(self.next_offset, end)
+        rescue = Rescue(end, self.next_offset, self.fired_through)
+        # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
+        is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
         doubt = self.doubt and self.doubt._replace(before_offset=min(end, self.doubt.before_offset))
         return replace(
             self,
             next_offset=next_offset,
             settings=(*settings, cut),
             lineage=self.lineage.before(end),
-            rescue=Rescue(end, self.next_offset, self.fired_through),
+            rescues=(*self.rescues, rescue) if is_below else (rescue,),
             doubt=doubt,
         )
 
@@ -217,17 +224,20 @@ class Progress:
         """The cuts of the log; mostly there are none."""
         return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
 
-    def is_rescued(self, history: tuple[SettingChange, ...], applied: int) -> bool:
-        """Whether a store with this history was written after all cuts but the newest one, and above that one.
+    def rescues_of(self, history: tuple[SettingChange, ...], applied: int) -> tuple[Rescue, ...]:
+        """Returns what must be rescued from a store with this history, which was written up to offset ``applied``.
 
-        Its own newest cut may have the same number: another one, that was accepted and never committed.
+        It does not hold what was lost by the cuts that it knows. Its own newest cut may have the number of this
+        history's newest one: another cut, that was accepted and never committed.
         """
-        if self.rescue is None or applied <= self.rescue.from_offset:
-            return False
         cuts = ((change.value, change.from_offset) for change in history if change.name == LOG_CUT)
         known, at = max(cuts, default=(0, 0))
         newest = self.largest(LOG_CUT)
-        return known == newest - 1 or (known == newest and at != self.rescue.from_offset)
+        if known == newest and self.rescues and at != self.rescues[-1].from_offset:
+            known -= 1
+        first = known - (newest - len(self.rescues))
+        is_above = bool(self.rescues) and applied > self.rescues[-1].from_offset
+        return self.rescues[first:] if is_above and first >= 0 else ()
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

@@ -88,7 +88,7 @@ def compared(
     cut = cut_of(progress, store, answers, log_start, log_end)
     if cut is not None:
         progress = accept(progress, cut)
-    if progress.is_rescued(store.history, store.applied):
+    if progress.rescues_of(store.history, store.applied):
         return progress, StoreUse.RESCUE
     is_of_this_log = answers[1] is None and store.applied <= log_end
     return progress, StoreUse.APPLY if is_of_this_log else StoreUse.EMPTY
@@ -102,28 +102,44 @@ class Held(NamedTuple):
 
 
 def held(progress: Progress, store: Store, cut: int) -> Held:
-    """Count what a store holds from offset ``cut`` on. It reads all of the store."""
-    lost = Rescue(cut, progress.next_offset, progress.fired_through)
-    timers = sum(len(rows) for _, rows in _lost_rows(lost, progress.holes, store, NEVER))
-    return Held(timers, len(store.cancels_from(cut)))
+    """Count what becomes dead letters if a cut at this offset is accepted. It reads all of the store."""
+    rescues = progress.shortened(cut).rescues_of(store.history, store.applied)
+    timers = sum(len(rows) for _, rows in _lost_rows(rescues, progress.holes, store)) if rescues else 0
+    return Held(timers, sum(1 for _ in _lost_cancels(rescues, store)))
 
 
-def _lost_rows(
-    rescue: Rescue, holes: Sequence[Hole], store: Store, after: OrderKey
-) -> Iterator[tuple[OrderKey, list[Row]]]:
+def _rescue_of(rescues: Sequence[Rescue], offset: int) -> Rescue | None:
+    """Returns the rescue that the request at ``offset`` belongs to."""
+    return next((each for each in rescues if offset >= each.from_offset), None)
+
+
+def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -> Iterator[tuple[OrderKey, list[Row]]]:
     """Yields (key, rows) of one due second each: rows that have not fired, of requests that the log has lost."""
-    for through, rows in store.waiting(after):
-        lost = [
-            row
-            for row in rows
-            if row[0] >= rescue.from_offset
-            and (row[0] >= rescue.next_offset or (through[0], row[0]) > reached(rescue.fired_through, holes, row[0]))
-        ]
+    through = min(each.through for each in rescues)
+    if through.startswith(_CANCELS):
+        return
+    for key, rows in store.waiting(decode(through) if through else NEVER):
+        lost = [row for row in rows if _is_lost(rescues, holes, key[0], row[0])]
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}
         if latest:  # an older version of an id would undo a newer one
             lost = [row for row in lost if row[5] is None or _is_latest(row, latest.get(id_bytes(row[5][0])))]
-        yield through, lost
+        yield key, lost
+
+
+def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, offset: int) -> bool:
+    rescue, key = _rescue_of(rescues, offset), (due_s, offset)
+    if rescue is None or encode(key) <= rescue.through:
+        return False
+    return offset >= rescue.next_offset or key > reached(rescue.fired_through, holes, offset)
+
+
+def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
+    """Yields (cursor behind it, cancel) of each cancel that the log has lost."""
+    for cancel in store.cancels_from(rescues[-1].from_offset) if rescues else ():
+        cursor, rescue = _CANCELS + cancel[0], _rescue_of(rescues, cancel[1])
+        if rescue is not None and cursor > rescue.through:
+            yield cursor, cancel
 
 
 def _is_latest(row: Row, entry: Sequence[object] | None) -> bool:
@@ -139,14 +155,14 @@ class Rescuing(MachineState):
         Raises:
             Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
         """
-        rescue = self.progress.rescue
-        if not self.rescuing or rescue is None or self._tick is None:
+        if not self.rescuing or self._tick is None:
             return
+        rescues = self.progress.rescues[-self.rescuing :]
         limit = self._outbox.chunk.limit(self._limits.chunk_timers)
         timers: list[tuple[int, Row]] = []
         cancels: list[tuple[bytes, int]] = []
         through = b""
-        for cursor, timer, cancel in self._lost(rescue):
+        for cursor, timer, cancel in self._lost(rescues):
             if len(timers) + len(cancels) == limit:
                 break
             timers += [timer] if timer else []
@@ -154,26 +170,26 @@ class Rescuing(MachineState):
             through = cursor
         else:
             through = b""
+        after = [each._replace(through=max(each.through, through)) for each in rescues] if through else []
+        if after:
+            after[:0] = self.progress.rescues[: -self.rescuing]
         self._outbox.begin(self._tick)
         self._outbox.rescue(timers, cancels)
         try:
-            after = rescue._replace(through=through) if through else None
-            self._commit(replace(self.progress, rescue=after), len(timers) + len(cancels))
+            self._commit(replace(self.progress, rescues=tuple(after)), len(timers) + len(cancels))
         except TooMuch as error:
             if not error.rolled_back:
                 raise
             return
-        if after is None:
+        if not after:
             self._store.condemn()
             raise Lost("all that only its store held is in dead letters; the log is read again from its start")
 
-    def _lost(self, rescue: Rescue) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
+    def _lost(
+        self, rescues: Sequence[Rescue]
+    ) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
         """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
-        if not rescue.through.startswith(_CANCELS):
-            after = decode(rescue.through) if rescue.through else NEVER
-            for (due_s, _), rows in _lost_rows(rescue, self._holes, self._store, after):
-                yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
-        for cancel in self._store.cancels_from(rescue.from_offset):
-            cursor = _CANCELS + cancel[0]
-            if cursor > rescue.through:
-                yield cursor, None, cancel
+        for (due_s, _), rows in _lost_rows(rescues, self._holes, self._store):
+            yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
+        for cursor, cancel in _lost_cancels(rescues, self._store):
+            yield cursor, None, cancel

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Progress(_message.Message):
-    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescue", "doubt", "machine", "checksum")
+    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescues", "doubt", "machine", "checksum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -15,7 +15,7 @@ class Progress(_message.Message):
     FIRED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
-    RESCUE_FIELD_NUMBER: _ClassVar[int]
+    RESCUES_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -26,11 +26,11 @@ class Progress(_message.Message):
     fired_offset: int
     settings: _containers.RepeatedCompositeFieldContainer[SettingChange]
     lineage: Lineage
-    rescue: Rescue
+    rescues: _containers.RepeatedCompositeFieldContainer[Rescue]
     doubt: Doubt
     machine: str
     checksum: int
-    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescue: _Optional[_Union[Rescue, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Lineage(_message.Message):
     __slots__ = ("epochs", "batch", "end")

@@ -67,15 +67,10 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.lineage.end = lineage.end
     if lineage.batch is not None:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
-    if progress.rescue is not None:
-        from_offset, next_offset, fired_through, through = progress.rescue
-        message.rescue.from_offset, message.rescue.next_offset, message.rescue.through = (
-            from_offset,
-            next_offset,
-            through,
-        )
+    for from_offset, next_offset, fired_through, through in progress.rescues:
+        rescue = message.rescues.add(from_offset=from_offset, next_offset=next_offset, through=through)
         if fired_through != NEVER:
-            message.rescue.fired_due_s, message.rescue.fired_offset = fired_through
+            rescue.fired_due_s, rescue.fired_offset = fired_through
     if progress.doubt is not None:
         message.doubt.before_offset, message.doubt.worker = progress.doubt
     return with_checksum(message)
@@ -148,7 +143,7 @@ def _fired_through(message: progress_pb2.Progress | progress_pb2.Rescue) -> Orde
 
 
 def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...]) -> Progress:
-    known, batch, lost = message.lineage, message.lineage.batch, message.rescue
+    known, batch = message.lineage, message.lineage.batch
     return Progress(
         message.next_offset,
         _fired_through(message),
@@ -160,9 +155,9 @@ def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...
             else None,
             known.end,
         ),
-        Rescue(lost.from_offset, lost.next_offset, _fired_through(lost), lost.through)
-        if message.HasField("rescue")
-        else None,
+        tuple(
+            Rescue(each.from_offset, each.next_offset, _fired_through(each), each.through) for each in message.rescues
+        ),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
     )
 

@@ -58,7 +58,7 @@ class Known(NamedTuple):
 
     def holds_lost(self, progress: Progress) -> bool:
         """Whether the bucket may hold what the log has lost, and must be written as dead letters."""
-        return progress.is_rescued(self.progress.settings, self.applied)
+        return bool(progress.rescues_of(self.progress.settings, self.applied))
 
     def is_idle(self, second: int) -> bool:
         """Whether the progress must be committed at ``second``, although only time has passed."""

@@ -42,10 +42,10 @@ def rescue(
     try:
         memory = _variable(spark, checkpoint, "memory").select("value.data").collect()
         states = [BucketState.decode(bytes(row["data"])) for row in memory]
-        pending = {number: each for number, each in progress.items() if each.rescue is not None}
+        pending = {number: each for number, each in progress.items() if each.rescues}
         known = [(number, state) for state in states for number in state.known.keys() & pending.keys()]
         lost = {number: state for number, state in known if state.known[number].holds_lost(pending[number])}
-        cuts = {number: rescue.from_offset for number in lost if (rescue := progress[number].rescue) is not None}
+        cuts = {number: progress[number].rescues[-1].from_offset for number in lost}
         groups = _groups(spark, checkpoint, cuts) if lost else []
     except (PySparkException, CheckpointMismatch) as error:
         raise LogMismatch(

@@ -141,7 +141,7 @@ def plan(
         TimersError: the engine must not start.
     """
     found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
-    if any(each.rescue is not None for each in found.progress.values()) and _rescue(
+    if any(each.rescues for each in found.progress.values()) and _rescue(
         spark, settings, found, found.plan(max_requests, cluster, run)
     ):
         found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=True)

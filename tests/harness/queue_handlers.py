@@ -127,12 +127,43 @@ def _beat(message: Any) -> None:
             message.extend(60)
 
 
+def _cancel_others() -> None:
+    """Cancel all tasks. The own one is the last, so that it does not end before."""
+    me = asyncio.current_task()
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task is me):
+        task.cancel()
+
+
+def _run_another() -> None:
+    coroutine = asyncio.sleep(0)
+    with contextlib.closing(coroutine):
+        asyncio.get_running_loop().run_until_complete(coroutine)
+
+
+LOOP_ENDS: dict[str, Callable[[], object]] = {
+    "stop": lambda: asyncio.get_running_loop().stop(),
+    "close": lambda: asyncio.get_running_loop().close(),
+    "cancel": _cancel_others,
+    "run": _run_another,
+    "no-executor": lambda: asyncio.get_running_loop().shutdown_default_executor(),
+    "no-generators": lambda: asyncio.get_running_loop().shutdown_asyncgens(),
+    "cancel-itself": lambda: asyncio.tasks.current_task().cancel() and asyncio.sleep(0),  # type: ignore[union-attr]
+}
+"""How handlers may try to end the event loop that runs them. Each of them makes a retry."""
+
+
 async def handle_in_task(message: Any) -> None:
-    """As :func:`handle`, for an event loop; `raise-in-task` does it in a task of its own."""
+    """As :func:`handle`, for an event loop; `raise-in-task` does it in a task of its own, and `end-loop` tries to end
+    the event loop, now or, in a callback, a moment later."""
     await asyncio.sleep(0)
     word, _, argument = (message.value or b"").decode().partition(" ")
     if word == "raise-in-task":
         await asyncio.gather(_raise(argument))
+    elif word == "end-loop":
+        asyncio.get_running_loop().call_soon(LOOP_ENDS[argument])
+        ending = LOOP_ENDS[argument]()
+        if asyncio.iscoroutine(ending):
+            await ending
     elif word == "raise" and argument == "stop":
         raise StopAsyncIteration  # a coroutine cannot raise the other one
     else:

@@ -3,6 +3,9 @@
 asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any task end the loop. Here they belong to the handler: those
 that its own coroutine raises, and those of tasks that it starts. What the program's handler of a signal raises, such as
 ``KeyboardInterrupt`` for Ctrl-C, is not theirs, although Python raises it in whatever the main thread runs.
+
+Handlers share the event loop with the program, and so its connections. But a handler's code gets an exception if it
+stops the loop, or cancels a task that must go on: the queue's, the program's main task, and those of other handlers.
 """
 
 from __future__ import annotations
@@ -12,16 +15,23 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextvars import ContextVar, copy_context
-from types import FrameType
+from contextvars import Context, ContextVar, copy_context
+from types import FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from timers.queue.running import text_of
 from timers.signals import END_SIGNALS
 
-_current: ContextVar[TaskRun | None] = ContextVar("queue_tasks", default=None)
-"""The run whose handler this code belongs to. Tasks and threads that a handler starts inherit it."""
+_current: ContextVar[Handling | None] = ContextVar("queue_handling", default=None)
+"""The call of a handler that this code belongs to. Tasks and callbacks that the handler starts inherit it."""
+
+
+class Handling:
+    """One call of a handler."""
+
+    def __init__(self, run: TaskRun) -> None:
+        self.run = run
 
 
 class TaskRun:
@@ -41,8 +51,8 @@ class TaskRun:
     @staticmethod
     def is_of(queue: object) -> bool:
         """Whether the caller is a handler of this queue, or a task that one started."""
-        run = _current.get()
-        return run is not None and run._queue is queue
+        handling = _current.get()
+        return handling is not None and handling.run._queue is queue
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether the exception comes from a handler of a signal."""
@@ -55,11 +65,16 @@ class TaskRun:
 
     def start(self, handling: Coroutine[Any, Any, None]) -> None:
         """Run a handler in a new task."""
-        context = copy_context()
-        context.run(_current.set, self)
+        context, mine = copy_context(), Handling(self)
+        context.run(_current.set, mine)
         task = asyncio.create_task(handling, context=context)
         self.running.add(task)
-        task.add_done_callback(self.running.discard)
+        _keep(task, "cancel", mine)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        del task.cancel  # it refers to the task, which would keep the message
 
     async def wait(self) -> None:
         """Wait until no handler runs."""
@@ -70,13 +85,17 @@ class TaskRun:
         """Cancel all handlers, and wait for their end."""
         self._is_cancelled = True
         for task in self.running:
-            task.cancel()
+            type(task).cancel(task)  # this may be code of another queue's handler
         await self.wait()
 
     @contextlib.contextmanager
     def kept_apart(self) -> Iterator[None]:
-        """Inside the block, no exception of a handler's tasks ends the event loop."""
+        """Inside the block, no exception and no call of a handler's tasks ends the event loop or the calling task."""
         loop = asyncio.get_running_loop()
+        for task in _needed_tasks():
+            _keep(task, "cancel", _current.get())
+        for name in _LOOP_CALLS:
+            _keep(loop, name)
         before = loop.get_task_factory()
         if before is None or before is not _factories.get(loop):
             _factories[loop] = make = _factory(before)
@@ -88,6 +107,42 @@ class TaskRun:
         finally:
             _runs.discard(self)
             _watch_signals()
+
+
+# ---- what handlers may not call --------------------------------------------------------------------------------------
+
+_LOOP_CALLS = ("stop", "shutdown_default_executor", "shutdown_asyncgens")
+"""Calls that end an event loop, or what all tasks of it share. ``close`` fails while the loop runs."""
+
+
+def _needed_tasks() -> set[asyncio.Task[Any]]:
+    """The calling task, and the program's main task, whose end stops the event loop."""
+    me = asyncio.current_task()
+    return {
+        task
+        for task in asyncio.all_tasks()
+        if task is me or _ends_loop in (each for each, _ in getattr(task, "_callbacks", None) or ())
+    }
+
+
+_ends_loop = asyncio.base_events._run_until_complete_cb  # type: ignore[attr-defined]
+
+
+def _keep(target: Any, name: str, owner: Handling | None = None) -> None:
+    """Let no code of a handler call a method of a task or an event loop, except that of the handler that owns it."""
+    method = getattr(target, name)
+    if isinstance(method, FunctionType):  # the one below
+        return
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        if _current.get() not in (None, owner):
+            raise RuntimeError(
+                f"code of a queue's handler may not call {name}() of the event loop, or of a task that others need: to "
+                "end AsyncQueue.run, call stop() of the queue"
+            )
+        return method(*arguments, **more)
+
+    setattr(target, name, call)
 
 
 # ---- tasks that handlers start ---------------------------------------------------------------------------------------
@@ -129,8 +184,8 @@ class _Kept(Coroutine[Any, Any, Any]):
         try:
             return step(*arguments)
         except (SystemExit, KeyboardInterrupt) as error:
-            run = _current.get()
-            if run is not None and run.is_interrupt(error):
+            handling = _current.get()
+            if handling is not None and handling.run.is_interrupt(error):
                 raise
             raise RuntimeError(f"a task of a queue's handler raised {text_of(error)}") from error
 
@@ -157,7 +212,7 @@ def _watch_signals() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     try:
-        _before[number](number, frame)
+        Context().run(_before[number], number, frame)  # it is no code of the handler that the main thread runs now
     except BaseException:
         for run in list(_runs):
             run.is_interrupted = True

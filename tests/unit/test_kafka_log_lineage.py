@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 
+from tests.harness.round_trips import RoundTrips
 from timers.config.settings import Settings
 from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown
 from timers.kafka.aiokafka_internals import batch_pieces
@@ -38,7 +38,7 @@ class SimLeader:
     Attributes:
         batches: partition and base offset -> the batch there, or why it is not shown; the others are deleted.
         end: where epoch 3 ends.
-        round_trips: how many there were.
+        round_trips: of its answers.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,7 @@ class SimLeader:
             if each is not None
         }
         self.end = 100
-        self.round_trips = 0
-        self._answer: asyncio.Future[None] | None = None
+        self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
 
@@ -60,30 +59,19 @@ class SimLeader:
     def connection_to(self, leader: int) -> object:
         return self
 
-    async def _round_trip(self) -> None:
-        if self._answer is None:
-            self.round_trips += 1
-            self._answer = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_later(0.05, self._arrive, self._answer)
-        await self._answer
-
-    def _arrive(self, answer: asyncio.Future[None]) -> None:
-        self._answer = None
-        answer.set_result(None)
-
     async def epoch_ends(self, leader: int, epochs: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
-        await self._round_trip()
+        await self.round_trips.wait()
         return {tp: EpochEnd(epoch, self.end) for tp, epoch in epochs.items()}
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int) -> RawFetch:
-        await self._round_trip()
+        await self.round_trips.wait()
         found = self.batches.get((tp, offset), OffsetOutOfRangeError())
         if isinstance(found, KafkaError):
             raise found
         return RawFetch(0, self.end, header(found))
 
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
-        await self._round_trip()
+        await self.round_trips.wait()
         return None
 
 
@@ -107,7 +95,7 @@ async def answers(lineages: LogLineages, *lineage: Lineage, compacted: tuple[str
 async def test_an_opening_waits_for_one_round_trip(lineages: LogLineages, leader: SimLeader) -> None:
     """Epochs and batches, of progress and of store, are asked for at once."""
     assert await answers(lineages, OURS, OF_STORE) == [None, None]
-    assert leader.round_trips == 1
+    assert leader.round_trips.count == 1
 
 
 @pytest.mark.parametrize(

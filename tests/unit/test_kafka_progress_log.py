@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from aiokafka.errors import NotLeaderForPartitionError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import KafkaException
 
+from tests.harness.round_trips import RoundTrips
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
@@ -39,13 +39,12 @@ class SimLeaders:
 
     Attributes:
         fails: how many questions are answered with an error.
-        round_trips: how many there were.
+        round_trips: of their answers.
     """
 
     def __init__(self, *_: object) -> None:
         self.fails = 0
-        self.round_trips = 0
-        self._answer: asyncio.Future[None] | None = None
+        self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
 
@@ -54,26 +53,18 @@ class SimLeaders:
     def leader_of(self, topic: str, partition: int) -> int:
         return 7
 
-    async def _round_trip(self) -> None:
-        if self._answer is None:
-            self.round_trips += 1
-            self._answer = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_later(0.05, self._arrive, self._answer)
-        await self._answer
+    async def _answer(self) -> None:
+        await self.round_trips.wait()
         if self.fails:
             self.fails -= 1
             raise NotLeaderForPartitionError
 
-    def _arrive(self, answer: asyncio.Future[None]) -> None:
-        self._answer = None
-        answer.set_result(None)
-
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
-        await self._round_trip()
+        await self._answer()
         return (0, 1) if tp[0] == SETTINGS.progress_topic else (3, 9)
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int) -> RawFetch:
-        await self._round_trip()
+        await self._answer()
         return RawFetch(0, 1, record(FOUND))
 
 
@@ -97,7 +88,7 @@ def test_an_opening_waits_for_two_round_trips(log: ProgressLog, leaders: SimLead
     """The ends of both logs are asked for at once, and the group meanwhile."""
     records, progress, ends = log.read_one(TP)
     assert (set(records), progress, ends) == ({TP}, FOUND, (3, 9))
-    assert leaders.round_trips == 2
+    assert leaders.round_trips.count == 2
 
 
 def test_leaders_that_change_are_asked_again(log: ProgressLog, leaders: SimLeaders) -> None:

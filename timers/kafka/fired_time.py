@@ -47,6 +47,8 @@ def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]
 def take_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
     """Forget up to which second a partition has fired, and keep which timers have fired [I24]. Blocks.
 
+    The group gets no second witness: without this record the partition is as before, and the command can be repeated.
+
     Raises:
         KafkaException: the brokers do not answer, or refuse.
         LogMismatch: the record cannot be read, is not the newest one, or has a feature level that this version does

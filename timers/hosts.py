@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
+from timers.wire.printable import quoted
+
 LOCALHOST = "localhost"
 
 _OWN_SITE = ("same-origin", "none")
@@ -43,7 +45,7 @@ class Hosts:
         if host is not None and (host in self._names or _is_address(host)):
             return ""
         return (
-            f"this server is not {', '.join(hosts)[:_SHOWN]!r}: it answers to IP addresses and to "
+            f"this server is not {quoted(', '.join(hosts)[:_SHOWN])}: it answers to IP addresses and to "
             f"{', '.join(sorted(self._names))}. If it has another name, add it to TIMERS_WEB_HOSTS"
         )
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from timers.wire.printable import one_line, printable, printable_json
+from timers.wire.printable import one_line, printable, printable_json, quoted
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"
 """An emoji of several, which joiners connect."""
@@ -39,3 +39,21 @@ def test_only_what_controls_a_terminal_or_the_direction_is_escaped(text: str, sh
 def test_bytes_are_one_line() -> None:
     assert one_line(None) == "null"
     assert one_line(b"\xff\xe2\x80\xae\n\xc3\xbc") == "\\xff\\u202e\\n\u00fc"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("\u0645\u06cc\u200c\u062e", "'\u0645\u06cc\u200c\u062e'"),
+        (f"{FAMILY} \U0001f3f4\U000e0067\U000e0062\U000e007f", f"'{FAMILY} \U0001f3f4\U000e0067\U000e0062\U000e007f'"),
+        ("\U0001fae8 younger than Python 3.11", "'\U0001fae8 younger than Python 3.11'"),
+        ("\\u200c \\\u200c", "'\\\\u200c \\\\\u200c'"),
+        ("it's\x1b\u202e\ufeff\xa0", '"it\'s\\x1b\\u202e\\ufeff\\xa0"'),
+        (b"\xd9\x85\xff", "'\u0645\\xff'"),
+        ("\udcff\ud83d", "'\\xff\\ud83d'"),
+        (ValueError("\u06cc\u200c\u062e"), "ValueError('\u06cc\u200c\u062e')"),
+        (["\u200d", None, 1.5], "['\u200d', None, 1.5]"),
+    ],
+)
+def test_what_a_sentence_quotes_is_whole_and_safe(value: object, shown: str) -> None:
+    assert quoted(value) == shown == printable(shown)

@@ -19,6 +19,7 @@ from timers.counted import counted
 from timers.errors import TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RECEIVER_CODES
+from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.dead_letters.letter_log import LetterLog
@@ -89,7 +90,7 @@ def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
         text = name if name.count("/") > 1 else f"{dead_letter_topic}/{name}"
         where = topics.parse_source(text)
         if where is None:
-            raise click.UsageError(f"{name!r} is neither a position nor a source of a dead letter: {_NAME}")
+            raise click.UsageError(f"{quoted(name)} is neither a position nor a source of a dead letter: {_NAME}")
         full.add(topics.source(*where))
     return full
 

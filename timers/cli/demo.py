@@ -14,6 +14,7 @@ from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import headers, topics
+from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.client import TimersClient
@@ -39,7 +40,7 @@ def demo(topic: str, output: Output) -> None:
     fired topic=T key=K due=S lag_ms=N.
     """
     if not topics.is_legal(topic):
-        raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}", param_hint="--topic")
+        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}", param_hint="--topic")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT by default
     run_demo(load_settings(), topic, output)
 

@@ -21,6 +21,7 @@ from timers.config.settings import Settings
 from timers.core.operation import REFUSED
 from timers.counted import counted
 from timers.errors import InvalidTimerError, TimersError
+from timers.wire.printable import quoted
 from timers.wire.query import format_due
 from timers.wire.verdict import VerdictMessage
 
@@ -151,7 +152,7 @@ def header(text: str) -> tuple[str, bytes]:
     """Name and value of ``NAME=VALUE``."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise click.UsageError(f"--header {text!r} is not NAME=VALUE")
+        raise click.UsageError(f"--header {quoted(text)} is not NAME=VALUE")
     return name, argument_bytes(value)
 
 

@@ -8,6 +8,7 @@ from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import topics as wire
+from timers.wire.printable import quoted
 
 
 @click.group()
@@ -52,7 +53,7 @@ def create(names: tuple[str, ...], partitions: int | None, compacted: bool, outp
 
 def _check(settings: Settings, name: str) -> None:
     if not wire.is_legal(name):
-        raise click.UsageError(f"{name!r} is not {wire.LEGAL_FORM}")
+        raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
     if name in settings.own_topics and name not in settings.schedule_topics:
         raise click.UsageError(
             f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker (or the engine on "

@@ -9,6 +9,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.wire import topics
+from timers.wire.printable import quoted
 
 _POLL_S = 1.0
 
@@ -26,7 +27,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -
     with -o json the value is whole.
     """
     if not topics.is_legal(topic):
-        raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
+        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}")
     settings = load_settings()
 
     from timers.client.fired import CallbackRecord

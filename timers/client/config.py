@@ -23,6 +23,7 @@ from timers.kafka import connection
 from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
 from timers.wire import topics
+from timers.wire.printable import quoted
 
 DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
@@ -97,13 +98,13 @@ class Connection:
         """
         for name, given in (("request_topic", request_topic), ("id_topic", id_topic)):
             if given and not topics.is_legal(given):
-                raise SettingsError(f"{name}={given!r} is not {topics.LEGAL_FORM}")
+                raise SettingsError(f"{name}={quoted(given)} is not {topics.LEGAL_FORM}")
         settings = Settings.load(request_topic=request_topic)
         if not 0.1 <= timeout_s <= 3600:
             raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
         extra = dict(producer_config or {})
         for name in sorted(_FIXED.keys() & extra.keys()):
-            raise SettingsError(f"producer_config may not set {name!r}: {_FIXED[name]}")
+            raise SettingsError(f"producer_config may not set {quoted(name)}: {_FIXED[name]}")
         limit = max_request_bytes or settings.max_request_bytes
         if brokers:
             servers = brokers if isinstance(brokers, str) else ",".join(brokers)

@@ -20,6 +20,7 @@ from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.instants import epoch_second
+from timers.wire.printable import quoted
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]]
@@ -97,7 +98,7 @@ class Encoder:
         future = self._future
         if topic != self._topic:
             if not isinstance(topic, str) or not topics.is_legal(topic):
-                raise InvalidTimerError(f"callback topic {topic!r:.100} is not {topics.LEGAL_FORM}")
+                raise InvalidTimerError(f"callback topic {quoted(topic):.100} is not {topics.LEGAL_FORM}")
             future.callBackTopic = topic
             self._topic = topic
         extra_headers: SentHeaders = []
@@ -136,12 +137,12 @@ def id_key(id: str) -> bytes:
         InvalidTimerError: it is no str, is empty or too long, or cannot be part of a verdict.
     """
     if not isinstance(id, str):
-        raise InvalidTimerError(f"id {id!r:.100} is of type {type(id).__name__}: give a str")
+        raise InvalidTimerError(f"id {quoted(id):.100} is of type {type(id).__name__}: give a str")
     try:
         key = id.encode(errors="surrogateescape")
         future_by_id.decode_id(key)
     except UnicodeEncodeError:
-        raise InvalidTimerError(f"the id {id!r:.100} has characters that UTF-8 cannot carry") from None
+        raise InvalidTimerError(f"the id {quoted(id):.100} has characters that UTF-8 cannot carry") from None
     except InvalidRequestError as error:
         raise InvalidTimerError(str(error)) from None
     return key
@@ -165,7 +166,7 @@ def due_second(at: datetime | float | None, delay: timedelta | float | None, *, 
             raise InvalidTimerError("no due time: give at=... (when) or delay=... (how long from now)")
         return _absolute(at)
     if at is not None:
-        raise InvalidTimerError(f"two due times, at={at!r:.100} and delay={delay!r:.100}: give one of them")
+        raise InvalidTimerError(f"two due times, at={quoted(at):.100} and delay={quoted(delay):.100}: give one of them")
     return _relative(delay, time.time_ns() if now_ns is None else now_ns)
 
 
@@ -178,7 +179,7 @@ def _absolute(at: object) -> int:
             )
         return in_range(epoch_second(at), f"at={at.isoformat()}")
     if not _is_number(at):
-        raise InvalidTimerError(f"at={at!r:.100} is not a due time: give an aware datetime or epoch seconds")
+        raise InvalidTimerError(f"at={quoted(at):.100} is not a due time: give an aware datetime or epoch seconds")
     due_s = int(math.ceil(at))  # noqa: RUF046  # numpy's ceiling is no int
     if 0 <= due_s < _FIRST_AT_S:
         raise InvalidTimerError(
@@ -188,24 +189,24 @@ def _absolute(at: object) -> int:
     for unit, factor in _FINER_UNITS:
         if MAX_DUE_S < due_s <= MAX_DUE_S * factor:
             raise InvalidTimerError(
-                f"at={at!r:.100} has more than 11 digits: it looks like {unit}, and due times are epoch seconds; "
+                f"at={quoted(at):.100} has more than 11 digits: it looks like {unit}, and due times are epoch seconds; "
                 f"did you mean {-(-due_s // factor)}?"
             )
-    return in_range(due_s, f"at={at!r:.100}")
+    return in_range(due_s, f"at={quoted(at):.100}")
 
 
 def _relative(delay: object, now_ns: int) -> int:
     if isinstance(delay, timedelta):
         delay_ns = (delay // _MICROSECOND) * 1000
     elif not _is_number(delay):
-        raise InvalidTimerError(f"delay={delay!r:.100} is not a time span: give a timedelta or seconds")
+        raise InvalidTimerError(f"delay={quoted(delay):.100} is not a time span: give a timedelta or seconds")
     else:
         # `min`: a huge delay must get the error of `in_range`. `float`: the product may be too large for numpy's types.
         seconds = delay if isinstance(delay, int | Decimal) else float(delay)
         delay_ns = math.ceil(min(seconds, 10 * MAX_DUE_S) * _NS)
     if delay_ns < 0:
-        raise InvalidTimerError(f"delay={delay!r:.100} is negative: 0 fires at once, and so does any past at=...")
-    return in_range(-(-(now_ns + delay_ns) // _NS), f"delay={delay!r:.100}")
+        raise InvalidTimerError(f"delay={quoted(delay):.100} is negative: 0 fires at once, and so does any past at=...")
+    return in_range(-(-(now_ns + delay_ns) // _NS), f"delay={quoted(delay):.100}")
 
 
 def _is_number(value: object) -> TypeGuard[Real | Decimal]:
@@ -238,8 +239,8 @@ def _what_is_wrong(key: object, value: object) -> str:
     if not isinstance(value, str | BytesLike):
         return f"callback value is of type {type(value).__name__}: give bytes or str (b'' for none)"
     if isinstance(key, str) and not _is_utf8(key):
-        return f"callback key {key!r:.100} has characters that UTF-8 cannot carry: give bytes"
-    return f"callback value {value!r:.100} has characters that UTF-8 cannot carry: give bytes"
+        return f"callback key {quoted(key):.100} has characters that UTF-8 cannot carry: give bytes"
+    return f"callback value {quoted(value):.100} has characters that UTF-8 cannot carry: give bytes"
 
 
 def _is_utf8(text: str | bytes) -> bool:
@@ -262,16 +263,16 @@ def sent_headers(headers: HeadersLike) -> SentHeaders:
 
 def _header(pair: object) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InvalidTimerError(f"header {pair!r:.100} is not a (name, value) pair")
+        raise InvalidTimerError(f"header {quoted(pair):.100} is not a (name, value) pair")
     name, value = pair
     if not isinstance(name, str) or not _is_utf8(name) or "\0" in name:  # librdkafka cuts a name at its first NUL
-        raise InvalidTimerError(f"header name {name!r:.100} is not a str without NUL that UTF-8 can carry")
+        raise InvalidTimerError(f"header name {quoted(name):.100} is not a str without NUL that UTF-8 can carry")
     if value is not None and not isinstance(value, str | BytesLike):
         raise InvalidTimerError(
-            f"header {name!r:.100} has a value of type {type(value).__name__}: give bytes, str or None"
+            f"header {quoted(name):.100} has a value of type {type(value).__name__}: give bytes, str or None"
         )
     if isinstance(value, str) and not _is_utf8(value):
-        raise InvalidTimerError(f"header {name!r:.100} has characters that UTF-8 cannot carry: give bytes")
+        raise InvalidTimerError(f"header {quoted(name):.100} has characters that UTF-8 cannot carry: give bytes")
     return name, None if value is None else _bytes(value)
 
 
@@ -281,13 +282,15 @@ def _headers(headers: HeadersLike, token: str | None) -> SentHeaders:
     for name, value in sent_headers(headers):
         if name.startswith(names.PREFIX):
             raise InvalidTimerError(
-                f"header {name!r:.100} is reserved: {names.PREFIX}* belongs to the engine; rename it, or leave it out "
-                "if it was copied from a callback"
+                f"header {quoted(name):.100} is reserved: {names.PREFIX}* belongs to the engine; rename it, or leave "
+                "it out if it was copied from a callback"
             )
         if token is None or name != names.TOKEN:
             checked.append((name, value))
     if token is not None:
         if not isinstance(token, str) or not token or not _is_utf8(token):
-            raise InvalidTimerError(f"token {token!r:.100} is not a non-empty str: make one with tokens.new_token()")
+            raise InvalidTimerError(
+                f"token {quoted(token):.100} is not a non-empty str: make one with tokens.new_token()"
+            )
         checked.append((names.TOKEN, token.encode()))
     return checked

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from timers.errors import SettingsError
+from timers.wire.printable import quoted
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
@@ -36,10 +37,10 @@ class SqlTable:
         for argument, name, pattern in names:
             if not pattern.fullmatch(name):
                 raise SettingsError(
-                    f"{argument}={name!r} is not a plain SQL name: letters, digits and _, not starting with a digit"
+                    f"{argument}={quoted(name)} is not a plain SQL name: letters, digits and _, and no digit first"
                 )
         if paramstyle not in _PLACEHOLDERS:
-            raise SettingsError(f"paramstyle={paramstyle!r} is not one of {', '.join(_PLACEHOLDERS)}")
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(_PLACEHOLDERS)}")
         self.param = _PLACEHOLDERS[paramstyle]
         self._connection = connection
         self._commit = commit

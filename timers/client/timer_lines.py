@@ -22,6 +22,7 @@ from typing import Any
 from timers.client.request import TimerRequest, due_second
 from timers.client.times import parse_due, parse_duration
 from timers.errors import InvalidTimerError
+from timers.wire.printable import quoted
 
 _FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")
 _SHOWN = 100
@@ -88,7 +89,7 @@ def check_names(fields: Mapping[str, Any]) -> None:
     for name in (unknown[:_SHOWN] for unknown in fields.keys() - set(_FIELDS)):
         nearest = difflib.get_close_matches(name, _FIELDS, n=1)
         meant = f"did you mean {nearest[0]!r}?" if nearest else f"the fields are {', '.join(_FIELDS)}"
-        raise InvalidTimerError(f"there is no field {name!r}: {meant}")
+        raise InvalidTimerError(f"there is no field {quoted(name)}: {meant}")
 
 
 def due_of(fields: Mapping[str, Any], now_ns: int) -> int:
@@ -153,7 +154,7 @@ def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
     pairs = list(value.items()) if isinstance(value, dict) else value or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')
-    return [(name, _data(f"header {str(name)[:_SHOWN]!r}", data)) for name, data in pairs]
+    return [(name, _data(f"header {quoted(str(name)[:_SHOWN])}", data)) for name, data in pairs]
 
 
 def _kind(value: Any) -> str:

@@ -9,6 +9,7 @@ from timers.client.request import due_second, in_range
 from timers.errors import InvalidTimerError
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.instants import parse_instant
+from timers.wire.printable import quoted
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
@@ -21,12 +22,12 @@ def parse_duration(text: str) -> int:
     if not text or found is None:
         hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
         raise InvalidTimerError(
-            f"{text!r:.100} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, "
+            f"{quoted(text):.100} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, "
             "such as 1h30m"
         )
     total_s = sum(int(count or 0) * unit_s for count, unit_s in zip(found.groups(), _UNITS_S.values(), strict=True))
     if total_s > MAX_DUE_S:
-        raise InvalidTimerError(f"{text!r:.100} is {total_s} seconds, which ends after the year 5138")
+        raise InvalidTimerError(f"{quoted(text):.100} is {total_s} seconds, which ends after the year 5138")
     return total_s
 
 
@@ -44,18 +45,18 @@ def parse_due(text: str) -> int:
         return due_second(int(text), None)
     if not _RFC3339.fullmatch(text):
         raise InvalidTimerError(
-            f"{text!r:.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00, "
-            "or epoch seconds, such as 1896091200"
+            f"{quoted(text):.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or "
+            "2030-01-31T12:00:00+02:00, or epoch seconds, such as 1896091200"
         )
     try:
         due_s = parse_instant(text.upper())
     except ValueError as error:
-        raise InvalidTimerError(f"{text!r:.100} is not a time: {error}") from error
+        raise InvalidTimerError(f"{quoted(text):.100} is not a time: {error}") from error
     if due_s is None:
         raise InvalidTimerError(
-            f"{text!r:.100} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
+            f"{quoted(text):.100} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
         )
-    return in_range(due_s, f"{text!r:.100}")
+    return in_range(due_s, f"{quoted(text):.100}")
 
 
 def parse_ahead(text: str, now_s: float) -> int:

@@ -35,6 +35,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from timers.client.sql import SqlTable
 from timers.errors import SettingsError
 from timers.wire.headers import TOKEN
+from timers.wire.printable import quoted
 
 _EMBEDDED = b"callback-token:"
 _TOKEN_IN_BYTES = re.compile(rb"callback-token:([A-Za-z0-9_.-]{1,200})\n")
@@ -221,7 +222,7 @@ def embed(token: str, callback: bytes) -> bytes:
     """Callback bytes with ``token`` in a first line, ``callback-token:<token>``; :func:`extract` is the inverse."""
     line = _EMBEDDED + token.encode() + b"\n"
     if not _TOKEN_IN_BYTES.fullmatch(line):
-        raise SettingsError(f"token {token!r} cannot be embedded: 1 to 200 letters, digits, '.', '_' or '-'")
+        raise SettingsError(f"token {quoted(token)} cannot be embedded: 1 to 200 letters, digits, '.', '_' or '-'")
     return line + callback
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from timers.errors import SettingsError
 from timers.wire import topics
 from timers.wire.instants import parse_instant
+from timers.wire.printable import quoted
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Setting:
 
 def invalid(env: str, value: str, expected: str) -> SettingsError:
     """Return the error for a value that is not as expected."""
-    return SettingsError(f"{env}={value!r} is not {expected}")
+    return SettingsError(f"{env}={quoted(value)} is not {expected}")
 
 
 def whole_number(low: int, high: int, example: int) -> Callable[[str, str], int]:
@@ -110,7 +111,9 @@ def topic_names(env: str, value: str) -> tuple[str, ...]:
     names = [each.strip() for each in value.split(",")]
     for each in names:
         if not topics.is_legal(each):
-            raise invalid(env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)")
+            raise invalid(
+                env, value, f"a list of topic names, but {quoted(each)} is not one (try schedules,more-schedules)"
+            )
     return tuple(names)
 
 
@@ -119,7 +122,7 @@ def topic_patterns(env: str, value: str) -> str:
     patterns = [each.strip() for each in value.split(",")]
     for each in patterns:
         if not topics.is_legal(each.replace("*", "x")):
-            raise invalid(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
+            raise invalid(env, value, f"a list of topic names, but {quoted(each)} is not one (try orders-*,invoices)")
     return ",".join(patterns)
 
 
@@ -195,7 +198,9 @@ def networks(env: str, value: str) -> tuple[str, ...]:
             ipaddress.ip_network(each)
         except ValueError:
             raise invalid(
-                env, value, f"a list of addresses and networks, but {each!r} is not one (try 10.0.0.7,10.1.0.0/16)"
+                env,
+                value,
+                f"a list of addresses and networks, but {quoted(each)} is not one (try 10.0.0.7,10.1.0.0/16)",
             ) from None
     return tuple(found)
 
@@ -205,7 +210,9 @@ def host_names(env: str, value: str) -> tuple[str, ...]:
     found = [each.strip().lower() for each in value.split(",")]
     for each in found:
         if not re.fullmatch(r"[a-z0-9._-]{1,253}", each):
-            raise invalid(env, value, f"a list of host names, but {each!r} is not one (try timers.example.com,build-7)")
+            raise invalid(
+                env, value, f"a list of host names, but {quoted(each)} is not one (try timers.example.com,build-7)"
+            )
     return tuple(found)
 
 

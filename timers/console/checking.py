@@ -13,6 +13,7 @@ from typing import Any
 
 from timers.console.problems import Problem
 from timers.console.routes import Route
+from timers.wire.printable import quoted
 
 SHOWN = 100
 """Characters that a sentence repeats of what a user sent."""
@@ -37,12 +38,12 @@ def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for name, text in given:
         if name not in known:
-            raise Problem("parameter-invalid", f"there is no parameter {name[:SHOWN]!r}: {_meant(name, known)}")
+            raise Problem("parameter-invalid", f"there is no parameter {quoted(name[:SHOWN])}: {_meant(name, known)}")
         schema = known[name].schema
         if schema["type"] == "array":
             found.setdefault(name, []).append(text)
         elif name in found:
-            raise Problem("parameter-invalid", f"the parameter {name!r} is given twice")
+            raise Problem("parameter-invalid", f"the parameter {quoted(name)} is given twice")
         else:
             found[name] = _converted(schema, text)
     for each in route.parameters:
@@ -107,15 +108,15 @@ def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str
     fields = schema["properties"]
     for each in value:
         if each not in fields:
-            raise Problem("parameter-invalid", f"{name} has no field {each[:SHOWN]!r}: {_meant(each, fields)}")
+            raise Problem("parameter-invalid", f"{name} has no field {quoted(each[:SHOWN])}: {_meant(each, fields)}")
         check(fields[each], value[each], each)
     for each in schema.get("required", ()):
         if each not in value:
-            raise Problem("parameter-invalid", f"{name} has no field {each!r}, which is required")
+            raise Problem("parameter-invalid", f"{name} has no field {quoted(each)}, which is required")
 
 
 def _wrong(name: str, value: Any, expected: str) -> Problem:
-    return Problem("parameter-invalid", f"{name}={str(value)[:SHOWN]!r} is not {expected}")
+    return Problem("parameter-invalid", f"{name}={quoted(str(value)[:SHOWN])} is not {expected}")
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

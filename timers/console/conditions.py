@@ -18,6 +18,7 @@ from aiohttp import web
 from timers.console.problems import Problem
 from timers.console.users import Principal
 from timers.core.operation import ABSENT
+from timers.wire.printable import quoted
 from timers.wire.topics import parse_source
 
 IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempotency-Key"
@@ -70,11 +71,11 @@ def condition(request: web.Request) -> str | None:
     text = _only(request, given[0])
     if given == [IF_NONE_MATCH]:
         if text != "*":
-            raise Problem(_code(text), f"{IF_NONE_MATCH} of a change is *, not {text[:100]!r}")
+            raise Problem(_code(text), f"{IF_NONE_MATCH} of a change is *, not {quoted(text[:100])}")
         return ABSENT
     tag = re.fullmatch(r'(W/)?"([^"]*)"', text)
     if tag is None:
-        raise Problem(_code(text), f"{IF_MATCH} names one ETag, in quotes, and not {text[:100]!r}")
+        raise Problem(_code(text), f"{IF_MATCH} names one ETag, in quotes, and not {quoted(text[:100])}")
     if tag[1] or parse_source(tag[2]) is None:
         raise Problem("changed", f"no version of a timer has the ETag {text[:100]}")
     return tag[2]

@@ -37,6 +37,7 @@ from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.printable import quoted
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class KafkaCluster:
             page = URL(url) / path.removeprefix("/")
             page.origin()  # raises for an address without a scheme
         except ValueError as error:
-            raise QueryError(f"{url!r} is no address of a worker: {error}") from None
+            raise QueryError(f"{quoted(url)} is no address of a worker: {error}") from None
         return await self._get(page, {})
 
     async def check_worker(self, url: str) -> None:
@@ -273,7 +274,7 @@ class KafkaCluster:
             return TimerRequest(topic, key, value, due_s, headers=headers or (), id=id)
         if any(each.code == VALUE_TOO_LARGE for each in decoded.rejected):
             # It was accepted when it was written: the limit of the workers is larger, or was.
-            why = f"the request of {id!r} is larger than TIMERS_MAX_REQUEST_BYTES of this console ({limit} bytes)"
+            why = f"the request of {quoted(id)} is larger than TIMERS_MAX_REQUEST_BYTES of this console ({limit} bytes)"
             raise Problem(VALUE_TOO_LARGE, f"{why}, so it cannot be written again: cancel it, or set the timer again")
         return None
 

@@ -14,6 +14,7 @@ from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError, TimersError
 from timers.wire import topics
+from timers.wire.printable import quoted
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
 
@@ -108,14 +109,14 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLette
     missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
     if missing and found.missing:
         why = ", ".join(f"{partition}: {reason}" for partition, reason in sorted(found.missing.items()))
-        raise Problem("brokers-unreachable", f"it is not known whether there is a dead letter {missing[0]!r}: {why}")
-    if missing and found.page.ends:
-        why = (
-            f"it is not known whether there is a dead letter {missing[0]!r}: only the newest ones could be read in time"
+        raise Problem(
+            "brokers-unreachable", f"it is not known whether there is a dead letter {quoted(missing[0])}: {why}"
         )
+    if missing and found.page.ends:
+        why = f"it is not known whether there is a dead letter {quoted(missing[0])}: only the newest could be read"
         raise Problem("busy", f"{why}. Name it by its position, which is found at once")
     if missing:
-        raise Problem("not-found", f"there is no dead letter {missing[0]!r}: retention may have taken it")
+        raise Problem("not-found", f"there is no dead letter {quoted(missing[0])}: retention may have taken it")
     return letters, found
 
 
@@ -129,7 +130,7 @@ def _full_names(call: Call, names: list[str]) -> frozenset[str]:
 async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
     topic = selection.get("topic")
     if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not see dead letters of topic {topic!r}")
+        raise Problem("topic-forbidden", f"you may not see dead letters of topic {quoted(topic)}")
     queue = None
     if selection.get("queue") is not None:
         queue = await _queue(call, selection["queue"])
@@ -150,7 +151,7 @@ async def _queue(call: Call, name: str) -> QueueTopics:
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
     if not call.user.may_use_topic(found.topic):
-        raise Problem("topic-forbidden", f"you may not see the queue {name!r}")
+        raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
     return found
 
 

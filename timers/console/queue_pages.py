@@ -8,6 +8,7 @@ from typing import Any
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.errors import QueueError, TimersError
+from timers.wire.printable import quoted
 
 
 def handlers() -> dict[str, Handler]:
@@ -42,7 +43,7 @@ async def get_queue(call: Call) -> Reply:
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
     if not call.user.may_use_topic(stats.topic):
-        raise Problem("topic-forbidden", f"you may not see the queue {name!r}")
+        raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
     return Reply(asdict(stats))
 
 

@@ -23,6 +23,7 @@ from timers.errors import TimersError
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S
+from timers.wire.printable import quoted
 from timers.wire.query import Timer, key_as_bytes
 
 DEFAULT_MAX, MAX_FOUND = 300, 1000
@@ -256,7 +257,9 @@ async def _with_id(call: Call, id: str) -> list[Timer]:
     # One that waits for a retry is in another topic, whose machines have no index of ids.
     found, whole = await _listed(call, {"prefix": id}, lambda timer: timer["id"] == id)
     if not found and not whole:
-        raise Problem("busy", f"the timers could not be searched for {id!r} in {MAX_READING_S:g} s: try again later")
+        raise Problem(
+            "busy", f"the timers could not be searched for {quoted(id)} in {MAX_READING_S:g} s: try again later"
+        )
     return found
 
 

@@ -44,6 +44,7 @@ from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError
 from timers.open_connections import OpenConnections
 from timers.web_site import limited
+from timers.wire.printable import quoted
 from timers.wire.query import given_in
 
 logger = logging.getLogger(__name__)
@@ -216,7 +217,7 @@ class Server:
             why = f"{request.method} is not a method of this path: there is {methods}"
             response = self._problem(request, Problem("method-not-allowed", why, {"Allow": methods}))
         except web.HTTPNotFound:
-            response = self._problem(request, Problem("not-found", f"there is no path {request.path!r}"))
+            response = self._problem(request, Problem("not-found", f"there is no path {quoted(request.path)}"))
         except (web.HTTPException, asyncio.CancelledError):
             raise
         except Exception:

@@ -38,6 +38,7 @@ from timers.wire import checks, topics
 from timers.wire import query as wire
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
+from timers.wire.printable import quoted
 from timers.wire.verdict import VerdictMessage
 
 CURSOR_S = 3600.0
@@ -181,12 +182,14 @@ async def move_timer(call: Call) -> Reply:
     condition = conditions.condition(call.request)
     _check_id(call, id)
     for name in call.body.keys() - {"at", "delay"}:
-        raise Problem("field-invalid", f"{name[:100]!r} cannot be changed alone: give `at` or `delay`, or use PUT")
+        raise Problem(
+            "field-invalid", f"{quoted(name[:100])} cannot be changed alone: give `at` or `delay`, or use PUT"
+        )
     due_s = _due_s(call, call.body)
     timers, _ = await find(call, id, with_value=False)
     timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
     if timer is None:
-        raise Problem("not-found", f"there is no timer {id!r} that its sender gave this id", id=id)
+        raise Problem("not-found", f"there is no timer {quoted(id)} that its sender gave this id", id=id)
     source = timer["source"]
     if condition not in (None, source):
         raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
@@ -197,7 +200,7 @@ async def move_timer(call: Call) -> Reply:
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
     if request is None:
-        raise Problem("not-found", f"the request of {id!r} is no longer in its topic: set the timer again", id=id)
+        raise Problem("not-found", f"the request of {quoted(id)} is no longer in its topic: set the timer again", id=id)
     _check_topic(call, request.topic)
     return _new_version(await _update(call, request._replace(at=due_s), source))
 
@@ -226,7 +229,9 @@ async def cancel_timer(call: Call) -> Reply:
     except TimersError as error:
         return _undecided(error, id)
     if verdict.verdict == UNKNOWN or (verdict.verdict == CHANGED and verdict.due_s is None):
-        raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled before, or fired long ago", id=id)
+        raise Problem(
+            "not-found", f"there is no timer {quoted(id)}: never set, cancelled before, or fired long ago", id=id
+        )
     if verdict.verdict == ALREADY_FIRED:
         raise _already_fired(id, verdict.due_s)
     _check_condition(verdict)
@@ -234,7 +239,7 @@ async def cancel_timer(call: Call) -> Reply:
 
 
 def _already_fired(id: str, due_s: int | None) -> Problem:
-    return Problem("already-fired", f"the timer {id!r} has fired already", id=id, due=due_s)
+    return Problem("already-fired", f"the timer {quoted(id)} has fired already", id=id, due=due_s)
 
 
 async def get_timer(call: Call) -> Reply:
@@ -258,11 +263,11 @@ async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Time
     if not timers and missing:
         raise Problem(
             "worker-unreachable",
-            f"it is not known yet whether {id!r} exists: partitions that may have it do not answer",
+            f"it is not known yet whether {quoted(id)} exists: partitions that may have it do not answer",
             missing=missing,
         )
     if not timers:
-        raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled, or fired long ago", id=id)
+        raise Problem("not-found", f"there is no timer {quoted(id)}: never set, cancelled, or fired long ago", id=id)
     return timers, missing
 
 
@@ -272,7 +277,7 @@ async def list_timers(call: Call) -> Reply:
     check_values(call, given["value"])
     topic = given.get("topic")
     if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not see timers of topic {topic!r}")
+        raise Problem("topic-forbidden", f"you may not see timers of topic {quoted(topic)}")
     selection = [topic, given.get("from"), given.get("to"), given.get("prefix")]
     parameters = {"limit": str(given["limit"]), "value": str(int(given["value"]))}
     names = ("topic", "from", "to", "prefix")
@@ -351,9 +356,9 @@ def _due_s(call: Call, fields: Any) -> int:
 
 def _check_topic(call: Call, topic: str) -> None:
     if not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not set timers for topic {topic!r}")
+        raise Problem("topic-forbidden", f"you may not set timers for topic {quoted(topic)}")
     if call.user.topics is not None and topic in call.console.settings.own_topics:
-        raise Problem("topic-forbidden", f"{topic!r} is a topic of the engine")
+        raise Problem("topic-forbidden", f"{quoted(topic)} is a topic of the engine")
 
 
 def _check_id(call: Call, id: Any) -> None:
@@ -366,7 +371,7 @@ def _check_id(call: Call, id: Any) -> None:
     except UnicodeEncodeError:
         raise Problem("id-not-text", "the id has characters that UTF-8 cannot carry") from None
     if not (call.user.may_use_id(id) or conditions.is_own(call.user, id)):
-        raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {id!r}")
+        raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {quoted(id)}")
 
 
 def publish_problem(error: TimersError, id: str | None) -> Problem:

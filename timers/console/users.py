@@ -31,6 +31,7 @@ from typing import Any
 from timers.console.passwords import ScryptHash
 from timers.console.routes import OPERATOR, PUBLIC, READER
 from timers.errors import SettingsError
+from timers.wire.printable import quoted
 
 _FIELDS = {"name", "role", "password", "token_sha256", "values", "topics", "ids"}
 _ENV = "TIMERS_CONSOLE_USERS_FILE"
@@ -116,23 +117,23 @@ class Users:
 
 def _user(path: Path, entry: Any) -> Principal:
     if not isinstance(entry, dict):
-        raise _wrong(path, f"a user is {entry!r}, not a table [[user]]")
+        raise _wrong(path, f"a user is {quoted(entry)}, not a table [[user]]")
     name = entry.get("name")
     if not isinstance(name, str) or not name or not name.isprintable() or ":" in name:
-        raise _wrong(path, f"a user has no name, or one with ':': {name!r}")
+        raise _wrong(path, f"a user has no name, or one with ':': {quoted(name)}")
     if unknown := sorted(entry.keys() - _FIELDS):
-        raise _wrong(path, f"user {name!r} has {unknown[0]!r}: there are {', '.join(sorted(_FIELDS))}")
+        raise _wrong(path, f"user {quoted(name)} has {quoted(unknown[0])}: there are {', '.join(sorted(_FIELDS))}")
     role, values = entry.get("role", READER), entry.get("values", False)
     if role not in (READER, OPERATOR) or not isinstance(values, bool):
-        raise _wrong(path, f"user {name!r}: role is {READER} or {OPERATOR}, values is true or false")
+        raise _wrong(path, f"user {quoted(name)}: role is {READER} or {OPERATOR}, values is true or false")
     password, token = entry.get("password"), entry.get("token_sha256", "")
     try:
         hashed = None if password is None else ScryptHash.parse(password)
     except (ValueError, AttributeError):
         hint = "`timers console --hash-password` prints the right form"
-        raise _wrong(path, f"the password of user {name!r} is no hash of scrypt: {hint}") from None
+        raise _wrong(path, f"the password of user {quoted(name)} is no hash of scrypt: {hint}") from None
     if not isinstance(token, str) or not re.fullmatch(r"([0-9a-f]{64})?", token):
-        raise _wrong(path, f"token_sha256 of user {name!r} has not 64 hexadecimal digits in lower case")
+        raise _wrong(path, f"token_sha256 of user {quoted(name)} has not 64 hexadecimal digits in lower case")
     return Principal(name, role, values, _texts(path, entry, "topics"), _texts(path, entry, "ids"), hashed, token)
 
 
@@ -141,9 +142,9 @@ def _texts(path: Path, entry: dict[str, Any], field: str) -> tuple[str, ...] | N
     if found is None:
         return None
     if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
-        raise _wrong(path, f"{field} of user {entry['name']!r} is not a list of texts, such as ['orders-*']")
+        raise _wrong(path, f"{field} of user {quoted(entry['name'])} is not a list of texts, such as ['orders-*']")
     return tuple(found)
 
 
 def _wrong(path: Path, why: str) -> SettingsError:
-    return SettingsError(f"{_ENV}={str(path)!r} is not a file of users ({why}): docs/http-api.md describes it")
+    return SettingsError(f"{_ENV}={quoted(str(path))} is not a file of users ({why}): docs/http-api.md describes it")

@@ -21,6 +21,7 @@ from timers.config.security import Secret, uses_sasl, uses_tls
 from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
+from timers.wire.printable import quoted
 
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
@@ -139,7 +140,7 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
             context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file, settings.ssl_key_password.reveal)
         except (ssl.SSLError, OSError) as error:
             expected = (
-                f"a PEM certificate that goes with TIMERS_SSL_KEY_FILE={str(settings.ssl_key_file)!r} and "
+                f"a PEM certificate that goes with TIMERS_SSL_KEY_FILE={quoted(str(settings.ssl_key_file))} and "
                 "TIMERS_SSL_KEY_PASSWORD"
             )
             raise _file_error("TIMERS_SSL_CERT_FILE", settings.ssl_cert_file, expected, error) from None
@@ -148,7 +149,7 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
 
 def _file_error(env: str, value: object, expected: str, error: OSError) -> SettingsError:
     reason = getattr(error, "reason", None) or error.strerror
-    return SettingsError(f"{env}={str(value)!r} is not {expected} ({reason})")
+    return SettingsError(f"{env}={quoted(str(value))} is not {expected} ({reason})")
 
 
 def principal(settings: Settings) -> str:

@@ -29,6 +29,7 @@ from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
 from timers.threads import call_in_thread, tell_of_forks
 from timers.wire import topics
+from timers.wire.printable import quoted
 
 _log = logging.getLogger("timers.queue")
 
@@ -86,7 +87,7 @@ class Queue:
         self.name = topic if name is None else name
         for argument, given in (("topic", topic), ("name", f"queue.{self.name}-returns")):
             if not topics.is_legal(given):
-                raise SettingsError(f"{argument}={given!r} is not {topics.LEGAL_FORM}")
+                raise SettingsError(f"{argument}={quoted(given)} is not {topics.LEGAL_FORM}")
         if not 0.1 <= lease_s <= 10**6:
             raise SettingsError(f"lease_s={lease_s!r} is not a number of seconds from 0.1 to 1000000 (try 30)")
         kafka = Connection.resolve(brokers, None, None, timeout_s, None)
@@ -94,7 +95,7 @@ class Queue:
         member = member or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         if not isinstance(member, str) or len(member) > _MEMBER_CHARACTERS or not member.isprintable():
             # librdkafka would cut it at its first NUL, and then it could be the name of another process
-            raise SettingsError(f"member={member!r} is not 1 to {_MEMBER_CHARACTERS} printable characters")
+            raise SettingsError(f"member={quoted(member)} is not 1 to {_MEMBER_CHARACTERS} printable characters")
         transport = Transport(kafka, topic, group, member, session_timeout_s)
         terms = Terms(
             name=self.name,

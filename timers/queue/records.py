@@ -17,6 +17,7 @@ from timers.queue.signing import ERROR, OWN, Identity, Signing
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.headers import Header
+from timers.wire.printable import quoted
 
 _MAX_ERROR_CHARACTERS = 1000
 _AT_ONCE_S = 10**9
@@ -115,7 +116,7 @@ def seconds(name: str, given: object) -> float:
     except (ArithmeticError, ValueError):
         checked = math.nan
     if not 0 <= checked <= _MAX_SECONDS:
-        raise InvalidTimerError(f"{name}={given!r} is not a number of seconds from 0 to {_MAX_SECONDS}")
+        raise InvalidTimerError(f"{name}={quoted(given)} is not a number of seconds from 0 to {_MAX_SECONDS}")
     return checked
 
 
@@ -175,7 +176,7 @@ def output(message: Delivered, topic: str, key: Any, value: Any, headers: Header
         InvalidTimerError: the topic is not legal, or key, value or headers cannot be sent.
     """
     if not isinstance(topic, str) or not topics.is_legal(topic):
-        raise InvalidTimerError(f"output topic {topic!r} is not {topics.LEGAL_FORM}")
+        raise InvalidTimerError(f"output topic {quoted(topic)} is not {topics.LEGAL_FORM}")
     sent = [None if each is None else as_bytes(each) for each in (key, value)]
     return Output(topic, sent[0], sent[1], sent_headers(headers), message.source)
 
@@ -190,9 +191,11 @@ def as_bytes(data: object) -> bytes:
         try:
             return data.encode()
         except UnicodeEncodeError:
-            raise InvalidTimerError(f"{data!r:.80} has characters that UTF-8 cannot carry: give bytes") from None
+            raise InvalidTimerError(f"{quoted(data):.80} has characters that UTF-8 cannot carry: give bytes") from None
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise InvalidTimerError(f"{data!r:.80} is of type {type(data).__name__}: give bytes or str, or None for null")
+        raise InvalidTimerError(
+            f"{quoted(data):.80} is of type {type(data).__name__}: give bytes or str, or None for null"
+        )
     return bytes(data)
 
 

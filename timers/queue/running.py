@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from timers.errors import InvalidTimerError, LeaseLostError, SettingsError
 from timers.queue.message import Message
+from timers.wire.printable import quoted
 
 _WAIT_S = 0.5
 """Longest time until a thread without a message notices that it must end."""
@@ -159,7 +160,7 @@ def log_failure(message: Message, error: BaseException) -> None:
 def text_of(error: BaseException) -> str:
     """``repr`` of a handler's exception, or its class if that fails."""
     try:
-        return plain(repr(error))
+        return plain(quoted(error))
     except BaseException as second:
         return f"an exception of {type.__repr__(type(error))}, whose repr raises {type.__repr__(type(second))}"
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timers.errors import SettingsError
 from timers.spark.rows import BROKEN, FIELDS, REQUIRED, UTF_8, WHY, encoding_hint
+from timers.wire.printable import quoted
 
 PARQUET, CSV, JSON = "parquet", "csv", "json"
 
@@ -90,8 +91,8 @@ class RowFiles:
         unknown = sorted({*names}.difference(FIELDS, self.ignored))
         if unknown:
             raise SettingsError(
-                f"column {unknown[0]!r} of the rows is no field of a timer: {expected}. Rename it, or leave it out "
-                f"with --ignore-column {unknown[0]}"
+                f"column {quoted(unknown[0])} of the rows is no field of a timer: {expected}. Rename it, or leave it "
+                f"out with --ignore-column {unknown[0]}"
             )
 
     # ---- CSV --------------------------------------------------------------------------------------------------------

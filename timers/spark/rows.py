@@ -40,6 +40,7 @@ from timers.wire.cold import framed
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import parse_instant
+from timers.wire.printable import quoted
 
 FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")
@@ -104,7 +105,7 @@ def _canonical(rows: DataFrame) -> DataFrame:
         is_nested = isinstance(kind, ArrayType | MapType | StructType)
         if is_nested and name != "headers":
             raise SettingsError(
-                f"column {name!r} is of type {kind.simpleString()}: expected is text, a number or bytes"
+                f"column {quoted(name)} is of type {kind.simpleString()}: expected is text, a number or bytes"
             )
         if name == "due" and isinstance(kind, TimestampType | TimestampNTZType):
             column = F.ceil(F.unix_micros(column.cast("timestamp")) / 1_000_000)
@@ -187,11 +188,13 @@ def due_second(text: str) -> int:
     try:
         instant_s = parse_instant(text)
     except ValueError:
-        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is not a due time: {_EXPECTED}") from None
+        raise InvalidRequestError(
+            "due-invalid", f"due {quoted(text[:_SHOWN])} is not a due time: {_EXPECTED}"
+        ) from None
     if instant_s is None:
-        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} has no offset from UTC: add Z for UTC")
+        raise InvalidRequestError("due-invalid", f"due {quoted(text[:_SHOWN])} has no offset from UTC: add Z for UTC")
     if not 0 <= instant_s <= MAX_DUE_S:
-        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is before 1970")
+        raise InvalidRequestError("due-invalid", f"due {quoted(text[:_SHOWN])} is before 1970")
     return instant_s
 
 
@@ -231,7 +234,7 @@ def _headers(given: Any, encoding: str | None) -> list[Header]:
             raise _bad_headers("have a name that is not UTF-8, or half a surrogate pair") from None
         if name.startswith(h.PREFIX):
             raise InvalidRequestError(
-                "headers-invalid", f"header {name[:_SHOWN]!r} is reserved: {h.PREFIX}* belongs to the engine"
+                "headers-invalid", f"header {quoted(name[:_SHOWN])} is reserved: {h.PREFIX}* belongs to the engine"
             )
         headers.append((name, value))
     return headers

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from timers.core.timer import Rejected
+from timers.wire.printable import quoted
 from timers.wire.topics import LEGAL_FORM, is_legal
 
 MAX_DUE_DIGITS = 11
@@ -43,7 +44,7 @@ def decode_due(digits: bytes | None, part: str = "key") -> int:
         raise InvalidRequestError("due-missing", reason)
     if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS:  # on bytes, isdigit accepts ASCII digits only
         return int(digits)
-    shown = repr(digits[:40])[1:]
+    shown = quoted(digits[:40])
     if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS + 3:
         seconds = -(-int(digits) // 1000)
         raise InvalidRequestError(
@@ -69,7 +70,7 @@ def check_topic(topic: str, part: str) -> None:
             "topic-missing", f"{part} is empty or missing: it names the topic to send the callback to"
         )
     if not is_legal(topic):
-        raise InvalidRequestError("topic-invalid", f"{part} {topic[:60]!r} is not {LEGAL_FORM}")
+        raise InvalidRequestError("topic-invalid", f"{part} {quoted(topic[:60])} is not {LEGAL_FORM}")
 
 
 def check_size(value: bytes, max_request_bytes: int) -> None:

@@ -29,6 +29,7 @@ from timers.wire import checks, dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord
+from timers.wire.printable import quoted
 
 MAX_APPEND_DIGITS = 18
 """Digits of the epoch milliseconds in ``timer-appended``; the number fits in 64 bits."""
@@ -126,7 +127,7 @@ class PartitionColdFormat:
         if place is None or place[:2] != (self._topic, self._partition) or place[2] >= record.offset:
             raise InvalidRequestError(
                 "promotion-invalid",
-                f"header {h.TIMER_PROMOTED} {source[:300]!r} does not name an earlier record of "
+                f"header {h.TIMER_PROMOTED} {quoted(source[:300])} does not name an earlier record of "
                 f"{self._topic}/{self._partition}",
             )
         if not hmac.compare_digest(seal(secret, source, record.key, record.value, headers), seal_digits or b""):

@@ -38,6 +38,25 @@ def _escaped(found: re.Match[str]) -> str:
     return repr(character)[1:-1]
 
 
+_WHOLE = re.compile(r"(?<!\\)((?:\\\\)*)\\(u(?:200[cd]|dc[89a-f].)|U000(?:1f...|e00[2-7].))")
+
+
+def quoted(value: object) -> str:
+    """Return the ``repr`` of a value for a sentence, in which the joiners of Persian words and emoji are not escaped.
+
+    Python's own escapes them, and emoji that are younger than it. A byte that is not UTF-8 is ``\\xff``. Bytes are
+    quoted as text.
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    return _WHOLE.sub(_whole, repr(value))
+
+
+def _whole(found: re.Match[str]) -> str:
+    character = chr(int(found[2][1:], 16))
+    return found[1] + (_UNSAFE.sub(_escaped, character))
+
+
 def printable_json(text: str) -> str:
     """Return a JSON text that has the same meaning, and is as safe as :func:`printable` makes text."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

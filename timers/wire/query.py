@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from timers.core.listing import START, Position
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
-from timers.wire.printable import json_value
+from timers.wire.printable import json_value, quoted
 
 LIST_PATH = "/timers"
 COUNT_PATH = "/timers/counts"
@@ -170,7 +170,7 @@ def parse_cursor(text: str) -> Position:
     due_s, _, source = text.partition("/")
     place = topics.parse_source(source)
     if place is None or not re.fullmatch(r"[0-9]{1,11}", due_s, re.ASCII):
-        raise InvalidQueryError(f"cursor={text!r} is not a cursor from the `next` of an answer")
+        raise InvalidQueryError(f"cursor={quoted(text)} is not a cursor from the `next` of an answer")
     return int(due_s), *place
 
 
@@ -188,10 +188,10 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
     _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
-        raise InvalidQueryError(f"topic={topic!r} is not {topics.LEGAL_FORM}")
+        raise InvalidQueryError(f"topic={quoted(topic)} is not {topics.LEGAL_FORM}")
     prefix = parameters.get("prefix", "")
     if re.search("[\ud800-\udfff]", prefix):
-        raise InvalidQueryError(f"prefix={prefix!r} is not UTF-8, percent-encoded")
+        raise InvalidQueryError(f"prefix={quoted(prefix)} is not UTF-8, percent-encoded")
     limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
@@ -214,7 +214,7 @@ def parse_count(parameters: Mapping[str, str]) -> CountQuery:
         raise InvalidQueryError(f"by={parameters.get('by')!r} is not a number of seconds from 1 to {MAX_GROUP_S}")
     place = topics.parse_source(f"{parameters['partition']}/0") if "partition" in parameters else None
     if "partition" in parameters and place is None:
-        raise InvalidQueryError(f"partition={parameters['partition']!r} is not of the form <topic>/<partition>")
+        raise InvalidQueryError(f"partition={quoted(parameters['partition'])} is not of the form <topic>/<partition>")
     listing = parse_query({name: parameters[name] for name in ("topic", "from", "to", "cursor") if name in parameters})
     return CountQuery(by_s, listing.topic, listing.from_s, listing.to_s, listing.after, place and place[:2])
 
@@ -254,19 +254,19 @@ def parameters_of(query: Query) -> dict[str, str]:
 def _check_names(parameters: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in parameters:
         if name not in known:
-            raise InvalidQueryError(f"{name!r} is not a parameter: there are {', '.join(known)}")
+            raise InvalidQueryError(f"{quoted(name)} is not a parameter: there are {', '.join(known)}")
 
 
 def _parse_number(parameters: Mapping[str, str], name: str, digits: int) -> int:
     text = parameters[name]
     if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text, re.ASCII):
         expected = "an epoch second, such as 1896091200" if digits > 4 else f"a number from 1 to {MAX_LIMIT}"
-        raise InvalidQueryError(f"{name}={text!r} is not {expected}")
+        raise InvalidQueryError(f"{name}={quoted(text)} is not {expected}")
     return int(text)
 
 
 def _parse_flag(parameters: Mapping[str, str], name: str) -> bool:
     text = parameters.get(name, "0")
     if text not in ("0", "1"):
-        raise InvalidQueryError(f"{name}={text!r} is not 0 or 1")
+        raise InvalidQueryError(f"{name}={quoted(text)} is not 0 or 1")
     return text == "1"

@@ -8,20 +8,21 @@ from typing import Any, TypeVar
 import click
 
 from timers.wire import topics
+from timers.wire.printable import quoted
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _legal_queue(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     if not topics.is_legal(topics.queue_returns(topics.queue_group(name))):
-        raise click.BadParameter(f"{name!r} is no name of a queue: 1 to 235 of a-z A-Z 0-9 . _ -")
+        raise click.BadParameter(f"{quoted(name)} is no name of a queue: 1 to 235 of a-z A-Z 0-9 . _ -")
     return name
 
 
 def legal_topic(_ctx: click.Context, _param: click.Parameter, topic: str | None) -> str | None:
     """Callback of an argument or option that is a topic."""
     if topic is not None and not topics.is_legal(topic):
-        raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
+        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}")
     return topic
 
 

@@ -25,6 +25,7 @@ from timers.client.times import parse_duration
 from timers.counted import counted
 from timers.logs import make_safe
 from timers.signals import on_signals
+from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.queue import Queue
@@ -123,7 +124,7 @@ def run(
     with queue, ExitStack() as stack:
         if metrics_port is not None:
             stack.enter_context(_monitor(queue, metrics_port, metrics_host))
-        say(f"handling messages of {name!r} with {function} (Ctrl-C ends it)")
+        say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
         stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue)))
         if is_async:
             asyncio.run(_run_async(queue, handler, concurrency))
@@ -137,7 +138,7 @@ def run(
 def _function(text: str) -> Callable[[Any], Any]:
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
-        raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION, such as invoices:send")
+        raise click.BadParameter(f"{quoted(text)} is not MODULE:FUNCTION, such as invoices:send")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -150,9 +151,11 @@ def _function(text: str) -> Callable[[Any], Any]:
     found = getattr(module, name, None)
     if found is None:
         functions = [each for each, value in vars(module).items() if inspect.isfunction(value) and each[0] != "_"]
-        raise click.BadParameter(f"{module_name!r} has no {name!r}; it has {', '.join(functions) or 'no functions'}")
+        raise click.BadParameter(
+            f"{module_name!r} has no {quoted(name)}; it has {', '.join(functions) or 'no functions'}"
+        )
     if not callable(found):
-        raise click.BadParameter(f"{text!r} is no function, but of type {type(found).__name__}")
+        raise click.BadParameter(f"{quoted(text)} is no function, but of type {type(found).__name__}")
     handler: Callable[[Any], Any] = found
     return handler
 

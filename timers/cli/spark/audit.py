@@ -14,6 +14,7 @@ from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.client.times import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
+from timers.wire.printable import quoted
 
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
 _NO_END = 10**18
@@ -24,7 +25,9 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     for text in texts:
         found = _RANGE.fullmatch(text)
         if found is None:
-            raise click.UsageError(f"--range {text!r} is not TOPIC/PARTITION:FROM-TO, such as timer-request/0:100-5000")
+            raise click.UsageError(
+                f"--range {quoted(text)} is not TOPIC/PARTITION:FROM-TO, such as timer-request/0:100-5000"
+            )
         high = int(found["high"]) if found["high"] else _NO_END
         ranges.setdefault(found["topic"], {})[int(found["partition"])] = range(int(found["low"]), high)
     return ranges

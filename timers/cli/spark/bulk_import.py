@@ -14,6 +14,7 @@ from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.config.settings import Settings
 from timers.counted import counted
+from timers.wire.printable import quoted
 
 REJECTED = 3
 """Exit code if some rows are not valid timers."""
@@ -45,9 +46,9 @@ def _encoding(name: str, file_format: str) -> str:
         extends_ascii = False
     if not extends_ascii:
         convert = f"or convert the files first, such as with `iconv -f {name} -t UTF-8 FILE`"
-        raise click.UsageError(f"--encoding {name!r} cannot be read: {advice}; {convert}")
+        raise click.UsageError(f"--encoding {quoted(name)} cannot be read: {advice}; {convert}")
     if file_format == "parquet" and found != "utf-8":
-        raise click.UsageError(f"--encoding {name!r} is for CSV and JSON: texts in Parquet are UTF-8")
+        raise click.UsageError(f"--encoding {quoted(name)} is for CSV and JSON: texts in Parquet are UTF-8")
     return found
 
 
@@ -125,7 +126,7 @@ def bulk_import(
       timers spark import --name renewals --ledger s3a://bucket/ledger s3a://bucket/renewals.parquet
     """
     if not _NAME.fullmatch(name):
-        raise click.UsageError(f"--name {name!r} is not 1 to 100 letters, digits, '.', '_' or '-'")
+        raise click.UsageError(f"--name {quoted(name)} is not 1 to 100 letters, digits, '.', '_' or '-'")
     file_format = _format(form, paths)
     encoding = _encoding(encoding, file_format)
     settings = Settings.load()

@@ -15,6 +15,7 @@ import click
 from timers.cli.output import say
 from timers.config.project import project_dir
 from timers.signals import on_signals
+from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ def launch(
     for each in conf:
         name, equals, value = each.partition("=")
         if not name.startswith("spark.") or not equals:
-            raise click.UsageError(f"--conf {each!r} is not a setting of Spark: write spark.NAME=VALUE")
+            raise click.UsageError(f"--conf {quoted(each)} is not a setting of Spark: write spark.NAME=VALUE")
         pairs.append((name, value))
     path = None
     if log_file != _ERROR_OUTPUT and not has_log():

@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, Answer, Route
+from timers.wire.printable import quoted
 
 PATH = "/static"
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
@@ -59,7 +60,7 @@ def handler() -> Handler:
         name = call.request.match_info["name"]
         content = _files().get(name)
         if content is None:
-            raise Problem("not-found", f"there is no file {name!r}")
+            raise Problem("not-found", f"there is no file {quoted(name)}")
         kind = _TYPES[name.rpartition(".")[2]]
         return Reply(content, headers={"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": _KEEP})
 

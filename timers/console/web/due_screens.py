@@ -10,6 +10,7 @@ from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import link
+from timers.wire.printable import quoted
 from timers.wire.query import format_due
 
 DAYS = 7
@@ -55,7 +56,7 @@ def _instant(name: str, text: str, form: str, rest: str) -> int:
                 return second
     except ValueError:
         pass
-    raise Problem("parameter-invalid", f"{name}={text[:100]!r} is no time of this page, such as 2030-01-31")
+    raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time of this page, such as 2030-01-31")
 
 
 def _week(start: int, topic: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from timers.client.times import parse_ahead, parse_moment
 from timers.console.problems import Problem
 from timers.errors import InvalidTimerError
+from timers.wire.printable import quoted
 from timers.wire.query import format_due
 
 FORMS = "now, 1h (from now), -1h (ago), 12:00 or tomorrow 09:00 (UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
@@ -38,7 +39,7 @@ def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
             return parse_moment(text[1:], now_s)
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
     except InvalidTimerError:
-        raise Problem("parameter-invalid", f"{name}={text[:100]!r} is no time: write {FORMS}") from None
+        raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time: write {FORMS}") from None
 
 
 def _instant(text: str) -> str:

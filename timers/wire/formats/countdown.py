@@ -22,6 +22,7 @@ from timers.wire import checks
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats.future_by_id import MAX_ID_BYTES
+from timers.wire.printable import quoted
 
 CALLER = "CALLER_SERVICE"
 """The header with the name of the calling service, for metrics. It is sent with the callback like other headers."""
@@ -103,9 +104,9 @@ def _decode_record(decoded: Decoded, record: Any, headers: Headers, max_request_
     """Add what a record asks for to ``decoded``, and return the outcome for the metrics."""
     id, topic, message, countdown_ms = parse(record.value, max_request_bytes)
     if id is not None and record.key != id.encode():
-        shown = "no key" if record.key is None else f"the key {repr(record.key[:40])[1:]}"
+        shown = "no key" if record.key is None else f"the key {quoted(record.key[:40])}"
         raise InvalidRequestError(
-            "id-not-key", f"the id is {id!r:.60} and the record has {shown}: an id must also be the record key"
+            "id-not-key", f"the id is {quoted(id):.60} and the record has {shown}: an id must also be the record key"
         )
     if countdown_ms is None:
         decoded.operations.append((record.key, record.offset, None, 0))
@@ -190,7 +191,7 @@ def _parse_object(value: bytes) -> tuple[str, dict[str, Any]]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InvalidRequestError("field-repeated", f"the field {repeated!r:.60} is there twice")
+            raise InvalidRequestError("field-repeated", f"the field {quoted(repeated):.60} is there twice")
         return text, fields
     raise InvalidRequestError("value-not-json", f"the value of {len(value)} bytes is not a JSON object: {reason}")
 

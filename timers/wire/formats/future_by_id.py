@@ -17,6 +17,7 @@ from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
+from timers.wire.printable import quoted
 
 MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
@@ -52,7 +53,7 @@ def decode_condition(record: Any) -> str | None:
     if condition != ABSENT and topics.parse_source(condition) is None:
         raise InvalidRequestError(
             "condition-invalid",
-            f"header {h.TIMER_IF} {condition[:300]!r} is not {ABSENT!r}, and not the source of a version, "
+            f"header {h.TIMER_IF} {quoted(condition[:300])} is not {ABSENT!r}, and not the source of a version, "
             "<topic>/<partition>/<offset>",
         )
     if condition == ABSENT and record.value is None:
@@ -79,7 +80,7 @@ def decode_id(key: bytes | None) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        shown = repr(key[:40])[1:]
+        shown = quoted(key[:40])
         raise InvalidRequestError(
             "id-not-text", f"the id {shown} is not UTF-8: a verdict could not name it in JSON"
         ) from None

@@ -130,6 +130,17 @@ def test_json_marks_bytes_that_are_no_text() -> None:
     ]
 
 
+def test_a_callback_key_that_is_no_text_is_not_changed() -> None:
+    headers: list[Header] = [
+        (schedule.EPOCH, b"1700000000"),
+        (schedule.TARGET_TOPIC, b"orders"),
+        (schedule.TARGET_KEY, b"a\xff"),
+    ]
+    of_schedule = letter(b"id", b"", headers, source="schedules/0/7")
+    assert of_schedule.fields(None)["key"] == {"base64": base64.b64encode(b"a\xff").decode()}
+    assert "key         'a\\xff'" in of_schedule.text(None, as_hex=False)
+
+
 def test_bytes_are_text_or_hexadecimal() -> None:
     lines = list(letter(b"line\nline", b"\x00text\xff" * 4).text(None, as_hex=False))
     assert lines[lines.index("request key, 9 bytes") + 1 :][:2] == ["  line", "  line"]
@@ -260,7 +271,7 @@ def test_only_requests_of_known_topics_are_published(source: str) -> None:
 @pytest.mark.parametrize("source", ["orders/3/7", "by-id/0/7", "timer-request/0/7"])
 def test_dead_letters_of_receivers_are_published_wherever_their_message_was(code: str, source: str) -> None:
     given_up = letter(code=code, source=source)
-    assert given_up.summary == (1_700_000_000, "orders", "o-1")
+    assert given_up.summary == (1_700_000_000, "orders", b"o-1")
     assert judgement(given_up, given_up.request).request == given_up.request
     assert judgement(given_up, given_up.request, MARK).request is None, "it was published before"
     assert judgement(given_up, given_up.request, MARK, force=True).request == given_up.request
@@ -303,7 +314,7 @@ def test_a_timer_that_failed_when_due_is_published_without_replacing_its_id(
 ) -> None:
     again: Header = ("timer-again", b"1700000000")
     failed = letter(b"o-1", value, [*sent, again], source=source)
-    assert failed.summary == (1_700_000_000, "orders", "o-1")
+    assert failed.summary == (1_700_000_000, "orders", b"o-1")
     request = judgement(failed, failed.request).request
     assert (request.key, request.value, request.headers) == (b"o-1", value, [*sent, again])
     read = FORMATS[source.split("/")[0]].read(request)
@@ -320,6 +331,6 @@ def test_a_schedule_is_published_again_only_with_force() -> None:
     """Its topic is compacted: publishing it would remove a newer version of its id."""
     sent = schedule.encode_headers(1_700_000_000, "orders", b"k")
     failed = letter(b"o-1", b"v", sent, source="schedules/0/7")
-    assert failed.summary == (1_700_000_000, "orders", "k")
+    assert failed.summary == (1_700_000_000, "orders", b"k")
     assert "would replace a newer request with its id" in judgement(failed, failed.request).reason
     assert judgement(failed, failed.request, force=True).request == failed.request

@@ -88,7 +88,7 @@ def test_settings_that_exclude_each_other_are_refused_with_advice(secured: dict[
         assert PASSWORD not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [PASSWORD, f"{PASSWORD}\n", f"{PASSWORD}\r\n"])
+@pytest.mark.parametrize("content", [PASSWORD, f"{PASSWORD}\n", f"{PASSWORD}\r\n", f"\ufeff{PASSWORD}"])
 def test_a_password_may_come_from_a_file(tmp_path: Path, content: str) -> None:
     file = tmp_path / "password"
     file.write_bytes(content.encode())
@@ -104,10 +104,10 @@ def test_an_endless_password_file_is_refused() -> None:
         Settings.load(environ)
 
 
-@pytest.mark.parametrize("content", ["", "\n", f"{PASSWORD}\nmore\n", f"{PASSWORD}\0"])
+@pytest.mark.parametrize("content", ["", "\n", f"{PASSWORD}\nmore\n", f"{PASSWORD}\0", f"{PASSWORD}\udcfc"])
 def test_a_file_that_holds_no_password_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "password"
-    file.write_bytes(content.encode())
+    file.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(SettingsError, match=r"^TIMERS_SASL_PASSWORD_FILE=.* a file that holds a password") as error:
         Settings.load(without(SASL, "TIMERS_SASL_PASSWORD") | {"TIMERS_SASL_PASSWORD_FILE": str(file)})
     assert PASSWORD not in str(error.value)
@@ -155,13 +155,15 @@ def test_librdkafka_gets_all_settings(secured: dict[str, str]) -> None:
 def test_java_gets_the_settings_with_certificates_as_text(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_PASSWORD": 'a "quoted" \\ one'})
     assert settings.ssl_ca_file and settings.ssl_cert_file and settings.ssl_key_file
+    text = settings.ssl_ca_file.read_text()
+    settings.ssl_ca_file.write_bytes("\u00dcber\n".encode("latin-1") + text.encode())
     config = connection.java(settings)
     assert config == {
         "bootstrap.servers": "a:1,b:2",
         "security.protocol": "SASL_SSL",
         "ssl.endpoint.identification.algorithm": "https",
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": settings.ssl_ca_file.read_text(),
+        "ssl.truststore.certificates": f"\ufffdber\n{text}",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
         "ssl.keystore.key": config["ssl.keystore.key"],

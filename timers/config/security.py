@@ -23,7 +23,8 @@ _FILE = "_FILE"
 _QUERY_SECRET = "TIMERS_QUERY_SECRET"
 _MIN_QUERY_SECRET = 32
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and the bytes of a setting that are not UTF-8."""
 _MAX_SECRET_FILE_BYTES = 64 * 1024
 
 
@@ -55,7 +56,7 @@ class Secret:
 def secret(env: str, value: str) -> Secret:
     """Return a password. The error for a wrong one does not show it."""
     if _CONTROL.search(value):
-        raise invalid(env, MASK, "a password in one line: it has a line break or another control character")
+        raise invalid(env, MASK, "a password in one line of UTF-8 without control characters")
     return Secret(value)
 
 
@@ -77,9 +78,13 @@ def only_this_machine(bind: str) -> bool:
 def read_secret(env: str, path: Path) -> Secret:
     """Return the password in a file, without the line break at its end."""
     with path.open("rb") as file:  # without the limit, a device such as /dev/zero would be read for ever
-        text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
+        content = file.read(_MAX_SECRET_FILE_BYTES)
+    try:
+        text = content.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError:
+        text = ""
     if not text or _CONTROL.search(text):
-        raise invalid(env, str(path), "a file that holds a password in one line, and nothing else")
+        raise invalid(env, str(path), "a file that holds a password in one line, in UTF-8, and nothing else")
     return Secret(text)
 
 

@@ -213,7 +213,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("<topic>/<partition>/<offset> of the dead letter"),
             "topic": nullable(string("callback topic")),
-            "key": nullable(string("callback key")),
+            "key": {**nullable(DATA), "description": "callback key"},
             "due_s": nullable(SECOND),
             "written_at": string("RFC 3339"),
             "timestamp_ms": {"type": "integer"},

@@ -99,7 +99,7 @@ class Users:
             SettingsError: it is not as described above.
         """
         try:
-            content = tomllib.loads(path.read_text())
+            content = tomllib.loads(path.read_bytes().decode())
         except (OSError, ValueError, RecursionError) as error:
             raise _wrong(path, str(error)) from None
         entries = content.get("user")

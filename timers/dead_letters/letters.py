@@ -12,7 +12,7 @@ from timers.request_formats import NATIVE
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.printable import json_value, printable
+from timers.wire.printable import json_value, one_line, printable
 from timers.wire.query import format_due
 
 HEX_WIDTH = 16
@@ -73,7 +73,7 @@ class Letter:
         """Due second, topic and key of its request, as far as they can be read."""
         rows = {} if self.request_format is None else self.request_format.read(self.request).rows
         for due_s, (row,) in rows.items():
-            return future.RequestSummary(due_s, row[1], (key_bytes(row[2]) or b"").decode(errors="replace"))
+            return future.RequestSummary(due_s, row[1], key_bytes(row[2]))
         return future.summarize_request(self.request.key, self.request.value)
 
     @property
@@ -102,7 +102,7 @@ class Letter:
             "message": self.decoded.message,
             "source": self.decoded.source,
             "topic": topic,
-            "key": key,
+            "key": json_value(key),
             "due_s": due_s,
             "position": self.position,
             "timestamp_ms": self.timestamp_ms,
@@ -130,7 +130,7 @@ class Letter:
             ("written", self.written_at),
             ("retried as", mark.timer_id if mark else "not retried"),
             ("topic", "-" if topic is None else f"'{topic}'"),
-            ("key", "-" if key is None else f"'{key}'"),
+            ("key", "-" if key is None else f"'{one_line(key)}'"),
             ("due", "-" if due_s is None else f"{format_due(due_s)} ({due_s})"),
         ]
         for name, value in rows:

@@ -84,11 +84,11 @@ def java(settings: Settings) -> dict[str, str]:
         ssl_context(settings)  # reads the same files, so that all libraries report a bad file in the same words
         config["ssl.endpoint.identification.algorithm"] = "https" if settings.ssl_check_hostname else ""
         if settings.ssl_ca_file is not None:
-            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": settings.ssl_ca_file.read_text()}
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _pem(settings.ssl_ca_file)}
         if settings.ssl_cert_file is not None and settings.ssl_key_file is not None:
             config |= {
                 "ssl.keystore.type": "PEM",
-                "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
+                "ssl.keystore.certificate.chain": _pem(settings.ssl_cert_file),
                 "ssl.keystore.key": _unencrypted_key(settings.ssl_key_file, settings.ssl_key_password),
             }
     if uses_sasl(settings.security_protocol):
@@ -100,6 +100,11 @@ def java(settings: Settings) -> dict[str, str]:
             f"username={name} password={password};",
         }
     return config
+
+
+def _pem(path: Path) -> str:
+    """The text of a PEM file. Only comments between the certificates can have characters that are not of ASCII."""
+    return path.read_text("ascii", "replace")
 
 
 def _unencrypted_key(path: Path, password: Secret) -> str:

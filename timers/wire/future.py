@@ -82,7 +82,7 @@ class RequestSummary(NamedTuple):
 
     due_s: int | None
     topic: str | None
-    key: str | None
+    key: bytes | None
 
 
 def summarize_request(request_key: bytes | None, request: bytes | None) -> RequestSummary:
@@ -93,7 +93,7 @@ def summarize_request(request_key: bytes | None, request: bytes | None) -> Reque
     with contextlib.suppress(DecodeError):
         if request is not None:
             future = Future.FromString(request)
-            return RequestSummary(due_s, future.callBackTopic, future.callBackKey)
+            return RequestSummary(due_s, future.callBackTopic, future.callBackKey.encode())
     return RequestSummary(due_s, None, None)
 
 

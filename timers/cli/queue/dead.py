@@ -14,6 +14,7 @@ from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
+from timers.wire.printable import one_line
 
 if TYPE_CHECKING:
     from timers.dead_letters.letters import Letter, LetterFilter
@@ -77,7 +78,7 @@ def _cells(letter: Letter, mark: Mark | None) -> tuple[str, ...]:
         letter.decoded.code,
         f"{letter.partition}/{letter.offset}",
         letter.decoded.source,
-        letter.summary.key or "-",
+        one_line(letter.summary.key or b"-"),
         "yes" if mark else "no",
         letter.decoded.message,
     )

@@ -59,9 +59,6 @@ class SimMessage(NamedTuple):
     def value(self) -> bytes | None:
         return self.letter.value
 
-    def headers(self) -> list[Header]:
-        return self.letter.headers
-
 
 def letter(
     key: bytes | None = b"1700000000",
@@ -74,9 +71,13 @@ def letter(
     max_bytes: int = 10**6,
 ) -> Letter:
     rejected = Rejected(7, code, message, key, value, headers)
-    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)), FORMATS)
+    found = read(dead_letter.encode(rejected, source, max_bytes))
     assert found is not None
     return found
+
+
+def read(written: dead_letter.DeadLetter) -> Letter | None:
+    return Letter.of(SimMessage(written), written.headers, FORMATS)
 
 
 def test_a_row_has_all_columns() -> None:
@@ -160,12 +161,8 @@ def test_a_truncated_dead_letter_is_recognized() -> None:
 
 
 def test_other_records_are_no_dead_letters() -> None:
-    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [])), FORMATS) is None
-    ours = letter().decoded
-    assert (
-        Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())])), FORMATS)
-        is None
-    )
+    assert read(dead_letter.DeadLetter(b"k", b"v", [])) is None
+    assert read(dead_letter.DeadLetter(b"k", b"v", [("timer-error", letter().decoded.code.encode())])) is None
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class LetterLog:
     def scan(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[tuple[int, int, Letter | None]]:
         """Partition and offset of each record, and the dead letter in it; None if the filter excludes it."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
-            letter = Letter.of(message, self._formats)
+            letter = Letter.of(message, headers_of(message), self._formats)
             self.foreign += letter is None
             wanted = letter if letter is not None and letter in letter_filter else None
             yield message.partition(), message.offset(), wanted

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from timers.core.timer import key_bytes
-from timers.kafka.records import headers_of
 from timers.request_formats import NATIVE
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
+from timers.wire.headers import Header
 from timers.wire.printable import json_value, one_line, printable
 from timers.wire.query import format_due
 
@@ -33,9 +33,9 @@ class Letter:
     """Format of its request; None if its source is not in a request topic of this app, and no receiver wrote it."""
 
     @classmethod
-    def of(cls, message: Any, formats: Mapping[str, RequestFormat]) -> Letter | None:
+    def of(cls, message: Any, headers: Sequence[Header], formats: Mapping[str, RequestFormat]) -> Letter | None:
         """Return the letter in a confluent-kafka message; None if it is not a dead letter."""
-        decoded = dead_letter.decode(headers_of(message))
+        decoded = dead_letter.decode(headers)
         if decoded is None:
             return None
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from timers.console import worker_metrics
 from timers.console.problems import Problem
-from timers.console.web.page import Page
 from timers.console.worker_metrics import Ways, quantile
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ GAP_S = 30.0
 
 WAITED = "waited"
 """The way of timers that waited for their second. Others are late because of their sender, or of their target."""
+
+
+Ask: TypeAlias = Callable[[], Awaitable[Any]]
+"""Asks the route ``workers`` of the API."""
 
 
 class Figures(NamedTuple):
@@ -117,22 +121,27 @@ class Board:
         self._kept: deque[Look] = deque()
         self._reading: asyncio.Task[None] | None = None
 
-    async def look(self, page: Page) -> Figures | None:
-        """The newest figures; None if there are none yet. They are read in the background if they are old."""
-        if self._newest is None or page.now_s - self._newest.at_s > FRESH_S:
+    async def look(self, ask: Ask, clock: Callable[[], float], wait_s: float) -> Figures | None:
+        """The newest figures; None if there are none yet. They are read in the background if they are old.
+
+        Args:
+            clock: returns epoch seconds.
+            wait_s: how long the caller waits for new figures.
+        """
+        if self._newest is None or clock() - self._newest.at_s > FRESH_S:
             if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read(page))
-            await asyncio.wait([self._reading], timeout=page.patience_s)
+                self._reading = asyncio.create_task(self._read(ask, clock))
+            await asyncio.wait([self._reading], timeout=wait_s)
         return self._newest
 
-    async def _read(self, page: Page) -> None:
+    async def _read(self, ask: Ask, clock: Callable[[], float]) -> None:
         try:
-            self._keep((await page.api("workers"))["workers"], page.call.console.now_s())
+            self._keep((await ask())["workers"], clock())
         except Exception as error:
             if not isinstance(error, Problem):
                 logger.exception("the workers' figures cannot be read")
                 error = Problem("failed", "the workers' figures cannot be read: see the log of the console")
-            self._newest = Figures(page.call.console.now_s(), [], {}, error)
+            self._newest = Figures(clock(), [], {}, error)
 
     def _keep(self, workers: list[dict[str, Any]], now_s: float) -> None:
         ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)

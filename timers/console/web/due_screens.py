@@ -24,7 +24,7 @@ WORKER_PER_S = 100_000
 
 async def due(page: Page) -> Reply:
     """``GET /due``"""
-    figures = await page.board.look(page)
+    figures = await page.figures()
     topic = page.given.get("topic")
     if "minute" in page.given:
         start = _instant("minute", page.given["minute"], r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}", ":00Z")

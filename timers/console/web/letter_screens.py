@@ -22,7 +22,7 @@ async def letters(page: Page) -> Reply:
     """``GET /dead-letters``"""
     selection = selected(page, page.given)
     figures, listed = await asyncio.gather(
-        page.board.look(page),
+        page.figures(),
         page.soon(page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)),
     )
     following = link("/dead-letters", **selection, cursor=listed["next"]) if listed and listed["next"] else ""

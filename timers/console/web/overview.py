@@ -16,7 +16,7 @@ NEXT_TIMERS = 8
 
 async def overview(page: Page) -> Reply:
     """``GET /``"""
-    figures, coming = await asyncio.gather(page.board.look(page), _coming(page))
+    figures, coming = await asyncio.gather(page.figures(), _coming(page))
     found = findings(figures, page.board.new_letters()) if figures else []
     recent = page.board.recent()
     lags = [_tile(percent, recent, figures) for percent in (50, 99)]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from timers.console.call import Call, Reply, whole_body
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR
+from timers.console.web.board import Board, Figures
 from timers.wire.query import given_in
-
-if TYPE_CHECKING:
-    from timers.console.web.board import Board
 
 Answer = TypeVar("Answer")
 
@@ -95,6 +94,10 @@ class Page:
     def patience_s(self) -> float:
         """How long this request waits for what workers and brokers say."""
         return PART_S if self.is_fragment or "wait" in self.given else FIRST_PAINT_S
+
+    async def figures(self) -> Figures | None:
+        """The newest figures of the workers; None if there are none yet."""
+        return await self.board.look(partial(self.api, "workers"), self.call.console.now_s, self.patience_s)
 
     async def soon(self, answer: Awaitable[Answer]) -> Answer | None:
         """The answer of workers or brokers; None if it does not come before the page must be shown.

@@ -122,7 +122,7 @@ def span(seconds: float | None) -> str:
 
 
 def ago(second: float, now_s: float) -> str:
-    """A time relative to now. ``pages.js`` has the same words."""
+    """A time relative to now. ``console.js`` has the same words."""
     seconds = int(second) - int(now_s)
     if seconds == 0:
         return "now"

@@ -39,14 +39,14 @@ class Bar(NamedTuple):
 
 async def workers(page: Page) -> Reply:
     """``GET /workers``"""
-    figures = await page.board.look(page)
+    figures = await page.figures()
     found = findings(figures) if figures else []
     return page.show("workers.html", figures=figures, found=found, level=level(found) if figures else "unknown")
 
 
 async def lag(page: Page) -> Reply:
     """``GET /lag``"""
-    figures = await page.board.look(page)
+    figures = await page.figures()
     topic = page.given.get("topic", "")
     of_topic: dict[str, Any] | None = None
     problem = None

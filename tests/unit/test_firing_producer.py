@@ -21,7 +21,7 @@ from timers.core.ports import BatchesRefused
 from timers.firing import producer as module
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import TransactionalProducer
-from timers.kafka import awake
+from timers.kafka import producer_loop
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.kafka.producer_loop import ProducerLoop
@@ -109,7 +109,7 @@ async def deliver(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.02)
     monkeypatch.setattr(module, "DELIVERY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(awake, "AWAKE_S", 0.01)
+    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
 
 
 async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:

@@ -16,8 +16,8 @@ from timers.core.ports import Lost
 from timers.firing import producer as module
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import TransactionalProducer
-from timers.kafka import awake, broker_answers
-from timers.kafka.broker_answers import Absent, BrokerAnswers
+from timers.kafka import producer_loop
+from timers.kafka.producer_loop import Absent, BrokerAnswers
 
 GROUP = "timers"
 
@@ -83,10 +83,10 @@ class SimProducer:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awake, "AWAKE_S", 0.01)
+    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
     monkeypatch.setattr(module, "CHECK_S", 0.01)
-    monkeypatch.setattr(broker_answers, "GROUP_ANSWER_S", 0.05)
+    monkeypatch.setattr(producer_loop, "GROUP_ANSWER_S", 0.05)
 
 
 async def check(sim: SimProducer, *places: tuple[str, int]) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.errors import TopicConfigError
-from timers.kafka import topic_configs, topics
-from timers.kafka.own_topics import own_topics
-from timers.kafka.topic_configs import NOTE, RED, WARNING, WrongConfig, wrong_configs
+from timers.kafka import topics
+from timers.kafka.own_topics import NOTE, RED, WARNING, WrongConfig, log_new, own_topics, wrong_configs
 
 
 def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
@@ -118,9 +117,9 @@ def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCapture
     changes = {"app-progress": {"min.insync.replicas": "1"}, "timer-request": {"cleanup.policy": "compact"}}
     found = judged(changes)
     assert [each.severity for each in found] == [RED, WARNING]
-    topic_configs.log_new(found)
-    topic_configs.log_new(found, found)
-    topic_configs.log_new(found[1:], found)
+    log_new(found)
+    log_new(found, found)
+    log_new(found[1:], found)
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert said == [
         ("ERROR", found[0].sentence),

@@ -17,7 +17,7 @@ from tests.harness.waiting import wait_until
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
-from timers.kafka.topic_configs import RED, WARNING, WrongConfig
+from timers.kafka.own_topics import RED, WARNING, WrongConfig
 from timers.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions

@@ -14,8 +14,7 @@ from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka import topics
-from timers.kafka.own_topics import own_topics
-from timers.kafka.topic_configs import RED, WrongConfig
+from timers.kafka.own_topics import RED, WrongConfig, own_topics
 from timers.kafka.topics import Cluster
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch

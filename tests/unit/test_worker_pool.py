@@ -18,7 +18,7 @@ from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, Fenced, NameTakenError
-from timers.kafka.topic_configs import RED, WrongConfig
+from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory

@@ -47,13 +47,13 @@ def clock(repair: bool, output: Output) -> None:
 
 
 def _clock(settings: Settings, repair: bool, output: Output) -> None:
-    from timers.kafka import connection, fired_time, topics
+    from timers.kafka import connection, progress_log, topics
     from timers.kafka.clients import admin_client
 
     cluster = topics.existing_topics(admin_client(settings, connection.ErrorReports(settings)), settings)
     if settings.progress_topic not in cluster.partitions:
         raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
-    found = fired_time.read(settings, cluster)
+    found = progress_log.read_all(settings, cluster)
     now_s = time.time()
     ahead = {tp: round(progress.fired_through[0] - now_s) for tp, progress in found.items()}
     ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
@@ -78,7 +78,7 @@ def _show(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int
 
 
 def _repair(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition, int], output: Output) -> None:
-    from timers.kafka import fired_time
+    from timers.kafka import progress_log
     from timers.kafka.aiokafka_internals import group_access
 
     members = group_access.describe(settings).members
@@ -88,6 +88,6 @@ def _repair(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition, in
             "stopped worker after TIMERS_SESSION_TIMEOUT_S"
         )
     for (topic, partition), ahead_s in sorted(ahead.items()):
-        fired_time.take_back(settings, cluster, (topic, partition))
+        progress_log.take_time_back(settings, cluster, (topic, partition))
         fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
         output.show(fields, f"{topic}/{partition} was {ahead_s} s ahead, and was taken back")

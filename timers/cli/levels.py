@@ -100,7 +100,7 @@ def _look_up(settings: Settings) -> _Found:
     from aiokafka.errors import KafkaError
     from confluent_kafka import KafkaException
 
-    from timers.kafka import fired_time, topics
+    from timers.kafka import progress_log, topics
     from timers.kafka.aiokafka_internals import group_access
     from timers.kafka.allowed_level import AllowedLevel
     from timers.kafka.clients import admin_client
@@ -112,7 +112,7 @@ def _look_up(settings: Settings) -> _Found:
         cluster = topics.existing_topics(admin_client(settings, reports), settings)
         if settings.progress_topic not in cluster.partitions:
             raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
-        machines = fired_time.read(settings, cluster)
+        machines = progress_log.read_all(settings, cluster)
         allowed = AllowedLevel(settings).read()
         members = map(levels_of, group_access.describe(settings).members)
     except (KafkaException, KafkaError) as error:

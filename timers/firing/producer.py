@@ -49,9 +49,8 @@ from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
-from timers.kafka.awake import wait_awake
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.kafka.producer_loop import ProducerLoop
+from timers.kafka.producer_loop import ProducerLoop, wait_awake
 from timers.partition_metrics import PartitionMetrics
 from timers.wire import topics
 

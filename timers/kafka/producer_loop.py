@@ -1,16 +1,135 @@
-"""The event loop that runs the producers of all machines."""
+"""The event loop that runs the producers of all machines, and the brokers that answer there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import math
 import threading
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, RequestTimedOutError
 
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.broker_answers import BrokerAnswers
 from timers.partition_metrics import Heartbeat, keep_heartbeat
+
+logger = logging.getLogger(__name__)
+
+AWAKE_S = 0.5
+"""Seconds; a running process checks its time-outs more often than this."""
+
+_Task = TypeVar("_Task", bound=asyncio.Future[Any])
+
+
+async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:
+    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
+
+    Only time in which this process was running counts. After a pause all its time-outs end together, before it has
+    read any answer: then targets would seem to fail, and a takeover by another worker would be hidden.
+    """
+    waiting = set(tasks)
+    for _ in range(math.ceil(seconds / AWAKE_S) if waiting else 0):
+        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=return_when)
+        failed = any(task.cancelled() or task.exception() for task in done)
+        if not waiting or (failed and return_when == asyncio.FIRST_EXCEPTION):
+            break
+    return waiting
+
+
+FRESH_S = 0.5
+"""Seconds for which an answer to one producer counts for all: else each machine would ask each broker."""
+
+GROUP_ANSWER_S = 1.0
+GROUP_RETRY_S = 10.0
+"""Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
+
+
+class Absent(NamedTuple):
+    """Brokers that cannot take records now."""
+
+    refusing: set[int]
+    """Ids of brokers that take no connection."""
+    silent: set[int]
+    """Ids of brokers that did not answer in time."""
+
+
+class BrokerAnswers:
+    """When brokers answered last. The producers of a worker share it, on their event loop.
+
+    A partition whose leader is gone must not become part of a transaction: without this leader neither a commit nor a
+    rollback ends, and the machine cannot begin another transaction. Metadata are not enough: the cluster notices a dead
+    or frozen broker only after seconds (``broker.session.timeout.ms``) [I25].
+    """
+
+    def __init__(self) -> None:
+        self._answered_at: dict[int, float] = {}
+        self._pings: dict[int, asyncio.Task[None]] = {}
+        self._group_from = 0.0
+
+    async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
+        """Of some brokers, those that do not answer within ``seconds``."""
+        unsure = (
+            broker for broker in brokers if not (self._is_fresh(broker) and produce.is_connected(producer, broker))
+        )
+        asking = {asyncio.create_task(self._ask(producer, broker)): broker for broker in unsure}
+        if not asking:
+            return Absent(set(), set())
+        try:
+            late = await wait_awake(asking, seconds, asyncio.ALL_COMPLETED)
+            errors = {broker: task.exception() for task, broker in asking.items() if task not in late}
+            timed_out = {broker for broker, error in errors.items() if isinstance(error, RequestTimedOutError)}
+            refusing = {broker for broker, error in errors.items() if isinstance(error, KafkaError)} - timed_out
+            return Absent(refusing, timed_out | {asking[task] for task in late})
+        finally:
+            for task in asking:
+                task.cancel()
+
+    async def _ask(self, producer: AIOKafkaProducer, broker: int) -> None:
+        await produce.connect(producer, broker)  # also shows at once that a broker has died since its last answer
+        of_another = self._pings.get(broker)
+        if of_another is not None and not of_another.done():
+            with contextlib.suppress(KafkaError):  # that connection may have failed, and no other
+                await asyncio.shield(of_another)
+        if not self._is_fresh(broker):
+            self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
+            await asyncio.shield(self._pings[broker])
+
+    def note(self, brokers: Iterable[int]) -> None:
+        """Note that brokers have answered other requests just now: a busy worker then need not ask them."""
+        self._answered_at.update(dict.fromkeys(brokers, monotonic()))
+
+    def _is_fresh(self, broker: int) -> bool:
+        return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
+
+    async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
+        await produce.ping(producer, broker)
+        self.note([broker])
+
+    async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
+        """Whether the coordinator of a consumer group answers; if it did not, it is asked again later."""
+        if monotonic() < self._group_from:
+            return False
+        was_absent = self._group_from > 0
+        if was_absent:
+            self._group_from = monotonic() + GROUP_RETRY_S  # the other machines do not wait for this attempt
+        broker = await produce.group_coordinator(producer, group, GROUP_ANSWER_S)
+        answers = broker is not None and not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
+        if not answers:
+            produce.forget_group_coordinator(producer)
+        if answers == was_absent:
+            logger.warning(
+                "the coordinator of the group %r %s",
+                group,
+                "answers again" if answers else "does not answer: its offsets, a copy for lag tools, are not updated",
+            )
+        self._group_from = 0.0 if answers else monotonic() + GROUP_RETRY_S
+        return answers
+
 
 _T = TypeVar("_T")
 

@@ -25,13 +25,24 @@ from confluent_kafka.admin import (
 
 from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import connection, topic_configs
+from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of
-from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, OwnTopic, own_topics
+from timers.kafka.own_topics import (
+    CLEANUP_POLICY,
+    COMPACT,
+    LOG_APPEND_TIME,
+    MAX_BYTES,
+    RED,
+    TIMESTAMP_TYPE,
+    OwnTopic,
+    WrongConfig,
+    log_new,
+    own_topics,
+    wrong_configs,
+)
 from timers.kafka.topic_admin import configs
-from timers.kafka.topic_configs import CLEANUP_POLICY, COMPACT, MAX_BYTES, RED, WrongConfig
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +115,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
             f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
-    topic_configs.log_new(wrong)
+    log_new(wrong)
     stale_after_s = _stale_after_s(settings, config)
     return Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found), stale_after_s, tuple(wrong))
 
@@ -166,7 +177,7 @@ def compacted_now(admin: AdminClient, settings: Settings, known: Cluster, timeou
         logger.warning("the configuration of topics cannot be read (%s)", error)
         return known.compacted
     judged = [(topic, found[topic.name], 0) for topic in wanted if topic.name in found]
-    wrong = topic_configs.wrong_configs(settings.brokers, judged, 0)
+    wrong = wrong_configs(settings.brokers, judged, 0)
     return replace(known, wrong_configs=tuple(wrong)).compacted
 
 
@@ -333,7 +344,7 @@ def _look(
     config = configs(admin, found, timeout_s, skip_denied=True)
     replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
     judged = [(topic, config[topic.name], replicas[topic.name]) for topic in wanted if topic.name in config]
-    return topic_configs.wrong_configs(settings.brokers, judged, broker_count), config
+    return wrong_configs(settings.brokers, judged, broker_count), config
 
 
 def _mend(admin: AdminClient, wrong: list[WrongConfig]) -> list[WrongConfig]:

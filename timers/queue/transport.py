@@ -16,9 +16,8 @@ from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
-from timers.kafka.own_topics import SMALL_SEGMENTS, OwnTopic
+from timers.kafka.own_topics import MAX_BYTES, NOTE, SMALL_SEGMENTS, OwnTopic, WrongConfig, log_new, wrong_configs
 from timers.kafka.topic_admin import ask_for_configs, config_of, configs, create_if_missing
-from timers.kafka.topic_configs import MAX_BYTES, NOTE, WrongConfig, log_new, wrong_configs
 from timers.queue import ledger_log
 from timers.queue.lineage import NO_OFFSET
 from timers.queue.log_offsets import Asked, answers, ask_first_offsets, bounds

@@ -12,7 +12,7 @@ from __future__ import annotations
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
-from timers.kafka.topic_configs import RED
+from timers.kafka.own_topics import RED
 from timers.worker.machines.failures import STORE, UNFORESEEN
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S

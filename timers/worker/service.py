@@ -22,7 +22,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import fired_time, leaders, topics
+from timers.kafka import leaders, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
@@ -218,7 +218,7 @@ class TimersApp(faust_internals.App):
             self._judge,
             self._ticks.put,
             partial(self.log_watch.request_check, settings.oscillator_topic),
-            partial(fired_time.newest_s, settings, cluster),
+            partial(progress_log.newest_fired_s, settings, cluster),
             **service,
         )
         self.status.consumer = consumer

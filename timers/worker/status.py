@@ -9,7 +9,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
-from timers.kafka.topic_configs import WrongConfig
+from timers.kafka.own_topics import WrongConfig
 from timers.partition_metrics import Heartbeat
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation

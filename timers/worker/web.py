@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from timers.kafka.topic_configs import NOTE, WARNING
+from timers.kafka.own_topics import NOTE, WARNING
 from timers.metrics import encoder, registry
 from timers.worker import health
 from timers.worker.metrics.catalog import METRICS

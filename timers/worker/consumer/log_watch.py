@@ -27,10 +27,9 @@ from mode import Service
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import topic_configs, topics
+from timers.kafka import topics
 from timers.kafka.clients import asking_admin
-from timers.kafka.own_topics import own_topics
-from timers.kafka.topic_configs import WrongConfig
+from timers.kafka.own_topics import WrongConfig, log_new, own_topics
 from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ class LogWatch(Service):
     def _note_configs(self, cluster: Cluster) -> None:
         """Log what is wrong with the configurations, once. What makes a topic unusable was logged before."""
         wrong = [each for each in cluster.wrong_configs if each.topic not in self.problems]
-        topic_configs.log_new(wrong, self._cluster.wrong_configs)
+        log_new(wrong, self._cluster.wrong_configs)
         for name in sorted(cluster.unseen - self._cluster.unseen):
             logger.warning(
                 "topic %s: the right to Describe or DescribeConfigs is gone, so a change of the topic is not noticed",

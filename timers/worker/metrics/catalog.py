@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
-from timers.kafka.topic_configs import NOTE, RED, WARNING
+from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
 from timers.worker import health

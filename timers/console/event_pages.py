@@ -115,10 +115,7 @@ class _Stream:
             if not self._call.user.may_use_topic(topic) or topic in self._call.console.settings.own_topics:
                 raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
         last_id = self._call.request.headers.get("Last-Event-ID") or self._call.parameters.get("after")
-        try:
-            follower = await self._call.console.cluster.follow(self._topics, last_id and _parse_id(last_id))
-        except TimersError as error:
-            raise Problem("brokers-unreachable", str(error)) from None
+        follower = await self._call.console.cluster.follow(self._topics, last_id and _parse_id(last_id))
         try:
             return await self._send_all(follower)
         finally:

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import find
-from timers.errors import TimersError
 
 
 def handlers() -> dict[str, Handler]:
@@ -25,10 +24,7 @@ async def get_history(call: Call) -> Reply:
         if problem.code != "not-found":
             raise
         not_found = problem  # the topics may still have what a worker forgets, such as a cancelled timer
-    try:
-        history = await call.console.cluster.history(id, timer)
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    history = await call.console.cluster.history(id, timer)
     if not_found is not None and not (history.events and _may_see_all(call, history.callback_topics)):
         raise not_found
     return Reply({"timer": timer, "events": history.events, "unread": history.unread})

@@ -12,7 +12,7 @@ from timers.console.problems import Problem
 from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
-from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError, TimersError
+from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
 from timers.wire import topics
 from timers.wire.printable import quoted
 
@@ -32,12 +32,9 @@ async def list_letters(call: Call) -> Reply:
     now_s = call.console.now_s()
     ends = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
     letter_filter = await _filter(call, selection)
-    try:
-        found = await call.console.cluster.letters(
-            letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
-        )
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await call.console.cluster.letters(
+        letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
+    )
     page = found.page
     visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
     following = call.console.signer.sign(purpose, call.user, page.ends, now_s + CURSOR_S) if page.ends else None
@@ -90,8 +87,6 @@ async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | N
         raise Problem("unknown", why, outcome="unknown") from None
     except RetryRefusedError as error:
         raise Problem("conflict", str(error)) from None
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
 
 
 async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:
@@ -101,10 +96,7 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLette
         Problem: one does not exist, or the user may not see it.
     """
     full = _full_names(call, names)
-    try:
-        found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
     letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]
     missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
     if missing and found.missing:
@@ -148,8 +140,6 @@ async def _queue(call: Call, name: str) -> QueueTopics:
         found = await call.console.cluster.queue_topics(name)
     except QueueError as error:
         raise Problem("not-found", str(error)) from None
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
     if not call.user.may_use_topic(found.topic):
         raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
-from timers.errors import QueueError, TimersError
+from timers.errors import QueueError
 from timers.wire.printable import quoted
 
 
@@ -18,10 +18,7 @@ def handlers() -> dict[str, Handler]:
 
 async def list_queues(call: Call) -> Reply:
     """``GET /v1/queues``"""
-    try:
-        found = await call.console.cluster.queues()
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await call.console.cluster.queues()
     visible = [stats for stats in found.stats if call.user.may_use_topic(stats.topic)]
     # The reasons name topics, so a user who may not see all topics sees none of them.
     missing = found.missing if call.user.topics is None else {}
@@ -40,8 +37,6 @@ async def get_queue(call: Call) -> Reply:
         stats = await call.console.cluster.queue(name, call.parameters.get("topic"))
     except QueueError as error:
         raise Problem("not-found", str(error)) from None
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
     if not call.user.may_use_topic(stats.topic):
         raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
     return Reply(asdict(stats))

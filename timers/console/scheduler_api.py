@@ -19,7 +19,6 @@ from timers.console.cluster import WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, READER, Answer, Route
 from timers.console.timer_pages import ask
-from timers.errors import TimersError
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S
@@ -281,10 +280,7 @@ def _is_schedule(call: Call, timer: Timer) -> bool:
 
 async def _read(call: Call, found: list[Timer]) -> list[dict[str, Any]]:
     """Schedules as JSON of the scheduler."""
-    try:
-        written_s = await call.console.cluster.times([timer["source"] for timer in found])
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    written_s = await call.console.cluster.times([timer["source"] for timer in found])
     return [_as_schedule(timer, written_s.get(timer["source"], 0)) for timer in found]
 
 

@@ -41,7 +41,7 @@ from timers.console.schemas import SCHEMAS
 from timers.console.signing import Signer
 from timers.console.users import Principal
 from timers.console.web.site import Site
-from timers.errors import InvalidTimerError, SettingsError
+from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.open_connections import OpenConnections
 from timers.web_site import limited
 from timers.wire.printable import quoted
@@ -261,7 +261,10 @@ def _check_body(route: Route, body: Mapping[str, Any]) -> None:
 async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse:
     if call.route.writes:
         await write_log.record(call)
-    return await handler(call)
+    try:
+        return await handler(call)
+    except TimersError as error:  # handlers explain the others
+        raise Problem("brokers-unreachable", str(error)) from None
 
 
 def _may_be_given_up(route: Route) -> bool:

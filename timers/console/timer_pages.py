@@ -98,10 +98,7 @@ async def _set_once(call: Call, key: str) -> Reply:
         return verdict
     if verdict.verdict != EXISTS:
         return _accepted(call, id, int(request.at), verdict.version)  # type: ignore[arg-type]
-    try:
-        found = await call.console.cluster.request_hash(verdict.version or "")
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await call.console.cluster.request_hash(verdict.version or "")
     first = None if found is None else Mark.decode(found)
     if first == mark and verdict.due_s is not None:
         return _accepted(call, id, verdict.due_s, verdict.version)
@@ -195,10 +192,7 @@ async def move_timer(call: Call) -> Reply:
         raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
     if timer["state"] == wire.FIRED:
         raise _already_fired(id, timer["due"])
-    try:
-        request = await call.console.cluster.stored_request(id, source)
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    request = await call.console.cluster.stored_request(id, source)
     if request is None:
         raise Problem("not-found", f"the request of {quoted(id)} is no longer in its topic: set the timer again", id=id)
     _check_topic(call, request.topic)

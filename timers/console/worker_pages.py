@@ -52,10 +52,7 @@ class _Asked(NamedTuple):
 async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
     """Some pages of each worker."""
     cluster = call.console.cluster
-    try:
-        found = await cluster.workers()
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await cluster.workers()
 
     async def ask_one(worker: FoundWorker) -> _Asked:
         if not worker.may_be_asked:
@@ -143,10 +140,7 @@ async def lags(call: Call) -> Reply:
     topic = call.parameters["topic"]
     if not call.user.may_use_topic(topic) or topic in call.console.settings.own_topics:
         raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
-    try:
-        found = await call.console.cluster.lags(topic, call.parameters["limit"])
-    except TimersError as error:
-        raise Problem("brokers-unreachable", str(error)) from None
+    found = await call.console.cluster.lags(topic, call.parameters["limit"])
     return Reply({"topic": topic, "lags": found.lags, "newest": list(found.newest), "complete": found.whole})
 
 

@@ -15,8 +15,9 @@ from timers.client.fired import CallbackRecord
 from timers.client.request import Encoder, TimerRequest, id_key
 from timers.config.settings import Settings
 from timers.console.callback_lags import CallbackLags
-from timers.console.cluster import FoundWorker, WorkerAnswer
+from timers.console.following import TopicsFollower
 from timers.console.history import History
+from timers.console.kafka_cluster import FoundWorker, KafkaCluster, WorkerAnswer
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
@@ -38,7 +39,7 @@ def shown_key(key: Any) -> Any:
     return json_value(key) if isinstance(key, bytes) else key
 
 
-class SimFollower:
+class SimFollower(TopicsFollower):
     """Gives what a test puts into ``queue``: records, and how many were dropped before."""
 
     def __init__(self, positions: Sequence[Sequence[int]] | None) -> None:
@@ -59,8 +60,8 @@ class SimFollower:
         self.closed = True
 
 
-class SimCluster:
-    """Implements :class:`timers.console.cluster.Cluster` in memory.
+class SimCluster(KafkaCluster):
+    """The cluster of a console, in memory.
 
     Attributes:
         timers: id or source -> timer.

@@ -12,7 +12,7 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
 from timers.console import scheduler_api
-from timers.console.cluster import WorkerAnswer
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.wire import query as wire
 
 SETTINGS = {

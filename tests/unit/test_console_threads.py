@@ -17,7 +17,7 @@ from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, basic
 from timers.config.settings import Settings
-from timers.console import fleet, following, kafka_cluster, server, threads
+from timers.console import following, kafka_cluster, server, threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.threads import Threads
@@ -54,7 +54,7 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
 async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_WAIT_S", 0.05)
     async with one_thread_of_asyncio() as go_on:
-        monkeypatch.setattr(fleet, "find", lambda _: go_on.wait() and [])
+        monkeypatch.setattr(kafka_cluster, "find_workers", lambda _: go_on.wait() and [])
         cluster = KafkaCluster(SETTINGS)
         asked = [asyncio.create_task(cluster.workers()) for _ in range(8)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)

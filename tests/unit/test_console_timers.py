@@ -12,8 +12,7 @@ import pytest
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
 from timers.console import health_pages, kafka_cluster
-from timers.console.cluster import WorkerAnswer
-from timers.console.kafka_cluster import KafkaCluster
+from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
 from timers.errors import (
     AccessError,

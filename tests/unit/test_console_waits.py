@@ -18,8 +18,7 @@ from timers.client import by_id
 from timers.client.config import Connection
 from timers.config.settings import Settings
 from timers.console import kafka_cluster
-from timers.console.cluster import WorkerAnswer
-from timers.console.kafka_cluster import KafkaCluster
+from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError

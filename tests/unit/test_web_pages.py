@@ -16,7 +16,7 @@ import timers.console.web
 from tests.harness.sim_console import SimCluster, console
 from tests.unit.test_console_letters import letter
 from timers.client.request import TimerRequest
-from timers.console.cluster import WorkerAnswer
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.page import FIRST_PAINT_S
 from timers.queue.inspection import PartitionStats, QueueStats
 

@@ -18,7 +18,7 @@ from tests.unit.test_audit_report import SETTINGS, findings, offender
 from tests.unit.test_web_pages import HTML, IDS, PART, cluster_with, text_of
 from timers.cli.output import Output
 from timers.client.request import TimerRequest
-from timers.console.cluster import WorkerAnswer
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
 from timers.queue.inspection import PartitionStats, QueueStats

@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console.cluster import Cluster
+from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.signing import Signer
@@ -27,7 +27,7 @@ class Console:
     """What all handlers share."""
 
     settings: Settings
-    cluster: Cluster
+    cluster: KafkaCluster
     signer: Signer
 
     def now_s(self) -> float:

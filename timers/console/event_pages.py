@@ -15,8 +15,7 @@ from aiohttp import web
 
 from timers.client.fired import CallbackRecord
 from timers.console.call import Call, Handler
-from timers.console.cluster import Follower
-from timers.console.following import MAX_PARTITIONS
+from timers.console.following import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.console.users import Principal
 from timers.errors import TimersError
@@ -121,7 +120,7 @@ class _Stream:
         finally:
             await follower.close()
 
-    async def _send_all(self, follower: Follower) -> web.StreamResponse:
+    async def _send_all(self, follower: TopicsFollower) -> web.StreamResponse:
         self._response.content_type = "text/event-stream"
         with suppress(ConnectionError):  # the client is gone
             await self._response.prepare(self._call.request)
@@ -133,7 +132,7 @@ class _Stream:
                 await self._write(_event("ended", {"reason": str(error)}))
         return self._response
 
-    async def _send_until_end(self, follower: Follower) -> None:
+    async def _send_until_end(self, follower: TopicsFollower) -> None:
         self._checked_s = begun_s = monotonic()
         while monotonic() - begun_s < MAX_STREAM_S and self._call.request.transport is not None:
             records, dropped = await follower.next(LOOK_S)
@@ -168,7 +167,7 @@ class _Stream:
                     transport.abort()
                 raise ConnectionAbortedError(f"the client has taken nothing for {STALLED_S:.0f} s") from None
 
-    async def _send(self, follower: Follower, record: CallbackRecord) -> None:
+    async def _send(self, follower: TopicsFollower, record: CallbackRecord) -> None:
         number = self._topics.index(record.topic)
         follower.positions[number][record.partition] = record.offset + 1
         if record.due_s is None:  # another record on the topic, which is not ours to show
@@ -188,7 +187,7 @@ class _Stream:
             raise Problem("topic-forbidden", "the rights of this user have changed")
         self._shows_values = self._shows_values and user.values
 
-    def _id(self, follower: Follower) -> str:
+    def _id(self, follower: TopicsFollower) -> str:
         return ";".join(",".join(map(str, offsets)) for offsets in follower.positions)
 
 

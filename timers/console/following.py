@@ -33,7 +33,11 @@ _BATCH = 200
 
 
 class TopicsFollower:
-    """Implements :class:`timers.console.cluster.Follower` with a consumer and a thread of its own."""
+    """Reads callback topics as their records arrive, with a consumer and a thread of its own.
+
+    Attributes:
+        positions: for each topic, the next offset of each partition.
+    """
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
         self.positions: list[list[int]] = []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -18,9 +19,8 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import callback_lags, fleet, history, queue_reading
+from timers.console import callback_lags, history, queue_reading
 from timers.console.callback_lags import CallbackLags
-from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
 from timers.console.history import History
 from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
@@ -28,6 +28,7 @@ from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.threads import Threads
 from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
@@ -42,6 +43,25 @@ from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
     from timers.kafka.request_reader import RequestReader
+
+
+class WorkerAnswer(NamedTuple):
+    """The answer of a worker's page."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class FoundWorker(NamedTuple):
+    """A member of the app's group."""
+
+    id: str
+    url: str
+    """Address of its web port; empty if it sent none."""
+    partitions: list[TopicPartition]
+    may_be_asked: bool
+    """Whether the operator trusts its address."""
+
 
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
@@ -84,7 +104,7 @@ class _NoAnswer(QueryError):
 
 
 class KafkaCluster:
-    """Implements :class:`timers.console.cluster.Cluster`. Opens its connections at their first use."""
+    """The brokers and workers of one app. Its methods raise TimersError. Opens its connections at their first use."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -113,6 +133,7 @@ class KafkaCluster:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     async def schedule(self, request: TimerRequest) -> str:
+        """Write a request. Returns its id or its source when all in-sync replicas have it."""
         return await self._client.schedule(**request._asdict())
 
     async def update(
@@ -122,16 +143,25 @@ class KafkaCluster:
         condition: str | None = None,
         request_hash: bytes | None = None,
     ) -> VerdictMessage:
+        """Write a request with an id, and wait for the verdict.
+
+        Args:
+            condition: ``absent``, or the source of the version that it was made for; None: none.
+            request_hash: of the header ``timer-request-hash``; None: it has none.
+        """
         return await self._client.update_if(request, condition, request_hash=request_hash, timeout_s=timeout_s)
 
     async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
+        """Write a cancel, and wait for the verdict."""
         return await self._client.cancel(id, if_source=condition, timeout_s=timeout_s)
 
     async def request_hash(self, source: str) -> bytes | None:
+        """The header ``timer-request-hash`` of a request; None if it has none, or the log no longer has it."""
         found = await self._requests.read([source])
         return h.last(found[source].headers or (), h.TIMER_REQUEST_HASH) if source in found else None
 
     async def record(self, entry: bytes) -> None:
+        """Write an entry to the log of changes. Returns when all in-sync replicas have it."""
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
 
@@ -164,6 +194,7 @@ class KafkaCluster:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
+        """The answer of a worker's page."""
         end_s, pause_s = monotonic() + ANSWER_S, AGAIN_S
         partial: WorkerAnswer | None = None
         while True:
@@ -231,9 +262,11 @@ class KafkaCluster:
             raise _NoAnswer(f"no worker answers at {url.origin()} ({why}){hint}") from None
 
     async def workers(self) -> list[FoundWorker]:
-        return await self._finding.run(fleet.find, self._settings)
+        """The members of the app's group."""
+        return await self._finding.run(find_workers, self._settings)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+        """Status and body of a page of the worker at ``url``."""
         try:
             page = URL(url) / path.removeprefix("/")
             page.origin()  # raises for an address without a scheme
@@ -242,6 +275,12 @@ class KafkaCluster:
         return await self._get(page, {})
 
     async def check_worker(self, url: str) -> None:
+        """Check that a worker of this app and of the brokers' cluster answers at ``url``.
+
+        Raises:
+            QueryError: another worker or program does, or none.
+            Problem: no broker answers.
+        """
         _, body = await self.worker_page(url, "/health/live")
         try:
             live = foreign_json.decode(body)
@@ -255,16 +294,28 @@ class KafkaCluster:
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
     async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        """A page of dead letters, the newest first, and which of them were retried.
+
+        Args:
+            ends: of the page before.
+        """
         return await self._reading.run(self._letters.read_page, letter_filter, limit, ends)
 
     async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        """Publish the requests of dead letters again, or say what that would do.
+
+        Args:
+            ranges: ``rest`` of the step before.
+        """
         threads = self._reading if only_look else self._retrying
         return await threads.run(self._letters.retry, letter_filter, ranges, only_look=only_look)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
+        """What the topics say about a timer that a worker has described, or with None about an id that none knows."""
         return await self._reading.run(history.read, self._settings, self._letters, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+        """The request of a timer with an id, as its topic has it; None if the topic no longer has it."""
         record = (await self._requests.read([source])).get(source)
         if record is None or record.key != id_key(id):
             return None
@@ -279,26 +330,32 @@ class KafkaCluster:
         return None
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
+        """Source of a request -> the epoch second of its record; without those that the topics no longer have."""
         found = await self._times.read(sources)
         return {source: record.timestamp // 1000 for source, record in found.items()}
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
+        """How late the newest callbacks of a topic were."""
         return await self._reading.run(callback_lags.read, self._settings, topic, limit)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     async def queues(self) -> FoundQueues:
+        """The state of all queues."""
         return await self._reading.run(queue_reading.read_all, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
+        """The state of one queue."""
         return await self._reading.run(queue_reading.read_one, self._settings, name, topic)
 
     async def queue_topics(self, name: str) -> QueueTopics:
+        """How dead letters name a queue."""
         return await self._reading.run(queue_reading.topics_of, self._settings, name)
 
     # ---- streams and health ----------------------------------------------------------------------------------------
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
+        """A reader that begins at these positions, or with what comes from now on."""
         follower = TopicsFollower(self._settings, topics)
         try:
             await self._opening.run(follower.open, positions)
@@ -308,6 +365,8 @@ class KafkaCluster:
         return follower
 
     async def problems(self) -> list[str]:
+        """Why brokers or worker cannot be used now, a sentence each; empty: they can."""
+
         async def check(what: Any) -> str:
             try:
                 await what
@@ -372,3 +431,51 @@ def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:
         future.set_exception(result)
     else:
         future.set_result(None)
+
+
+def find_workers(settings: Settings) -> list[FoundWorker]:
+    """The members of the group. Blocks.
+
+    Raises:
+        QueryError: the group's coordinator does not answer.
+    """
+    from aiokafka.errors import KafkaError
+
+    from timers.kafka.aiokafka_internals import group, group_access
+
+    try:
+        members = group_access.describe(settings).members
+    except KafkaError as error:
+        raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
+    found = []
+    for member in members:
+        sent = group.user_data(member)
+        url = sent.get("url") if isinstance(sent, dict) else None
+        url = url if isinstance(url, str) else ""
+        found.append(FoundWorker(member[1], url, group.assigned_partitions(member), may_be_asked(settings, url)))
+    return found
+
+
+def may_be_asked(settings: Settings, url: str) -> bool:
+    """Whether the console may send requests to this address.
+
+    Who may join the group chooses the address that is found there. So a console sends requests only to addresses that
+    its operator trusts: those of this machine, that of ``TIMERS_WORKER_URL``, and ``TIMERS_CONSOLE_WORKERS``.
+    """
+    try:
+        address = URL(url)  # judged with the parser by which it is asked
+    except ValueError:
+        return False
+    host = address.raw_host
+    if address.scheme not in ("http", "https") or not host or address.raw_user or address.raw_password:
+        return False
+    if address.raw_path.strip("/") or address.raw_query_string or address.raw_fragment:
+        return False
+    if host == URL(settings.query_url).raw_host:
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    networks = map(ipaddress.ip_network, settings.console_workers)
+    return ip.is_loopback or any(ip in network for network in networks)

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from timers.console.call import Call, Handler, Reply
-from timers.console.cluster import WorkerAnswer
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, READER, Answer, Route
 from timers.console.timer_pages import ask

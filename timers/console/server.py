@@ -32,7 +32,7 @@ from timers.console import (
 )
 from timers.console.access import Access, too_many
 from timers.console.call import Call, Console, Handler, Reply, whole_body
-from timers.console.cluster import Cluster
+from timers.console.kafka_cluster import KafkaCluster
 from timers.console.metrics import ConsoleMetrics
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.rates import Rates
@@ -93,7 +93,7 @@ class Server:
         SettingsError: the settings would let users in who may not use it, or a file of them is wrong.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+    def __init__(self, settings: Settings, cluster: KafkaCluster) -> None:
         self._settings = settings
         self._base_path = base_path(settings)
         self._access = Access(settings)

@@ -10,8 +10,8 @@ from timers.client import timer_lines
 from timers.client.request import TimerRequest
 from timers.console import conditions
 from timers.console.call import Call, Handler, Reply
-from timers.console.cluster import WorkerAnswer
 from timers.console.conditions import Mark
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.problems import CODES, Problem
 from timers.core.operation import (
     ABSENT,

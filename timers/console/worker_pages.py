@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from timers.console import worker_metrics
 from timers.console.call import Call, Handler, Reply
-from timers.console.cluster import FoundWorker
+from timers.console.kafka_cluster import FoundWorker
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError

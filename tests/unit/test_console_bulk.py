@@ -11,7 +11,7 @@ import pytest
 from tests.harness.sim_console import TOPIC, SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
-from timers.console import bulk_pages
+from timers.console import timer_pages
 from timers.errors import NoVerdictError, PublishError
 from timers.wire.verdict import VerdictMessage
 
@@ -33,19 +33,19 @@ async def cancel(client: Any, headers: Any = None, **body: Any) -> tuple[int, An
 
 
 async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_pages, "AT_ONCE", 7)
-    monkeypatch.setattr(bulk_pages, "MAX_COUNTING_S", 1000.0)
+    monkeypatch.setattr(timer_pages, "AT_ONCE", 7)
+    monkeypatch.setattr(timer_pages, "MAX_COUNTING_S", 1000.0)
     cluster = cluster_of(60)
     async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
         _, first = await cancel(client, topic="tenant-a")
         assert (first["matching"], first["left_out"], first["at_least"], len(first["sample"])) == (30, 2, False, 10)
         assert len(cluster.timers) == 62, "the first request only counts"
         assert (await cancel(client, topic="other-a", confirm=first["confirm"]))[1]["code"] == "cursor-invalid"
-        monkeypatch.setattr(bulk_pages, "MAX_STEP_S", -1.0)
+        monkeypatch.setattr(timer_pages, "MAX_STEP_S", -1.0)
         _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
         assert (step["verdicts"]["cancelled"], step["verdicts"]["left_out"]) == (5, 2) and step["next"]
         assert len(cluster.timers) == 57, "a step ends when its time is over"
-        monkeypatch.setattr(bulk_pages, "MAX_STEP_S", 1000.0)
+        monkeypatch.setattr(timer_pages, "MAX_STEP_S", 1000.0)
         _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
         assert (step["verdicts"]["cancelled"], step["next"]) == (25, None)
     assert {id.split("/")[0] for id in cluster.timers} == {"other", "plain"}
@@ -84,8 +84,8 @@ async def test_what_is_undecided_or_not_answered_is_said() -> None:
 
 
 async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_pages, "AT_ONCE", 10)
-    monkeypatch.setattr(bulk_pages, "MAX_STEP_S", 1000.0)
+    monkeypatch.setattr(timer_pages, "AT_ONCE", 10)
+    monkeypatch.setattr(timer_pages, "MAX_STEP_S", 1000.0)
     cluster = cluster_of(60)
     cancel_one, refused = cluster.cancel, {"tenant/031"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.sim_console import console
 from tests.unit.test_web_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
-from timers.console import bulk_pages
+from timers.console import timer_pages
 from timers.errors import PublishError
 
 
@@ -46,8 +46,8 @@ async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
 
 
 async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_pages, "AT_ONCE", 20)
-    monkeypatch.setattr(bulk_pages, "MAX_STEP_S", -1.0)
+    monkeypatch.setattr(timer_pages, "AT_ONCE", 20)
+    monkeypatch.setattr(timer_pages, "MAX_STEP_S", -1.0)
     cluster = cluster_with("keep", HOSTILE, *(f"order-{number:03}" for number in range(50)))
 
     async def post(client: Any, form: dict[str, str], status: int = 200) -> str:
@@ -66,7 +66,7 @@ async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyP
         assert "<strong>1</strong> timer would" in text and "&lt;script&gt;" in text and "<script>" not in text
         assert "<strong>0</strong>" in await post(client, {"prefix": "no"})
         with monkeypatch.context() as patch:
-            patch.setattr(bulk_pages, "_count", sim_count)
+            patch.setattr(timer_pages, "_count_matching", sim_count)
             text = await post(client, {"prefix": "order-"})
             assert "None was found so far" in text and "data-steps" not in text
         text = await post(client, {"prefix": "order-", "to": "3h"})

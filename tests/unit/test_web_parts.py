@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from timers.console.problems import Problem
-from timers.console.web import programs
+from timers.console.web import timer_screens
 from timers.console.web.board import Figures, Look, Recent, lag_s
 from timers.console.web.diagnosis import RULES, Finding, findings, headline, level
 from timers.console.web.moments import moment
@@ -86,7 +86,7 @@ def test_a_value_has_three_forms() -> None:
 
 def test_the_programs_set_the_same_timer() -> None:
     body = {"topic": "t", "key": "it's", "value": "a'b\n$(reboot)", "delay": "15m", "id": "x"}
-    words = shlex.split(programs.curl(body, "http://h").replace("\\\n", " "))
+    words = shlex.split(timer_screens.as_curl(body, "http://h").replace("\\\n", " "))
     assert words[:4] == ["curl", "-X", "POST", "http://h/v1/timers"] and json.loads(words[-1]) == body
     called: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
@@ -100,7 +100,10 @@ def test_the_programs_set_the_same_timer() -> None:
             called.append((arguments, named))
 
     def run(given: dict[str, str]) -> None:
-        exec(programs.python(given).replace("from timers.client import TimersClient", ""), {"TimersClient": Client})
+        exec(
+            timer_screens.as_python(given).replace("from timers.client import TimersClient", ""),
+            {"TimersClient": Client},
+        )
 
     run(body)
     assert called.pop() == (("t", "it's", "a'b\n$(reboot)"), {"delay": 900, "id": "x"})

@@ -7,6 +7,7 @@ import binascii
 import ipaddress
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from time import monotonic
 from typing import TypeAlias
@@ -17,17 +18,43 @@ from aiohttp import web
 from timers import hosts
 from timers.config import security
 from timers.config.settings import Settings
-from timers.console.passwords import BusyError, PasswordChecks, ScryptHash, hash_token
 from timers.console.problems import Problem
-from timers.console.rates import Rates
 from timers.console.routes import OPERATOR, READER
-from timers.console.users import Principal, Users
+from timers.console.users import BusyError, PasswordChecks, Principal, ScryptHash, Users, hash_token
 from timers.errors import SettingsError
 from timers.hosts import Hosts
 
+logger = logging.getLogger(__name__)
+
+
+_REMEMBERED = 10_000
+
+
+class Rates:
+    """A token bucket for each name: ``per_s`` a second, and up to ``burst`` at once."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Name -> what is left, and at which time. A name that is forgotten has a full bucket."""
+
+    def wait_s(self, name: str, now_s: float) -> float:
+        """Seconds until ``name`` may go on; 0: it may, now."""
+        left, at_s = self._buckets.get(name, (self._burst, now_s))
+        left = min(self._burst, left + (now_s - at_s) * self._per_s)
+        return 0.0 if left >= 1 else (1 - left) / self._per_s
+
+    def take(self, name: str, now_s: float) -> None:
+        """Count one."""
+        left, at_s = self._buckets.pop(name, (self._burst, now_s))
+        self._buckets[name] = min(self._burst, left + (now_s - at_s) * self._per_s) - 1, now_s
+        while len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+
+
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-logger = logging.getLogger(__name__)
 
 _FAILED_LOGINS = 10
 _FAILED_LOGINS_PER_S = 0.2

@@ -16,12 +16,10 @@ from aiohttp import web
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
-    bulk_pages,
     checking,
     conditions,
     event_pages,
     health_pages,
-    history_pages,
     letter_pages,
     openapi,
     queue_pages,
@@ -30,12 +28,11 @@ from timers.console import (
     worker_pages,
     write_log,
 )
-from timers.console.access import Access, too_many
+from timers.console.access import Access, Rates, too_many
 from timers.console.call import Call, Console, Handler, Reply, whole_body
+from timers.console.health_pages import ConsoleMetrics
 from timers.console.kafka_cluster import KafkaCluster
-from timers.console.metrics import ConsoleMetrics
 from timers.console.problems import CONTENT_TYPE, Problem
-from timers.console.rates import Rates
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.signing import Signer
@@ -104,8 +101,6 @@ class Server:
         self.connections = OpenConnections("the console")
         self._handlers: dict[str, Handler] = {
             **timer_pages.handlers(),
-            **history_pages.handlers(),
-            **bulk_pages.handlers(),
             **letter_pages.handlers(),
             **worker_pages.handlers(),
             **queue_pages.handlers(),

@@ -1,7 +1,10 @@
-"""The handlers of ``/v1/timers`` and ``/v1/timer``."""
+"""The handlers of ``/v1/timers`` and ``/v1/timer``: one timer, its history, lists, and cancels of all that match."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Collection
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -13,9 +16,12 @@ from timers.console.call import Call, Handler, Reply
 from timers.console.conditions import Mark
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.problems import CODES, Problem
+from timers.console.signing import CONFIRM_S
+from timers.console.write_log import record_ids
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
+    CANCELLED,
     CHANGED,
     EXISTS,
     REFUSED,
@@ -39,6 +45,7 @@ from timers.wire import query as wire
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
 from timers.wire.printable import quoted
+from timers.wire.query import Timer
 from timers.wire.verdict import VerdictMessage
 
 CURSOR_S = 3600.0
@@ -62,6 +69,8 @@ def handlers() -> dict[str, Handler]:
         "putTimer": put_timer,
         "moveTimer": move_timer,
         "cancelTimer": cancel_timer,
+        "getHistory": get_history,
+        "cancelTimers": cancel_timers,
     }
 
 
@@ -380,3 +389,144 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         )
         return Problem("unknown", f"{error}. It is unknown whether the timer is set; {again}", outcome="unknown")
     return Problem("brokers-unreachable" if isinstance(error, UnreachableError) else "publish-refused", str(error))
+
+
+async def get_history(call: Call) -> Reply:
+    """``GET /v1/timer/history``"""
+    id = call.parameters["id"]
+    timer, not_found = None, None
+    try:
+        (timer, *_), _ = await find(call, id, with_value=False)
+    except Problem as problem:
+        if problem.code != "not-found":
+            raise
+        not_found = problem  # the topics may still have what a worker forgets, such as a cancelled timer
+    history = await call.console.cluster.history(id, timer)
+    if not_found is not None and not (history.events and _may_see_all(call, history.callback_topics)):
+        raise not_found
+    return Reply({"timer": timer, "events": history.events, "unread": history.unread})
+
+
+def _may_see_all(call: Call, callback_topics: Collection[str]) -> bool:
+    """Whether the user may use all of these topics. A user of some topics sees nothing if none is known."""
+    if call.user.topics is None:
+        return True
+    return bool(callback_topics) and all(map(call.user.may_use_topic, callback_topics))
+
+
+MAX_COUNTING_S = 2.0
+MAX_STEP_S = 5.0
+SAMPLE = 10
+
+AT_ONCE = 500
+"""Cancels that are written before their verdicts are awaited."""
+
+VERDICT_S = 5.0
+"""How long to wait for a verdict. After this the cancel counts as undecided; it takes effect when a worker reads it."""
+
+_SELECTION = ("topic", "from", "to", "prefix")
+
+
+async def cancel_timers(call: Call) -> Reply:
+    """``POST /v1/timers/cancel``: cancels all timers that match a filter, in steps that the caller asks for.
+
+    Each step is one request, so it can be stopped by sending no other one. A timer is cancelled by its id: if it was
+    replaced since it was listed, its new version is cancelled.
+    """
+    selection = {name: call.body[name] for name in _SELECTION if name in call.body}
+    if not selection:
+        raise Problem("parameter-invalid", f"say which: at least one of {', '.join(_SELECTION)}")
+    topic = selection.get("topic")
+    if topic is not None and not call.user.may_use_topic(topic):
+        raise Problem("topic-forbidden", f"you may not cancel timers of topic {topic!r}")
+    if not call.console.settings.id_topic:
+        raise Problem("ids-off", "TIMERS_ID_TOPIC is empty, so no timer can be cancelled")
+    purpose, now_s = f"confirmation to cancel {sorted(selection.items())}", call.console.now_s()
+    if "confirm" not in call.body:
+        counted = await _count_matching(call, selection)
+        return Reply({**counted, "confirm": call.console.signer.sign(purpose, call.user, None, now_s + CONFIRM_S)})
+    signer = call.console.signer
+    position = signer.open(purpose, call.user, call.body["confirm"], now_s)
+    verdicts, following, problem = await _cancel_some(call, selection, position)
+    counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, UNKNOWN, UNDECIDED, "left_out")}
+    is_last = following is None and problem is None
+    again = None if is_last else signer.sign(purpose, call.user, following, now_s + CURSOR_S)
+    if problem is not None:
+        raise problem.with_more(verdicts=counts, next=again)
+    return Reply({"verdicts": counts, "next": again})
+
+
+async def _count_matching(call: Call, selection: dict[str, Any]) -> dict[str, Any]:
+    """How many timers match, as far as two seconds reach, and the first ten of them."""
+    sample: list[Timer] = []
+    matching = left_out = 0
+    missing: list[Any] = []
+    end_s, following = monotonic() + MAX_COUNTING_S, None
+    while True:
+        timers, following, missing = await _matching_page(call, selection, following)
+        mine = [timer for timer in timers if _is_cancellable(call, timer)]
+        left_out += len(timers) - len(mine)
+        matching += len(mine)
+        sample += mine[: SAMPLE - len(sample)]
+        if following is None or monotonic() > end_s:
+            break
+    whole = following is None and not missing
+    return {"matching": matching, "at_least": not whole, "left_out": left_out, "sample": sample, "missing": missing}
+
+
+async def _cancel_some(
+    call: Call, selection: dict[str, Any], position: Any
+) -> tuple[Counter[str], Any, Problem | None]:
+    """Cancel timers for five seconds.
+
+    Returns:
+        The number of each verdict, where the next step begins, and why this one ended early. A page that could not be
+        cancelled whole is the first of the next step: those of its timers that are cancelled are not listed again.
+    """
+    verdicts: Counter[str] = Counter()
+    end_s = monotonic() + MAX_STEP_S
+    while True:
+        try:
+            timers, following, missing = await _matching_page(call, selection, position, AT_ONCE)
+            if missing:
+                raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
+            ids = [timer["id"] for timer in timers if _is_cancellable(call, timer)]
+            if ids:
+                await record_ids(call, ids)
+        except Problem as problem:
+            return verdicts, position, problem
+        results = await asyncio.gather(*(_cancel_one(call, id) for id in ids))
+        verdicts.update(each for each in results if isinstance(each, str))
+        for each in results:
+            if isinstance(each, Problem):
+                return verdicts, position, each
+        verdicts["left_out"] += len(timers) - len(ids)
+        position = following
+        if position is None or monotonic() > end_s:
+            return verdicts, position, None
+
+
+async def _cancel_one(call: Call, id: str) -> str | Problem:
+    """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
+    try:
+        return (await call.console.cluster.cancel(id, VERDICT_S)).verdict
+    except NoVerdictError:
+        return UNDECIDED
+    except TimersError as error:
+        return publish_problem(error, id)
+
+
+async def _matching_page(
+    call: Call, selection: dict[str, Any], following: Any, limit: int = wire.MAX_LIMIT
+) -> tuple[list[Timer], Any, list[Any]]:
+    parameters = {name: str(value) for name, value in selection.items()} | {"limit": str(limit)}
+    answer = await ask(call, wire.LIST_PATH, parameters | ({"cursor": following} if following else {}))
+    timers = [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer["topic"])]
+    return timers, answer.body["next"], answer.body["missing"]
+
+
+def _is_cancellable(call: Call, timer: Timer) -> bool:
+    """Whether a timer has an id, waits for its first attempt, and belongs to this user."""
+    source = topics.parse_source(timer["source"])
+    has_id = source is not None and source[0] == call.console.settings.id_topic
+    return has_id and "retry" not in timer and call.user.may_use_id(timer["id"])

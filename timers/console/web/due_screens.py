@@ -1,4 +1,4 @@
-"""The page that shows when timers are due, by hour, minute and second. Its script counts them with the API."""
+"""The pages whose scripts ask the API: when timers are due, by hour, minute and second, and firings as they happen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import link
 from timers.wire.printable import quoted
 from timers.wire.query import format_due
+
+MAX_TOPICS = 10
+PER_S = 20
+"""Firings that are shown in a second: more cannot be read. The others are counted."""
+
+
+async def live(page: Page) -> Reply:
+    """``GET /live``"""
+    names = list(dict.fromkeys(re.split(r"[\s,]+", page.given.get("topics", "").strip())))
+    topics = [name for name in names if name][:MAX_TOPICS]
+    return page.show("live.html", topics=topics, per_s=PER_S)
+
 
 DAYS = 7
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
@@ -150,4 +162,7 @@ def _list(start: int, length: int, topic: str | None) -> str:
     return link("/timers", topic=topic, from_=start, to=start + length)
 
 
-SCREENS = (Screen("GET", "/due", "due", due),)
+SCREENS = (
+    Screen("GET", "/due", "due", due),
+    Screen("GET", "/live", "live", live),
+)

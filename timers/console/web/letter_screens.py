@@ -1,4 +1,4 @@
-"""The pages of dead letters: their list by code, one of them, and retries."""
+"""The pages of dead letters (their list by code, one of them, and retries), and those of queues."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from timers.console.web.moments import moment
 from timers.console.web.page import Page, Screen, kept_number
 from timers.console.web.rendering import link
 from timers.dead_letters.meanings import MEANINGS, Meaning
+
+
+async def queues(page: Page) -> Reply:
+    """``GET /queues``"""
+    listed = await page.soon(page.api("listQueues"))
+    return page.show("queues.html", listed=listed)
+
+
+async def queue(page: Page) -> Reply:
+    """``GET /queue``"""
+    name = page.given.get("name")
+    if not name:
+        raise Problem("parameter-invalid", "the parameter 'name' is missing: the name of a queue")
+    found = await page.soon(page.api("getQueue", name=name, topic=page.given.get("topic")))
+    return page.show("queue.html", name=name, queue=found)
+
 
 PAGE_LETTERS = 50
 NO_MEANING = Meaning("This version does not know the code.", "Look at the version that wrote it.")
@@ -95,4 +111,6 @@ SCREENS = (
     Screen("GET", "/dead-letter", "dead-letter", letter),
     Screen("GET", "/dead-letter/request", "letter-request", request_of),
     Screen("POST", "/dead-letter/retry", "retry-one", retry_one),
+    Screen("GET", "/queues", "queues", queues),
+    Screen("GET", "/queue", "queue", queue),
 )

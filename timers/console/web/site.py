@@ -11,17 +11,7 @@ from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
-from timers.console.web import (
-    assets,
-    bulk_screens,
-    due_screens,
-    letter_screens,
-    live_screens,
-    overview,
-    queue_screens,
-    timer_screens,
-    worker_screens,
-)
+from timers.console.web import assets, due_screens, letter_screens, timer_screens, worker_screens
 from timers.console.web.board import Board
 from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
 from timers.console.web.rendering import environment
@@ -42,13 +32,9 @@ MENU = (
 """Path, name and icon of each screen of the menu."""
 
 SCREENS = (
-    *overview.SCREENS,
     *timer_screens.SCREENS,
-    *bulk_screens.SCREENS,
     *worker_screens.SCREENS,
     *letter_screens.SCREENS,
-    *queue_screens.SCREENS,
-    *live_screens.SCREENS,
     *due_screens.SCREENS,
 )
 

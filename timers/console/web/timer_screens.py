@@ -1,20 +1,90 @@
-"""The pages of timers: their list, one of them with its history, a new one."""
+"""The pages of timers: their list, one of them with its history, a new one, and cancels of all that a filter finds."""
 
 from __future__ import annotations
 
 import base64
 import json
+import shlex
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
+from timers.client.times import parse_duration
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web import programs
+from timers.console.timer_pages import UNDECIDED
 from timers.console.web.moments import moment
-from timers.console.web.page import Page, Screen
+from timers.console.web.page import Page, Screen, kept_number
 from timers.console.web.rendering import link
-from timers.core.operation import CANCELLED
+from timers.core.operation import ALREADY_FIRED, CANCELLED, UNKNOWN
+from timers.errors import InvalidTimerError
+from timers.wire.printable import printable_json
 from timers.wire.query import FIRED, REPLACED, given_in
+
+
+def programs_of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
+    """``curl`` and ``python`` that set the timer with this body."""
+    return {"curl": as_curl(body, base_url), "python": as_python(body)}
+
+
+def as_curl(body: Mapping[str, Any], base_url: str) -> str:
+    """A line for a shell."""
+    text = printable_json(json.dumps(dict(body), ensure_ascii=False))
+    url = shlex.quote(f"{base_url}/v1/timers")
+    return f"curl -X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
+
+
+def as_python(body: Mapping[str, Any]) -> str:
+    """A program with the client library."""
+    arguments = [repr(body.get(name)) for name in ("topic", "key", "value")]
+    at = body.get("at", "")
+    is_instant = bool(at) and not at.isdigit()
+    if "delay" in body:
+        arguments.append(f"delay={_seconds(body['delay'])}")
+    elif at:
+        arguments.append(f"at=datetime.fromisoformat({at!r})" if is_instant else f"at={at}")
+    arguments += [f"{name}={body[name]!r}" for name in ("token", "id") if name in body]
+    lines = ["from datetime import datetime", ""] if is_instant else []
+    lines += ["from timers.client import TimersClient", "", "with TimersClient() as client:"]
+    return "\n".join([*lines, f"    client.schedule({', '.join(arguments)})"])
+
+
+def _seconds(text: str) -> str:
+    try:
+        return str(parse_duration(text))
+    except InvalidTimerError:
+        return repr(text)
+
+
+COUNTED = {
+    CANCELLED: "cancelled",
+    ALREADY_FIRED: "fired before",
+    UNKNOWN: "were no longer pending",
+    UNDECIDED: "undecided: their cancel takes effect when a worker reads it",
+    "left_out": "left out: they have no id, wait for a retry, or are not yours",
+}
+"""Name of a number in the answer of a step -> what the page says."""
+
+
+async def cancel_all(page: Page) -> Reply:
+    """``POST /timers/cancel``: counts the timers that match; with a confirmation, cancels for some seconds."""
+    form = await page.form()
+    selection = selected(form, page.now_s)
+    if not form.get("confirm"):
+        preview = await page.api("cancelTimers", selection)
+        return page.show("parts/cancel_preview.html", preview=preview, selection=selection)
+    counts, problem, following = {name: kept_number(form.get(name)) for name in COUNTED}, None, form["confirm"]
+    try:
+        step = await page.api("cancelTimers", {**selection, "confirm": following})
+        counts = {name: counts[name] + step["verdicts"][name] for name in COUNTED}
+        following = step["next"]
+    except Problem as error:  # what was cancelled before is still said, and the rest of the step can be tried again
+        problem = error.body
+        counts = {name: counts[name] + problem.get("verdicts", {}).get(name, 0) for name in COUNTED}
+        following = problem.get("next", following)
+    context: dict[str, Any] = {"counts": counts, "problem": problem, "following": following, "words": COUNTED}
+    return page.show("parts/cancel_step.html", selection=selection, matching=form.get("matching", ""), **context)
+
 
 PAGE_TIMERS = 100
 SEARCH_S = 3.0
@@ -176,13 +246,13 @@ def _id(page: Page) -> str:
 async def new(page: Page) -> Reply:
     """``GET /timers/new``"""
     fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""} | page.given
-    return page.show("new.html", fields=fields, programs=programs.of(_body(fields), page.base_url))
+    return page.show("new.html", fields=fields, programs=programs_of(_body(fields), page.base_url))
 
 
 async def as_program(page: Page) -> Reply:
     """``POST /timers/new/program``: the same timer with curl and in Python."""
     body = _body(await page.form())
-    return page.show("parts/programs.html", programs=programs.of(body, page.base_url))
+    return page.show("parts/programs.html", programs=programs_of(body, page.base_url))
 
 
 async def set_timer(page: Page) -> Reply:
@@ -209,4 +279,5 @@ SCREENS = (
     Screen("GET", "/timer/value", "value", value),
     Screen("POST", "/timer/cancel", "cancel", cancel),
     Screen("POST", "/timer/move", "move", move),
+    Screen("POST", "/timers/cancel", "cancel-all", cancel_all),
 )

@@ -1,7 +1,8 @@
-"""The pages of workers and of lags."""
+"""The first page (whether timers fire, how many wait, how late, what is wrong), and those of workers and of lags."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,11 +10,48 @@ from typing import Any, NamedTuple
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.board import WAITED, Recent, lag_s
-from timers.console.web.diagnosis import findings, level
+from timers.console.web.board import WAITED, Figures, Recent, lag_s
+from timers.console.web.diagnosis import findings, headline, level
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import span
 from timers.console.worker_metrics import Ways, quantile
+
+NEXT_TIMERS = 8
+
+
+async def overview(page: Page) -> Reply:
+    """``GET /``"""
+    figures, coming = await asyncio.gather(page.figures(), _coming(page))
+    found = findings(figures, page.board.new_letters()) if figures else []
+    recent = page.board.recent()
+    lags = [_tile(percent, recent, figures) for percent in (50, 99)]
+    return page.show(
+        "overview.html",
+        figures=figures,
+        found=found,
+        level=level(found) if figures else "unknown",
+        headline=headline(figures, found) if figures else "",
+        recent=recent,
+        lags=lags,
+        coming=coming,
+    )
+
+
+async def _coming(page: Page) -> dict[str, Any]:
+    """The next timers."""
+    try:
+        return await page.soon(page.api("listTimers", limit=NEXT_TIMERS)) or {}
+    except Problem as problem:
+        return {"problem": problem.body}
+
+
+def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:
+    """The lag of the last minute; if nothing fired in it, since the workers started."""
+    now_s = lag_s(recent.ways, percent / 100) if recent else None
+    ever_s = lag_s(figures.ways, percent / 100) if figures else None
+    words = "of the last minute" if now_s is not None else "since the workers started"
+    return {"percent": percent, "lag_s": ever_s if now_s is None else now_s, "of": words}
+
 
 WAY_NAMES = {
     WAITED: "punctual: the timer waited for its second",
@@ -136,4 +174,8 @@ def _topic(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-SCREENS = (Screen("GET", "/workers", "workers", workers), Screen("GET", "/lag", "lag", lag))
+SCREENS = (
+    Screen("GET", "/workers", "workers", workers),
+    Screen("GET", "/lag", "lag", lag),
+    Screen("GET", "/", "overview", overview),
+)

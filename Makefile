@@ -47,7 +47,7 @@ test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 run
 # run, in one process with one session, and so are those of the pages, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
-	@without=; $(BIN)/python -m timers.spark.java || without="and not spark"; \
+	@without=; $(BIN)/python -m timers.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
 	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
 		-m "(broker or spark) $$without $$pages and $(LENGTH)" tests/broker tests/browser tests/conformance tests/spark || exit; \
@@ -81,7 +81,7 @@ test-newer-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.1 
 	@echo "setting up $(NEWER_SPARK) ($(NEWER_SPARK_PACKAGES)) ..."
 	@$(NEWER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWER_SPARK).txt \
 		$(NEWER_SPARK_PACKAGES) '.[worker,broker,console,spark,test]'
-	@if $(NEWER_SPARK)/bin/python -m timers.spark.java; then \
+	@if $(NEWER_SPARK)/bin/python -m timers.java; then \
 		$(NEWER_SPARK)/bin/python -m pytest --durations 20 --durations-min 5 -m "spark and $(LENGTH)" tests/conformance tests/spark; \
 	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
 
@@ -174,7 +174,7 @@ lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of 
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
-	@$(BIN)/python -m timers.broker.relock
+	@$(BIN)/python -m timers.broker.jars
 	@$(BIN)/python -m timers.spark.jars
 
 clean: ## Remove .venv, caches and the embedded broker's data

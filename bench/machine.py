@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 
 from tests.harness.process import ROOT
-from timers.broker import jars, java
+from timers import java
+from timers.broker import jars
 
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")
 
@@ -54,7 +55,7 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(terse=True),
         "load_before": [round(value, 2) for value in psutil.getloadavg()],
         "python": platform.python_version(),
-        "java": (_output_of(str(java.find()), "-version").splitlines() or ["unknown"])[0],
+        "java": (_output_of(str(java.for_broker()), "-version").splitlines() or ["unknown"])[0],
         "kafka": jars.kafka_version(),
         "packages": {name: version(name) for name in PACKAGES},
     }

@@ -70,7 +70,7 @@ def consumer(session: Session, kind: str, names: RunNames, number: int, count: i
     """Start a consumer of any kind; it prints its figures at its end."""
     brokers = session.cluster.brokers
     if kind in SHARE_GROUP:
-        class_path = ":".join(map(str, jars.ensure(None)))
+        class_path = ":".join(map(str, jars.KAFKA.ensure(None)))
         arguments = [brokers, names.target, str(count), SHARE_GROUP[kind]]
         command = ["java", "-cp", class_path, str(SHARE_CONSUMERS), *arguments]
     else:

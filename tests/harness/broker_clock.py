@@ -25,7 +25,7 @@ _TEXT, _LONG = 1, 5
 
 def ahead_by(offset_s: float, directory: Path) -> str:
     """Java options (``KAFKA_OPTS``) of a broker whose clock is ahead by ``offset_s``; negative: behind."""
-    paths = jars.ensure(None)
+    paths = jars.KAFKA.ensure(None)
     (clients,) = (path for path in paths if path.name.startswith("kafka-clients-"))
     target = directory / f"clock{offset_s:+.0f}" / _CLASS
     target.parent.mkdir(parents=True, exist_ok=True)

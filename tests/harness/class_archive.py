@@ -12,6 +12,7 @@ from pathlib import Path
 
 from timers import java
 from timers.broker import EmbeddedBroker, jars
+from timers.jars import cache_dir
 
 # Brokers of tests live for minutes: what Java would spend on making their code faster costs more than it brings.
 OPTIONS = "-XX:TieredStopAtLevel=1"
@@ -19,9 +20,9 @@ OPTIONS = "-XX:TieredStopAtLevel=1"
 
 def path() -> Path:
     """Where the archive is, for these jars of Kafka and this Java."""
-    directory = jars.cache_dir()
+    directory = cache_dir()
     runtime = next(java.candidates(), None)
-    files = [directory / jar.filename for jar in jars.locked()] + ([] if runtime is None else [runtime.resolve()])
+    files = [directory / jar.filename for jar in jars.KAFKA.locked()] + ([] if runtime is None else [runtime.resolve()])
     made_for = [(str(file), file.stat().st_mtime_ns) for file in files if file.exists()]
     return directory / f"classes-{sha256(repr(made_for).encode()).hexdigest()[:12]}.jsa"
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from tests.harness.records import Request
 from tests.harness.waiting import DEADLINE_S
-from timers.broker import jars, java
+from timers import java
+from timers.broker import jars
 
 _SEPARATOR = "|"
 
@@ -24,14 +25,14 @@ def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties:
     options = [part for each in properties for part in ("--reader-property", each)]
     done = subprocess.run(
         [
-            str(java.find()),
+            str(java.for_broker()),
             "-XX:TieredStopAtLevel=1",
             "org.apache.kafka.tools.ConsoleProducer",
             *("--bootstrap-server", address, "--topic", topic),
             *options,
         ],
         input=b"".join(line + b"\n" for line in lines),
-        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.ensure(None)))},
+        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.KAFKA.ensure(None)))},
         capture_output=True,
         timeout=2 * DEADLINE_S,
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from timers import java
 from timers.errors import SparkError
-from timers.spark import java
 
 
 def runtime(home: Path, answer: str) -> Path:
@@ -34,10 +34,10 @@ def test_spark_runs_on_some_versions(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(runtime(tmp_path / "home", answer)))
     if expected is None:
-        java.require()
+        java.check_for_spark()
         return
     with pytest.raises(SparkError, match=expected):
-        java.require()
+        java.check_for_spark()
 
 
 def test_a_machine_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -47,4 +47,4 @@ def test_a_machine_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         SparkError,
         match=r"^Spark needs Java 17 to 21, and no Java was found: install one .*apt install openjdk-17-jre-headless",
     ):
-        java.require()
+        java.check_for_spark()

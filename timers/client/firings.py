@@ -61,7 +61,7 @@ class MappingFirings:
             return True
 
 
-class SqlFirings:
+class SqlFirings(SqlNames):
     """Accepted sources in a table of any SQL database, through a DB-API connection (sqlite3, psycopg, ...).
 
     One step is one statement that inserts a source that is not there. If two receivers insert the same one at the same
@@ -89,15 +89,9 @@ class SqlFirings:
         paramstyle: str = "qmark",
         commit: bool = True,
     ) -> None:
-        self._names = SqlNames(
-            connection, paramstyle, commit=commit, table=table, length=512, source_column=source_column
-        )
-
-    def create_table(self) -> None:
-        """Create the table if it does not exist."""
-        self._names.create_table()
+        super().__init__(connection, paramstyle, commit=commit, table=table, length=512, source_column=source_column)
 
     def accept(self, callback: Callback) -> bool:
         """Whether the callback of this timer comes for the first time. False for a record that is no callback."""
         source = source_of(callback)
-        return source is not None and self._names.add(source)
+        return source is not None and self.add(source)

@@ -14,7 +14,7 @@ class Identified(Protocol):
     def id(self) -> str: ...
 
 
-class SqlInbox:
+class SqlInbox(SqlNames):
     """Accepted messages in a table of any SQL database, in the transaction of their effects.
 
     ::
@@ -48,13 +48,7 @@ class SqlInbox:
         message_column: str = "message",
         paramstyle: str = "qmark",
     ) -> None:
-        self._names = SqlNames(
-            connection, paramstyle, commit=False, table=table, length=700, message_column=message_column
-        )
-
-    def create_table(self) -> None:
-        """Create the table if it does not exist. You commit."""
-        self._names.create_table()
+        super().__init__(connection, paramstyle, commit=False, table=table, length=700, message_column=message_column)
 
     def accept(self, message: Identified) -> bool:
         """Return whether the message comes for the first time; then it is accepted when you commit.
@@ -62,4 +56,4 @@ class SqlInbox:
         Two receivers that accept one message at the same time: the key of the table lets one of them succeed, and the
         other one gets the driver's error.
         """
-        return self._names.add(message.id)
+        return self.add(message.id)

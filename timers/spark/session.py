@@ -22,8 +22,9 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from timers import java
 from timers.errors import SparkError
-from timers.spark import jars, java
+from timers.spark import jars
 
 LOCAL = "local[*]"
 
@@ -195,7 +196,7 @@ def _submitted(launch: Launch) -> SparkSession:
 
 
 def _started(launch: Launch) -> SparkSession:
-    java.require()
+    java.check_for_spark()
     spark_home = _find_spark_home()  # type: ignore[no-untyped-call]
     missing = jars.missing_in(Path(spark_home) / "jars", sys.stderr)
     conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))

@@ -13,6 +13,7 @@ from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
 from timers.core.ports import Lost
+from timers.core.progress import Progress
 from timers.core.timer import Fetched, Row, Tick
 
 # ---- time -----------------------------------------------------------------------------------------------------------
@@ -237,6 +238,23 @@ def test_a_chunk_is_also_limited_in_bytes() -> None:
     rig.observe(5)
     rig.fire()
     assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 2, 2]
+
+
+def test_the_parts_of_a_fetch_of_late_requests_grow_after_each_transaction() -> None:
+    """Else each of thousands that arrive together after an outage would wait for hundreds of small transactions."""
+
+    class Outbox(ListOutbox):
+        def commit(self, progress: Progress) -> None:
+            super().commit(progress)
+            self.chunk.committed(0.5)
+
+    rig = NativeRig(outbox=Outbox())
+    rig.observe(10)
+    rig.fire()
+    rig.outbox.chunk.timers = 2
+    rig.accept(*[5] * 20)
+    assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 4, 8, 6]
+    assert len(set(rig.outbox.fired)) == 20
 
 
 def test_a_scan_that_ends_exactly_at_the_limit_is_complete() -> None:

@@ -94,11 +94,12 @@ class Accepting(MachineState):
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
-        max_records = self._outbox.chunk.timers
-        if len(records) > max_records and self._may_emit(decoded):  # brokers are slow: the output is sent in parts
-            for start in range(0, len(records), max_records):
-                end = records[start + max_records].offset if start + max_records < len(records) else to_offset
-                self._accept_new(records[start : start + max_records], end)
+        if len(records) > self._outbox.chunk.timers and self._may_emit(decoded):
+            while records:  # brokers are slow: the output is sent in parts, which grow after each transaction
+                count = self._outbox.chunk.timers
+                end = records[count].offset if count < len(records) else to_offset
+                self._accept_new(records[:count], end)
+                records = records[count:]
             return
         copy_entries = self._horizon.admit(decoded)
         rows, judged = self._settle(decoded)

@@ -21,7 +21,7 @@ from timers.core.chunk_size import ChunkSize
 from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Forwarded, Rejected, Row, Tick
+from timers.core.timer import DueRows, Fetched, Forwarded, Rejected, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
@@ -60,9 +60,9 @@ class DiscardingOutbox:
     def begin(self, tick: Tick) -> None:
         self._transaction.begin(tick)
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._transaction.send("target", 4, due_s, rows)
-        self.fired += len(rows)
+    def fire(self, due: Sequence[DueRows]) -> None:
+        self._transaction.send("target", 4, due)
+        self.fired += sum(len(rows) for _, rows in due)
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         raise NotImplementedError
@@ -120,10 +120,11 @@ class DiscardingScheduleOutbox(DiscardingOutbox):
         super().__init__()
         self.tombstones: list[tuple[bytes, int]] = []
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        ids = [id for id, _ in schedule.tombstones(rows)]
-        self.tombstones += zip(ids, [row[0] for row in rows], strict=True)
-        super().fire(due_s, self._transaction.end_schedules(rows))
+    def fire(self, due: Sequence[DueRows]) -> None:
+        for _, rows in due:
+            ids = [id for id, _ in schedule.tombstones(rows)]
+            self.tombstones += zip(ids, [row[0] for row in rows], strict=True)
+        super().fire([(due_s, self._transaction.end_schedules(rows)) for due_s, rows in due])
 
 
 def schedules(timers: int) -> Iterator[Record]:

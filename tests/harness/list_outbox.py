@@ -10,7 +10,7 @@ from timers.core.chunk_size import ChunkSize
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Rejected, Row, Tick
+from timers.core.timer import DueRows, Forwarded, Rejected, Row, Tick
 
 
 class ListOutbox:
@@ -61,8 +61,8 @@ class ListOutbox:
         self.tick = tick
         self._open = defaultdict(list)
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._open["fired"] += [(due_s, row[0]) for row in rows]
+    def fire(self, due: Sequence[DueRows]) -> None:
+        self._open["fired"] += [(due_s, row[0]) for due_s, rows in due for row in rows]
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         self._open["postponed"] += [((due_s, row[0]), again_s) for row in rows]

@@ -52,10 +52,10 @@ def install(poison: Path) -> None:
             raise Poisoned("a record of this fetch")
         return read(self, records, *arguments)
 
-    def send_or_fail(self: Transaction, topic: str, partitions: int, due_s: int, rows: Sequence[Any]) -> None:
-        if any(UNSENDABLE in row[3] for row in rows) and poison.exists():
+    def send_or_fail(self: Transaction, topic: str, partitions: int, due: Sequence[Any]) -> None:
+        if any(UNSENDABLE in row[3] for _, rows in due for row in rows) and poison.exists():
             raise Poisoned("a timer of this second")
-        send(self, topic, partitions, due_s, rows)
+        send(self, topic, partitions, due)
 
     Reader.read = read_or_fail  # type: ignore[method-assign, assignment]
     Transaction.send = send_or_fail  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from tests.harness.list_outbox import ListOutbox
 from timers.core.counters import Counters
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Row, Tick
+from timers.core.timer import DueRows, Tick
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.wire import progress as progress_record
@@ -31,9 +31,9 @@ class FileOutbox(ListOutbox):
         super().begin(tick)
         self._fired = []
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+    def fire(self, due: Sequence[DueRows]) -> None:
         assert self.tick is not None
-        self._fired += [(due_s, str(row[2]), self.tick.append_ms) for row in rows]
+        self._fired += [(due_s, str(row[2]), self.tick.append_ms) for due_s, rows in due for row in rows]
 
     def commit(self, progress: Progress) -> None:
         with self.path.open("a") as file:

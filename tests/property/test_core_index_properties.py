@@ -39,7 +39,7 @@ class Rig(RandomRig):
 def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[OrderKey], dict[bytes, Entry]]:
     """What counts of a machine's state: keys that may fire, and ids that are remembered."""
     index, fired_through = Index(store, retention_s), machine.progress.fired_through
-    keys = [(due_s, row[0]) for due_s, rows in store.scan((-1, 0), 10**12) for row in index.alive(due_s, rows)]
+    keys = [(due_s, row[0]) for due_s, rows in index.alive([*store.scan((-1, 0), 10**12)]) for row in rows]
     entries = dict(store.entries_after(b"", 10**6).entries)
     return keys, {id: entry for id, entry in entries.items() if not is_over(entry, fired_through, retention_s)}
 

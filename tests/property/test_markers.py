@@ -39,9 +39,9 @@ class MarkerOutbox(ListOutbox):
         super().begin(tick)
         self._rows = []
 
-    def fire(self, due_s: int, rows: Any) -> None:
-        super().fire(due_s, rows)
-        self._rows.extend(rows)
+    def fire(self, due: Any) -> None:
+        super().fire(due)
+        self._rows.extend(row for _, rows in due for row in rows)
 
     def commit(self, progress: Any) -> None:
         super().commit(progress)
@@ -67,7 +67,7 @@ class Rig(RandomRig):
 def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, Any]]:
     """Rows that may fire, and the index."""
     index = Index(store, 0)
-    rows = [(due_s, row) for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
+    rows = [(due_s, row) for due_s, rows in index.alive([*store.scan((-1, 0), 10**12)]) for row in rows]
     return rows, dict(store.entries_after(b"", 10**6).entries)
 
 

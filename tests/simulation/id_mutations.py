@@ -10,14 +10,14 @@ from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, Operation, OperationResults
 from timers.core.second_barrier import SecondBarrier
-from timers.core.timer import Row
+from timers.core.timer import DueRows
 
 
 class FiresReplacedRows(Index):
     """A row fires although the index no longer holds its version."""
 
-    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        return rows
+    def alive(self, due: list[DueRows]) -> list[DueRows]:
+        return due
 
 
 class JudgesWithoutEarlierRecords(Index):

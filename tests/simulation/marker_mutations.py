@@ -37,6 +37,6 @@ MUTATIONS = {
     "a replay takes the last marker": Mutation(Parts(marker_index=ReplaysTheLastMarker)),
     "an End has no effect": changed(("known[id] = entries[id] = None", "pass")),
     "no End for a message that is delivered again": changed(
-        ("...(due_s, self.transaction.end_messages(rows))", "...(due_s, rows)"),
+        ("(due_s, self.transaction.end_messages(rows))", "(due_s, rows)"),
     ),
 }

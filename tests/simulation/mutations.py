@@ -231,8 +231,7 @@ CHANGED = {
 late, waiting = ...
 if (late or decoded.rejected) and self._tick is not None:
     self._outbox.begin(self._tick)
-    for due_s in sorted(late):
-        self._outbox.fire(due_s, late[due_s])
+    self._outbox.fire(sorted(late.items()))
     self._outbox.reject(decoded.rejected)
     self._outbox.commit(self.progress)
 """,
@@ -243,7 +242,7 @@ if (late or decoded.rejected) and self._tick is not None:
     "[P3] postponed timers fire twice": changed(
         (
             "...(partial(..., due_s, rows, again_s))",
-            "...(partial(..., due_s, rows, again_s)); self.fire(due_s, rows)",
+            "...(partial(..., due_s, rows, again_s)); self.fire([(due_s, rows)])",
         ),
     ),
     "[P6] two dead letters for one bad request": changed(

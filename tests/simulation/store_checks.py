@@ -135,7 +135,7 @@ class StoreChecks:
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
         index = spec.index(store, machine.is_cold, progress.holes)
-        rows = [row for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
+        rows = [row for _, rows in index.alive([*store.scan((-1, 0), 10**12)]) for row in rows]
         live = [row for _, row in _alive(runner)]
         schedules = self._logs[runner.name].schedules
         if schedules is not None:  # compaction removed some records that the live machine has read

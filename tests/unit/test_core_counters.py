@@ -12,7 +12,7 @@ from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Tick
+from timers.core.timer import Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
@@ -40,8 +40,8 @@ def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     """Fill a transaction: 5 + 2 firings, a retry and a dead letter."""
     counters.begin()
     counters.transaction.late = late
-    counters.transaction.fire(10, 3)
-    counters.transaction.fire(10, 2)
+    row: Row = (0, "t", None, b"", None, None)
+    counters.transaction.fire([(10, [row] * 3), (10, [row] * 2)])
     counters.transaction.fire_again(4)
     counters.transaction.fire_again(4)
     counters.transaction.retried += 1

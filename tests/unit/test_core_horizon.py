@@ -13,7 +13,7 @@ from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
-from timers.core.timer import Fetched, Row, Tick
+from timers.core.timer import DueRows, Fetched, Tick
 from timers.request_formats import NATIVE
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
@@ -32,9 +32,9 @@ class NamesOutbox(ColdOutbox):
         super().__init__()
         self.names: list[str | None] = []
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        super().fire(due_s, rows)
-        self.names += [row[5][0] if row[5] is not None else None for row in rows]
+    def fire(self, due: Sequence[DueRows]) -> None:
+        super().fire(due)
+        self.names += [row[5][0] if row[5] is not None else None for _, rows in due for row in rows]
 
 
 class ColdRig(MachineRig):

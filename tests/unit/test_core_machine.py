@@ -14,7 +14,7 @@ from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Row, Tick
+from timers.core.timer import DueRows, Fetched, Tick
 
 # ---- time -----------------------------------------------------------------------------------------------------------
 
@@ -205,13 +205,13 @@ def test_a_chunk_ends_at_its_limit_and_commits_the_last_fired_key() -> None:
     assert rig.machine.pending == 0
 
 
-def test_small_groups_of_one_second_are_fired_together() -> None:
-    together: list[tuple[int, int]] = []
+def test_groups_of_many_seconds_are_fired_together() -> None:
+    together: list[list[tuple[int, int]]] = []
 
     class Outbox(ListOutbox):
-        def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-            together.append((due_s, len(rows)))
-            super().fire(due_s, rows)
+        def fire(self, due: Sequence[DueRows]) -> None:
+            together.append([(due_s, len(rows)) for due_s, rows in due])
+            super().fire(due)
 
     limits = Limits(chunk_timers=5, chunk_bytes=10**6, max_request_bytes=100)
     rig = NativeRig(limits=limits, group=2, outbox=Outbox())
@@ -219,14 +219,14 @@ def test_small_groups_of_one_second_are_fired_together() -> None:
     rig.accept(5, 5, 5, 5, 5, 5, 6, 6, 6)
     rig.observe(6)
     rig.fire()
-    assert together == [(5, 4), (5, 2), (6, 3)], "never more than a chunk"
+    assert together == [[(5, 2), (5, 2), (5, 2)], [(6, 2), (6, 1)]], "a chunk is at most one group larger"
 
     together.clear()
     rig.outbox.chunk.timers = 3
     rig.accept(7, 7, 7, 7)
     rig.observe(7)
     rig.fire()
-    assert together == [(7, 2), (7, 1), (7, 1)], "a reduced chunk splits a stored group, so groups stay as they are"
+    assert together == [[(7, 2)], [(7, 1)], [(7, 1)]], "a reduced chunk splits one stored group"
     assert rig.machine.pending == 0
 
 

@@ -12,7 +12,7 @@ from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
-from timers.core.timer import Row, Tick
+from timers.core.timer import DueRows, Row, Tick
 from timers.testing import SimClock, SimLog
 from timers.wire.formats import schedule
 
@@ -33,9 +33,9 @@ class LogOutbox(ListOutbox):
         super().begin(tick)
         self._tombstones, self._copies = [], []
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        super().fire(due_s, rows)
-        self._tombstones += rows
+    def fire(self, due: Sequence[DueRows]) -> None:
+        super().fire(due)
+        self._tombstones += [row for _, rows in due for row in rows]
 
     def republish(self, rows: Sequence[Row]) -> None:
         super().republish(rows)

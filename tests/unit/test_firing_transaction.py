@@ -101,7 +101,7 @@ class Rig:
     def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen
         rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]
         self.outbox.begin(Tick(NOW_S * 1000))
-        self.outbox.fire(NOW_S, rows)
+        self.outbox.fire([(NOW_S, rows)])
         self.outbox.commit(progress)
 
     @property
@@ -254,7 +254,7 @@ def test_a_timer_whose_request_has_no_leader_is_put_off_and_another_one_becomes_
     origins = [Origin(f"timer-request/{partition}/5", NOW_S, 0) for partition in (0, 7)]
     rows: list[Row] = [(offset, denied, "k", b"v", None, origin) for offset, origin in enumerate(origins)]
     outbox.begin(Tick(NOW_S * 1000))
-    outbox.fire(NOW_S, rows)
+    outbox.fire([(NOW_S, rows)])
     outbox.commit(Progress())
     (sent,) = rig.producer.sent
     del sent[settings.progress_topic]

@@ -168,8 +168,8 @@ class Accepting(MachineState):
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
         self.counters.transaction.late = bool(late)
-        for due_s in sorted(late):
-            self._fire(due_s, late[due_s], self._tick)
+        if late:
+            self._fire(sorted(late.items()), self._tick)
         if decoded.rejected:
             self._outbox.reject(decoded.rejected)
         if decoded.forwarded:

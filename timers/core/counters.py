@@ -10,12 +10,13 @@ Only the thread that owns the machine writes; every thread may read.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
 from timers.core.progress import Progress
+from timers.core.timer import DueRows
 
 LAG_BOUNDS_S = (
     *(0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
@@ -79,9 +80,11 @@ class TransactionCounters:
     ended_ms: int | None = None
     """The brokers' time when it ended, committed or not; None if the lag is not measured."""
 
-    def fire(self, due_s: int, count: int) -> None:
-        """Add ``count`` callbacks of one due second."""
-        self.fired[due_s] = self.fired.get(due_s, 0) + count
+    def fire(self, due: Iterable[DueRows]) -> None:
+        """Add callbacks."""
+        fired = self.fired
+        for due_s, rows in due:
+            fired[due_s] = fired.get(due_s, 0) + len(rows)
 
     def fire_again(self, due_s: int) -> None:
         """Add a callback that comes from the retry topic."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 from timers.core.keys import MAX_OFFSET
 from timers.core.machine_state import MachineState
 from timers.core.ports import TooMuch
-from timers.core.timer import Row, bytes_of
+from timers.core.timer import DueRows, Row, bytes_of
 
-JOINED_BYTES = 256 * 1024
-"""Stored groups of one second are fired together up to this size, about that of a record batch."""
+RUN_BYTES = 256 * 1024
+"""Stored groups are fired together up to this size, about that of a record batch."""
 
 
 class Firing(MachineState):
@@ -37,22 +37,25 @@ class Firing(MachineState):
         count = size = 0
         full = fires = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
-        for due_s, rows, group_size in self._groups(scanned, max_rows):
+        for due, rows, due_bytes in self._runs(scanned, max_rows):
             if full:
                 through = last
                 break
-            if chunk.reduced and count + len(rows) > max_rows:
-                rows, rest = rows[: max_rows - count], rows[max_rows - count :]
-            alive = self._index.alive(due_s, rows)
+            if chunk.reduced and count + rows > max_rows:
+                ((due_s, group),) = due
+                rest, rows = group[max_rows - count :], max_rows - count
+                due = [(due_s, group[:rows])]
+            alive = self._index.alive(due)
             if alive:
                 if not fires:
                     self._outbox.begin(tick)
                     fires = True
-                self._fire(due_s, alive, tick)
-            count += len(rows)
-            size += group_size
+                self._fire(alive, tick)
+            count += rows
+            size += due_bytes
             full = count >= max_rows or size >= self._limits.chunk_bytes
-            last = (due_s, rows[-1][0])
+            last_s, last_rows = due[-1]
+            last = (last_s, last_rows[-1][0])
             if rest:
                 through = last
                 break
@@ -74,38 +77,23 @@ class Firing(MachineState):
             self._store.delete(after.fired_through, count, rest)
         return full
 
-    def _groups(self, scanned: Iterable[tuple[int, list[Row]]], max_rows: int) -> Iterator[tuple[int, list[Row], int]]:
-        """The groups to fire at once, and their sizes in bytes."""
-        if self._outbox.chunk.reduced:
-            return _sized(scanned)  # the rest of a split group is stored under the key of this group
-        return _joined(scanned, max_rows, min(JOINED_BYTES, self._limits.chunk_bytes))
+    def _runs(self, scanned: Iterable[DueRows], max_rows: int) -> Iterator[tuple[list[DueRows], int, int]]:
+        """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
 
-
-def _sized(groups: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[Row], int]]:
-    """Yields (due second, rows, their size in bytes)."""
-    for due_s, rows in groups:
-        yield due_s, rows, bytes_of(rows)
-
-
-def _joined(
-    groups: Iterable[tuple[int, list[Row]]], max_rows: int, max_bytes: int
-) -> Iterator[tuple[int, list[Row], int]]:
-    """Joins small groups that follow each other and are due in one second; see :func:`_sized`.
-
-    Each stored group holds the timers of one fetch, often only a few. Each later step has a cost for each group.
-
-    Args:
-        max_rows: maximum number of rows of a joined group.
-        max_bytes: maximum size of a joined group in bytes.
-    """
-    joined: list[Row] = []
-    joined_s = joined_size = 0
-    for due_s, rows, size in _sized(groups):
-        if joined and (due_s != joined_s or joined_size + size > max_bytes or len(joined) + len(rows) > max_rows):
-            yield joined_s, joined, joined_size
-            joined, joined_size = [], 0
-        joined_s = due_s
-        joined_size += size
-        joined += rows
-    if joined:
-        yield joined_s, joined, joined_size
+        Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+        each call.
+        """
+        # While chunks are reduced, the rest of a split group is stored under the key of this group.
+        max_bytes = 0 if self._outbox.chunk.reduced else min(RUN_BYTES, self._limits.chunk_bytes)
+        run: list[DueRows] = []
+        before = count = size = 0
+        for due_s, rows in scanned:
+            group_bytes = bytes_of(rows)
+            if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+                yield run, count, size
+                run, before, count, size = [], before + count, 0, 0
+            run.append((due_s, rows))
+            count += len(rows)
+            size += group_bytes
+        if run:
+            yield run, count, size

@@ -32,7 +32,7 @@ from timers.core.operation import (
 from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, reached
 from timers.core.sweeping import Sweeper
-from timers.core.timer import Decoded, Row, RowsByDue, id_bytes
+from timers.core.timer import Decoded, DueRows, Row, RowsByDue, id_bytes
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -128,13 +128,17 @@ class Index:
         entry = self._store.entries([id]).get(id)
         return None if entry is None or self._is_over(entry, fired_through) else entry
 
-    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Returns those rows of one due second that are the latest version of their id, or have no id."""
-        ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
+    def alive(self, due: list[DueRows]) -> list[DueRows]:
+        """Returns those rows that are the latest version of their id, or have no id."""
+        ids = [id_bytes(row[5][0]) for _, rows in due for row in rows if row[5] is not None]
         if not ids:
-            return rows
+            return due
         next_entry = map(self._store.entries(ids).get, ids).__next__
-        return [row for row in rows if row[5] is None or ((entry := next_entry()) is not None and entry[1] == row[0])]
+
+        def is_alive(row: Row) -> bool:
+            return row[5] is None or ((entry := next_entry()) is not None and entry[1] == row[0])
+
+        return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Forget some of the ids whose retention has ended. Call once a second."""
@@ -160,8 +164,8 @@ class NoIndex(Index):
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
         return None
 
-    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        return rows
+    def alive(self, due: list[DueRows]) -> list[DueRows]:
+        return due
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Do nothing."""

@@ -80,7 +80,8 @@ class Machine(Accepting, Firing, Rescuing):
         """
         for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
             left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
-            yield through, self._index.alive(through[0], left) if left else left
+            alive = self._index.alive([(through[0], left)])
+            yield through, alive[0][1] if alive else ()
 
     def find(self, id: bytes) -> Entry | None:
         """Returns the latest version of an id: pending, cold, or fired and remembered."""

@@ -13,7 +13,7 @@ from timers.core.pace import Pace
 from timers.core.ports import Outbox, Store, TooMuch
 from timers.core.progress import Cuts, Progress
 from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
-from timers.core.timer import Row, Tick
+from timers.core.timer import DueRows, Tick
 from timers.core.variant import Variant
 
 
@@ -145,19 +145,23 @@ class MachineState:
         if end is not None and tick == self._tick:
             self._barrier.tick(tick.second, end, self.position)
 
-    def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
-        """Add rows of one due second to the transaction. Above the catch-up limit, postpone them to later seconds."""
-        if not self._pace.has_limit or due_s >= tick.second - self._limits.overdue_s:
-            self._outbox.fire(due_s, rows)
+    def _fire(self, due: list[DueRows], tick: Tick) -> None:
+        """Add rows to the transaction. Above the catch-up limit, postpone them to later seconds."""
+        if not self._pace.has_limit:
+            self._outbox.fire(due)
             return
-        start = 0
-        for second, count in self._pace.spread(tick.second, len(rows)):
-            part = rows[start : start + count]
-            start += count
-            if second == tick.second:
-                self._outbox.fire(due_s, part)
-            else:
-                self._outbox.postpone(due_s, part, second)
+        for due_s, rows in due:
+            if due_s >= tick.second - self._limits.overdue_s:
+                self._outbox.fire([(due_s, rows)])
+                continue
+            start = 0
+            for second, count in self._pace.spread(tick.second, len(rows)):
+                part = rows[start : start + count]
+                start += count
+                if second == tick.second:
+                    self._outbox.fire([(due_s, part)])
+                else:
+                    self._outbox.postpone(due_s, part, second)
 
     def _commit(self, after: Progress, timers: int = 0) -> None:
         """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""

@@ -8,7 +8,7 @@ from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange
-from timers.core.timer import Decoded, Forwarded, Rejected, Row, RowsByDue, Tick
+from timers.core.timer import Decoded, DueRows, Forwarded, Rejected, Row, RowsByDue, Tick
 
 
 class Lost(Exception):
@@ -115,8 +115,8 @@ class Store(Protocol):
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Yields (due second, rows) above ``after`` and due at or before ``until_s``, in key order."""
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
+        """Yields rows above ``after`` and due at or before ``until_s``, in key order."""
 
     def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
         """Yields (key, rows) above ``after``, for listings: it may begin inside a group.
@@ -163,8 +163,8 @@ class Outbox(Protocol):
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Add firings of one due second."""
+    def fire(self, due: Sequence[DueRows]) -> None:
+        """Add firings. Timers of many seconds in one call cost less than one call for each second."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move rows to the retry topic, due at ``again_s``, instead of firing them. They keep their ``timer-id``.

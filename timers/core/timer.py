@@ -65,6 +65,9 @@ def origin_of(row: Row, due_s: int, source: str) -> Origin:
 RowsByDue: TypeAlias = dict[int, list[Row]]
 """Due second -> its rows in ascending source offset."""
 
+DueRows: TypeAlias = tuple[int, list[Row]]
+"""(due second, some of its rows in ascending source offset)"""
+
 
 def key_bytes(key: Key) -> bytes | None:
     """Returns the record key of a callback."""
@@ -83,9 +86,14 @@ def id_bytes(text: str) -> bytes:
 
 def bytes_of(rows: Sequence[Row]) -> int:
     """Returns the size of topics, keys, values, headers and ids of rows, in bytes; limits on memory use it."""
-    size = sum([len(row[1]) + len(row[2] or "") + len(row[3]) for row in rows])
-    size += sum([len(row[5][0]) + len(row[5][3] or "") for row in rows if row[5]])
-    return size + sum([len(name) + len(value or b"") for row in rows if row[4] for name, value in row[4]])
+    size = 0
+    for _, topic, key, value, headers, origin in rows:
+        size += len(topic) + len(key or "") + len(value)
+        if origin:
+            size += len(origin[0]) + len(origin[3] or "")
+        if headers:
+            size += sum([len(name) + len(value or b"") for name, value in headers])
+    return size
 
 
 CUT_VALUE_BYTES = 4096

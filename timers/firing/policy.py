@@ -30,7 +30,7 @@ from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.schedules import OVERDUE
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes, origin_of
+from timers.core.timer import DueRows, Forwarded, Origin, Rejected, Row, Tick, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.ports import GivenUp, Settings, Topics
 from timers.firing.transaction import Transaction
@@ -132,7 +132,7 @@ class Policy:
     Attributes:
         transaction: gets the records that follow from the decisions.
         chunk: how many timers the next transaction may have.
-        unanswered: topic -> its timers (due second, rows) in this transaction, until a broker says whether it exists.
+        unanswered: topic -> its timers in this transaction, until a broker says whether it exists.
 
     Args:
         settings: of the worker.
@@ -151,7 +151,7 @@ class Policy:
         self._tick = Tick(0)
         self._asked: list[Callable[[], None]] = []
         """What the machine has asked for in this transaction, in order."""
-        self.unanswered: dict[str, list[tuple[int, Sequence[Row]]]] = {}
+        self.unanswered: dict[str, list[DueRows]] = {}
         self._refused: dict[str, dict[int, DeliveryProblem]] = {}
         """Topic -> why a broker refused the callback of the request at an offset of this machine."""
         self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
@@ -169,9 +169,9 @@ class Policy:
         self._asked, self.unanswered, self._refused = [], {}, {}
         self.transaction.begin(tick)
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Decide what happens to timers of one due second."""
-        self._do(partial(self._fire, due_s, rows))
+    def fire(self, due: Sequence[DueRows]) -> None:
+        """Decide what happens to due timers."""
+        self._do(partial(self._fire, due))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once.
@@ -243,14 +243,13 @@ class Policy:
         If brokers do not answer at once, the timers of these topics go to the retry topic, and the others are sent.
         """
         unanswered, self.unanswered = self.unanswered, {}
-        for topic, groups in unanswered.items():
-            for due_s, rows in groups:
-                self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due_s, rows)
+        for topic, due in unanswered.items():
+            self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
 
     # ---- overridden by subclasses -------------------------------------------------------------------------------
 
-    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._deliver(due_s, rows)
+    def _fire(self, due: Sequence[DueRows]) -> None:
+        self._deliver(due)
 
     def _turn_down(self, rejected: Sequence[Rejected]) -> None:
         for rejection in rejected:
@@ -260,8 +259,8 @@ class Policy:
         """Returns the identity of a timer, which it keeps in every topic."""
         return origin_of(row, due_s, self.transaction.source(row[0]))
 
-    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self.transaction.send(topic, partitions, due_s, rows)
+    def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
+        self.transaction.send(topic, partitions, due)
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
@@ -272,27 +271,29 @@ class Policy:
 
     # ---- decisions for one topic --------------------------------------------------------------------------------
 
-    def _deliver(self, due_s: int, rows: Sequence[Row]) -> None:
-        first = rows[0][1]
-        if all(row[1] == first for row in rows):
-            self._deliver_to(first, due_s, rows)
+    def _deliver(self, due: Sequence[DueRows]) -> None:
+        first = due[0][1][0][1]
+        if all(row[1] == first for _, rows in due for row in rows):
+            self._deliver_to(first, due)
             return
-        by_topic: dict[str, list[Row]] = {}
-        for row in rows:
-            by_topic.setdefault(row[1], []).append(row)
+        by_topic: dict[str, dict[int, list[Row]]] = {}
+        for due_s, rows in due:
+            for row in rows:
+                by_topic.setdefault(row[1], {}).setdefault(due_s, []).append(row)
         for topic, group in by_topic.items():
-            self._deliver_to(topic, due_s, group)
+            self._deliver_to(topic, list(group.items()))
 
-    def _deliver_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
+    def _deliver_to(self, topic: str, due: Sequence[DueRows]) -> None:
         route = self._topics.usable.get(topic) or self._route(topic)
         if route is None:
-            self.unanswered.setdefault(topic, []).append((due_s, rows))
+            self.unanswered.setdefault(topic, []).extend(due)
         else:
-            self._deliver_by(route, topic, due_s, rows)
+            self._deliver_by(route, topic, due)
 
-    def _deliver_by(self, route: int | DeliveryProblem, topic: str, due_s: int, rows: Sequence[Row]) -> None:
+    def _deliver_by(self, route: int | DeliveryProblem, topic: str, due: Sequence[DueRows]) -> None:
         if isinstance(route, DeliveryProblem):
-            self._hold_back(due_s, rows, route)
+            for due_s, rows in due:
+                self._hold_back(due_s, rows, route)
             return
         if (
             topic == self._settings.request_topic
@@ -300,9 +301,9 @@ class Policy:
             or topic in self._refused
             or topic in self._keyless
         ):
-            rows = self._split(topic, due_s, rows)
-        if rows:
-            self._send(topic, route, due_s, rows)
+            due = [(due_s, taken) for due_s, rows in due if (taken := self._split(topic, due_s, rows))]
+        if due:
+            self._send(topic, route, due)
 
     def _route(self, topic: str) -> int | DeliveryProblem | None:
         return self._rules.check_topic(topic) or self._topics.route(topic, retried=self.retried)
@@ -349,7 +350,7 @@ class Policy:
             if again.attempt > self._settings.retry_attempts or self.transaction.retry(row, again, again_s) is not None:
                 not_moved.append(row)
         if not_moved:
-            self._deliver(due_s, not_moved)
+            self._deliver([(due_s, not_moved)])
 
     def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
         """Returns the second of the next attempt: after the circuit closes, because nothing is sent before."""
@@ -372,8 +373,8 @@ class RetryPolicy(Policy):
     def _origin(self, row: Row, due_s: int) -> Origin:
         return Origin(*row[5] or ())
 
-    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self.transaction.send_retried(topic, partitions, rows)
+    def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
+        self.transaction.send_retried(topic, partitions, [row for _, rows in due for row in rows])
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         for row in rows:
@@ -391,8 +392,8 @@ class RetryPolicy(Policy):
 class SchedulePolicy(Policy):
     """The policy for schedules: each one gets a tombstone in its own topic, also if it is not sent [I19]."""
 
-    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._deliver(due_s, self.transaction.end_schedules(rows))
+    def _fire(self, due: Sequence[DueRows]) -> None:
+        self._deliver([(due_s, self.transaction.end_schedules(rows)) for due_s, rows in due])
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         super()._put_off(due_s, self.transaction.end_schedules(rows), again_s)
@@ -408,15 +409,15 @@ class SchedulePolicy(Policy):
 class MarkerPolicy(Policy):
     """The policy for messages that markers track: each one gets an End marker, also if it is not sent."""
 
-    def _fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        self._deliver(due_s, self.transaction.end_messages(rows))
+    def _fire(self, due: Sequence[DueRows]) -> None:
+        self._deliver([(due_s, self.transaction.end_messages(rows)) for due_s, rows in due])
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         super()._put_off(due_s, self.transaction.end_messages(rows), again_s)
 
-    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+    def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
         # All messages of a queue have the same key: by their keys, one consumer would get all of them.
-        self.transaction.send_spread(topic, partitions, due_s, rows)
+        self.transaction.send_spread(topic, partitions, due)
 
 
 def policy_of(settings: Settings, topic: str) -> type[Policy]:

@@ -31,6 +31,7 @@ from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import Cuts, Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.timer import (
+    DueRows,
     Forwarded,
     Origin,
     Rejected,
@@ -379,31 +380,36 @@ class Transaction:
 
     # ---- callbacks ------------------------------------------------------------------------------------------------
 
-    def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+    def send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
         """Fire timers of a request topic, or schedules: the hot path of firing, about 1 µs a timer."""
-        if self._cuts:  # the source is then more than a prefix and the offset
-            sources = [self.source(row[0]) for row in rows]
-            origins = [origin_of(row, due_s, source) for row, source in zip(rows, sources, strict=True)]
-            named = [each._replace(source=each.request) for each in origins]
-            rows = [(*row[:5], origin) for row, origin in zip(rows, named, strict=True)]
-        last, now_ms, id_prefix = h.firing(due_s, self._fired_ms), self._now_ms(), self._id_prefix
+        rows: list[Row] = []
+        endings: list[list[h.Header]] = []
+        for due_s, group in due:
+            rows += self._named(due_s, group) if self._cuts else group
+            endings += [h.firing(due_s, self._fired_ms)] * len(group)
+        self._counters.transaction.fire(due)
+        now_ms, id_prefix, timer_id = self._now_ms(), self._id_prefix, h.TIMER_ID
         batches = self._filling.setdefault(topic, {})
         keys, numbers = _keys_and_partitions(rows, partitions)
-        for row, key, partition in zip(rows, keys, numbers, strict=True):
+        for row, ending, key, partition in zip(rows, endings, keys, numbers, strict=True):
             offset, _, _, value, headers, origin = row
             source = b"%b%d" % (id_prefix, offset)
             if origin is None:
                 all_headers = (
-                    [(h.TIMER_ID, source), *last] if headers is None else [*headers, (h.TIMER_ID, source), *last]
+                    [(timer_id, source), *ending] if headers is None else [*headers, (timer_id, source), *ending]
                 )
             else:
-                all_headers = [*(headers or ()), *_identity(origin, source), *last]
+                all_headers = [*(headers or ()), *_identity(origin, source), *ending]
             batch = batches.get(partition) or self._new_batch(topic, partition)
             if batch.add(len(batch.rows), now_ms, key, value, all_headers) is None:
                 batch = self._next_batch(topic, partition)
                 batch.add(0, now_ms, key, value, all_headers)
             batch.rows.append(row)
-        self._counters.transaction.fire(due_s, len(rows))
+
+    def _named(self, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with their sources, which are more than a prefix and the offset after a cut of the log."""
+        origins = [origin_of(row, due_s, self.source(row[0])) for row in rows]
+        return [(*row[:5], origin._replace(source=origin.request)) for row, origin in zip(rows, origins, strict=True)]
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
         """Fire timers of the retry topic; each one has its own due second."""
@@ -518,14 +524,15 @@ class Transaction:
             self._add(self._topic, self._partition, key, value, (), now_ms)
         return [(row[0], self._settings.message_topic, *row[2:]) for row in rows]
 
-    def send_spread(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+    def send_spread(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
         """Fire timers, each to the partition that follows from the offset of its request."""
         now_ms = self._now_ms()
-        for row in rows:
-            origin = origin_of(row, due_s, self.source(row[0]))
-            headers = self._fired_headers(row, origin)
-            self._add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms, row)
-        self._counters.transaction.fire(due_s, len(rows))
+        for due_s, rows in due:
+            for row in rows:
+                origin = origin_of(row, due_s, self.source(row[0]))
+                headers = self._fired_headers(row, origin)
+                self._add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms, row)
+        self._counters.transaction.fire(due)
 
     # ---- decisions of the machine ------------------------------------------------------------------------------
 

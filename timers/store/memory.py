@@ -8,7 +8,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
-from timers.core.timer import Row, RowsByDue
+from timers.core.timer import DueRows, Row, RowsByDue
 
 
 class MemoryStore:
@@ -70,7 +70,7 @@ class MemoryStore:
         entries = sorted(self._entries.items())
         return [(id, entry[1]) for id, entry in entries if entry[0] == CANCELLED_DUE_S and entry[1] >= offset]
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
         key = lambda entry: entry[0]  # noqa: E731
         entries = self._rows[
             bisect_right(self._rows, after, key=key) : bisect_right(self._rows, (until_s, MAX_OFFSET), key=key)

@@ -24,7 +24,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
 from timers.core.ports import IndexPage, Lost
 from timers.core.progress import SettingChange
-from timers.core.timer import Row, RowsByDue
+from timers.core.timer import DueRows, Row, RowsByDue
 from timers.errors import StoreError
 from timers.store import layout
 from timers.store.database import Database
@@ -243,11 +243,11 @@ class RocksStore:
         self._db.write(batch)
         self._applied, self._pending, self._lineage = applied, pending, lineage
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
+        """See :class:`timers.core.ports.Store`."""
         return self._db.closing(self._scan(after, until_s))
 
-    def _scan(self, after: OrderKey, until_s: int) -> Generator[tuple[int, list[Row]]]:
+    def _scan(self, after: OrderKey, until_s: int) -> Generator[DueRows]:
         """The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry."""
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))

@@ -10,7 +10,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
-from timers.core.timer import Row, RowsByDue
+from timers.core.timer import DueRows, Row, RowsByDue
 from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Group
 
@@ -70,7 +70,7 @@ class DueStore:
         self.accepted += timer_batches.groups(self._partition, rows)
         self.applied = applied
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
         for due_s in sorted(self._due):
             if due_s > until_s:
                 return

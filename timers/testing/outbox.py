@@ -225,9 +225,9 @@ class SimTransactions:
         refused = self.send(ordered, offsets)
         if refused:
             self.producer.abort()
-            for batch, said in refused:
-                if said.records or len(batch.rows) == 1:
-                    self._note_refused(said.topic)
+            if all(said.records or len(batch.rows) == 1 for batch, said in refused):
+                for topic in {said.topic for _, said in refused}:
+                    self._note_refused(topic)
             raise BatchesRefused(refused)
         self._faults.point("before a commit")
         self._end()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from timers.cli import extras
+from timers.cli import lazy
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -107,7 +107,7 @@ def test_a_command_names_the_extra_that_it_needs(light: Path, command: list[str]
 
 def test_each_module_of_an_extra_belongs_to_a_package_of_this_extra() -> None:
     packages = {**packages_distributions(), "py4j": ["pyspark"]}
-    for extra, modules in extras.MODULES.items():
+    for extra, modules in lazy.MODULES.items():
         for module in modules:
             assert canonical(packages[module][0]) in names(PROJECT["optional-dependencies"][extra]), module
 

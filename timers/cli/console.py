@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from timers.cli.extras import require
+from timers.cli.lazy import require
 from timers.cli.output import Output, say
 from timers.cli.reach import say_brokers
 from timers.config.settings import Settings

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from timers.dead_letters.letters import Letter, LetterFilter
     from timers.wire.dead_letter import Mark
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 
 
@@ -43,6 +44,19 @@ def moment(text: str) -> int:
     return parse_moment(text, time.time())
 
 
+def written_options(command: _Command) -> _Command:
+    """Add the options that select dead letters by the time at which they were written."""
+    since = click.option(
+        "--since",
+        "since_s",
+        type=moment,
+        metavar="WHEN",
+        help="Written at this time or later: 2h (two hours ago), or 2030-01-31T12:00:00Z.",
+    )
+    until = click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before this time.")
+    return since(until(command))
+
+
 def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select dead letters: the attributes of ``LetterFilter`` except ``names``."""
     for option in reversed(
@@ -57,14 +71,7 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="With this code; may be repeated.",
             ),
             click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic."),
-            click.option(
-                "--since",
-                "since_s",
-                type=moment,
-                metavar="WHEN",
-                help="Written at this time or later: 2h (two hours ago), or 2030-01-31T12:00:00Z.",
-            ),
-            click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before this time."),
+            written_options,
             click.option("--partition", "-p", type=click.IntRange(0), help="Partition of the dead letter topic."),
             click.option("--from-offset", type=click.IntRange(0), help="First offset in that partition."),
             click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition after the last one."),

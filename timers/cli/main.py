@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import click
 
 from timers import __version__
-from timers.cli.extras import extra_of_missing_module
-from timers.cli.lazy import LazyGroup
+from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import say_failure, say_usage
 from timers.errors import TimersError
 from timers.logs import make_safe
@@ -52,6 +51,14 @@ _COMMANDS = {
     cls=LazyGroup,
     package="timers.cli",
     lines=_COMMANDS,
+    modules={
+        "cancel": "schedule:cancel",
+        "get": "find:get",
+        "list": "find:list_timers",
+        "formats": "settings:formats",
+        "clock": "progress:clock",
+        "levels": "progress:levels",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "
     "uses this project's running broker (`timers broker start`), else 127.0.0.1:9092. "

@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
-from timers.cli.extras import require
+from timers.cli.lazy import require
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers, names_brokers
 from timers.cli.worker import faust_command

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from timers.cli.extras import require
+from timers.cli.lazy import require
 from timers.cli.reach import say_brokers
 from timers.config.settings import Settings
 from timers.worker.port import check_port

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.output import Output, output_option, say
-from timers.cli.queue.options import queue_options
+from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
 from timers.counted import counted

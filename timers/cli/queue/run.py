@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from timers.cli.extras import extra_of_missing_module
+from timers.cli.lazy import extra_of_missing_module
 from timers.cli.main import INTERRUPTED
 from timers.cli.output import say
-from timers.cli.queue.options import queue_options
+from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
 from timers.counted import counted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from timers.cli.output import Output, argument_bytes, output_option, say
-from timers.cli.queue.options import legal_topic
+from timers.cli.queue import legal_topic
 from timers.cli.reach import load_settings
 from timers.cli.schedule import header
 from timers.client.times import from_now, parse_due, parse_duration

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from timers.cli.extras import extra_of_missing_module
-from timers.cli.lazy import LazyGroup
+from timers.cli.lazy import LazyGroup, extra_of_missing_module
 
 _JOBS: dict[str, str] = {
     "engine": "Fire timers on Spark instead of with workers.",

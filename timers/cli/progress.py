@@ -1,0 +1,207 @@
+"""``timers clock`` and ``timers levels``: up to when partitions have fired, at which level, and changes of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from timers.cli.output import Output, output_option, say
+from timers.cli.reach import load_settings
+from timers.config.settings import Settings
+from timers.core import levels as feature_levels
+from timers.core.clock_guard import iso
+from timers.core.keys import NEVER
+from timers.errors import TimersError
+
+if TYPE_CHECKING:
+    from timers.core.progress import Progress
+    from timers.core.timer import TopicPartition
+    from timers.kafka.connection import ErrorReports
+    from timers.kafka.topics import Cluster
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--repair", is_flag=True, help="Take back the time of partitions that are ahead. Stop the workers first.")
+@output_option()
+def clock(repair: bool, output: Output) -> None:
+    """Show up to which second each partition has fired.
+
+    If the clock of a broker was ahead, a partition may have fired timers up to a second that has not come yet. Until
+    that second has come, the partition accepts no new requests. --repair lets such partitions forget the second, and
+    records which timers have fired: no timer fires again, and new requests are accepted and fire by the right clock.
+    The clock of this machine must be right. Use the settings and the rights of a worker.
+    docs/operations.md#the-way-back-from-a-wrong-time says more.
+    """
+    settings = load_settings()
+    failed, members = f"{settings.progress_topic!r} cannot be used", f"the members of the group {settings.app_id!r}"
+    with _explained(settings, failed, members) as reports:
+        _clock(settings, reports, repair, output)
+
+
+@contextmanager
+def _explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorReports]:
+    """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the ``members``."""
+    from aiokafka.errors import KafkaError
+    from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
+
+    from timers.kafka.connection import ErrorReports
+
+    reports = ErrorReports(settings)
+    try:
+        yield reports
+    except KafkaException as error:
+        raise reports.user_error(error, failed) from error
+    except KafkaError as error:
+        raise TimersError(f"{members} cannot be read ({error!r})") from error
+
+
+def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:
+    """The topics of the app, and the progress of its partitions."""
+    from timers.kafka import progress_log, topics
+    from timers.kafka.clients import admin_client
+
+    cluster = topics.existing_topics(admin_client(settings, reports), settings)
+    if settings.progress_topic not in cluster.partitions:
+        raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
+    return cluster, progress_log.read_all(settings, cluster)
+
+
+def _clock(settings: Settings, reports: ErrorReports, repair: bool, output: Output) -> None:
+    cluster, found = _read(settings, reports)
+    now_s = time.time()
+    ahead = {tp: round(progress.fired_through[0] - now_s) for tp, progress in found.items()}
+    ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
+    if not repair:
+        _show_times(found, ahead, output)
+    say(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}")
+    if ahead and repair:
+        _take_back(settings, cluster, ahead, output)
+    elif ahead:
+        say("if this clock is right: stop all workers, then use --repair")
+
+
+def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
+    rows = []
+    for (topic, partition), progress in sorted(found.items()):
+        fired = None if progress.fired_through == NEVER else iso(progress.fired_through[0])
+        ahead_s = ahead.get((topic, partition), 0)
+        fields = {"topic": topic, "partition": partition, "fired_through": fired, "ahead_s": ahead_s}
+        rows.append((fields, (f"{topic}/{partition}", fired or "nothing", f"{ahead_s} s ahead" if ahead_s else "")))
+    width = max((len(cells[0]) for _, cells in rows), default=0)
+    output.table(("partition", "fired through", ""), (width, 20, 0), rows)
+
+
+def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition, int], output: Output) -> None:
+    from timers.kafka import progress_log
+    from timers.kafka.aiokafka_internals import group_access
+
+    members = group_access.describe(settings).members
+    if members:
+        raise TimersError(
+            f"the group {settings.app_id!r} has {len(members)} members: stop all workers first; the group forgets a "
+            "stopped worker after TIMERS_SESSION_TIMEOUT_S"
+        )
+    for (topic, partition), ahead_s in sorted(ahead.items()):
+        progress_log.take_time_back(settings, cluster, (topic, partition))
+        fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
+        output.show(fields, f"{topic}/{partition} was {ahead_s} s ahead, and was taken back")
+
+
+_MEMBERS = "the group's members"
+
+
+class _Found(NamedTuple):
+    allowed: int
+    workers: dict[str, int]
+    """Worker id -> the highest level that it supports."""
+    partitions: dict[str, int]
+    """``<topic>/<partition>`` -> its level."""
+
+    @property
+    def lowest(self) -> int:
+        return min(self.partitions.values(), default=feature_levels.FIRST)
+
+    @property
+    def highest(self) -> int:
+        return max(self.partitions.values(), default=feature_levels.FIRST)
+
+    @property
+    def next(self) -> int:
+        """The highest level that may be allowed: this version raises to it, and all workers support it."""
+        return min((feature_levels.RAISED_TO, *self.workers.values()))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--raise",
+    "wanted",
+    type=click.IntRange(feature_levels.FIRST),
+    metavar="LEVEL",
+    help="Allow the workers to use this level.",
+)
+@output_option()
+def levels(wanted: int | None, output: Output) -> None:
+    """Show the feature levels of workers and partitions, and allow a higher one.
+
+    After an upgrade, workers do not use what the version before would misread. When all workers run the new version and
+    you will not go back to the one before, allow the new level: the workers raise each partition within seconds. There
+    is no way back then. docs/operations.md#feature-levels says more.
+    """
+    settings = load_settings()
+    found = _look_up(settings)
+    if wanted is not None:
+        _allow(settings, found, wanted)
+        found = found._replace(allowed=wanted)
+    output.show(_describe(found), *_lines(found))
+
+
+def _describe(found: _Found) -> dict[str, Any]:
+    return {"supported": feature_levels.SUPPORTED, "lowest": found.lowest, "highest": found.highest, **found._asdict()}
+
+
+def _lines(found: _Found) -> list[str]:
+    used = f"{found.lowest}" if found.lowest == found.highest else f"{found.lowest} to {found.highest}"
+    lines = [
+        f"in use      {used} by {len(found.partitions)} partitions",
+        f"allowed     {found.allowed}",
+        f"supported   {feature_levels.SUPPORTED} by this version of timers",
+        *(f"            {level} by worker {worker}" for worker, level in sorted(found.workers.items())),
+    ]
+    if found.next > found.allowed:
+        lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
+    return lines
+
+
+def _allow(settings: Settings, found: _Found, wanted: int) -> None:
+    from timers.kafka.allowed_level import allow
+
+    if wanted > feature_levels.RAISED_TO:
+        raise TimersError(f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO}")
+    older = [f"{worker} ({level})" for worker, level in sorted(found.workers.items()) if level < wanted]
+    if older:
+        raise TimersError(f"these workers do not support level {wanted}: {', '.join(older)}; replace them first")
+    if wanted < found.highest:
+        raised = next(name for name, level in sorted(found.partitions.items()) if level > wanted)
+        raise TimersError(f"{raised} was raised to level {found.partitions[raised]} already: there is no way back")
+    with _explained(settings, f"level {wanted} cannot be written to {settings.progress_topic!r}", _MEMBERS):
+        allow(settings, wanted)
+
+
+def _look_up(settings: Settings) -> _Found:
+    from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka.allowed_level import AllowedLevel
+    from timers.worker.consumer.group import levels_of
+
+    with _explained(settings, "the feature levels cannot be read", _MEMBERS) as reports:
+        _, machines = _read(settings, reports)
+        allowed = AllowedLevel(settings).read()
+        members = map(levels_of, group_access.describe(settings).members)
+    return _Found(
+        allowed,
+        {member.worker_id: member.supports for member in members},
+        {f"{topic}/{partition}": found.level for (topic, partition), found in sorted(machines.items())},
+    )

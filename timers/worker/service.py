@@ -54,8 +54,9 @@ HEARTBEAT_S = 3.0
 """Kafka's default. A member learns of a rebalance from the answer to its next heartbeat, so the interval does not grow
 with the session timeout."""
 
-METADATA_MAX_AGE_S = 30
-"""The group notices added partitions of a request topic within this time."""
+METADATA_MAX_AGE_S = 5
+"""The group notices added partitions of a request topic within this time, and the consumer new leaders: a frozen broker
+answers no fetch, so nothing else says that another one leads its partitions."""
 
 PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without

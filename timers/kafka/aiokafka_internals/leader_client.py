@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaTimeoutError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
@@ -251,6 +251,10 @@ class LeaderClient:
             return await self._client.send(leader, request)
         except AttributeError:  # closed meanwhile
             raise KafkaConnectionError("the client was closed") from None
+        except KafkaError:
+            if self._client is not None:
+                self._client.force_metadata_update()  # the leader is silent, and another one may be elected
+            raise
 
 
 _T = TypeVar("_T")

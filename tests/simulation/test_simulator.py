@@ -53,8 +53,10 @@ def test_no_run_breaks_a_promise() -> None:
     assert all(faults[fault] > 20 for fault in happened), faults
 
 
-def test_a_clock_that_leaps_in_steps_twice_with_a_restart_between() -> None:
-    Simulator(3906).run()
+@pytest.mark.parametrize("seed", [3906, 400039])
+def test_runs_that_the_checkers_once_took_for_wrong(seed: int) -> None:
+    """A clock leaps in steps twice, with a restart between; callbacks without a key are refused by two partitions."""
+    Simulator(seed).run()
 
 
 @pytest.mark.long

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.harness.cluster import client_settings
+from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -21,7 +21,6 @@ from timers.queue import Backoff, LeaseLostError, Queue
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 MESSAGES = 3000
-PATIENT: dict[str, Any] = {"lease_s": 600.0, "timeout_s": 60.0}
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
     keys, count = 8, 400
     done: dict[int, set[int]] = {key: set() for key in range(keys)}
     failed: set[int] = set()
-    arguments = {**PATIENT, "ordered": True, "backoff": Backoff(first_s=0.05, attempts=9), "session_timeout_s": 60.0}
+    arguments = {**PATIENT, "ordered": True, "backoff": Backoff(first_s=0.05, attempts=9)}
 
     def work(queue: Queue) -> bool:
         """Settle some messages; return whether all are done."""

@@ -7,13 +7,15 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from timers.errors import QueueError, SettingsError
-from timers.queue import Queue
+from timers.kafka import topic_admin
+from timers.queue import Queue, monitoring
 from timers.queue.inspection import PartitionStats, partition_stats
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved, encode
@@ -72,6 +74,18 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert get(monitor, "/health/live")[0] == 503
     state.failure = QueueError("messages were lost")
     assert "messages were lost" in get(monitor, "/health/live")[1]
+
+
+def test_delayed_messages_are_counted_on_the_cluster_of_the_queue(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment may name another one."""
+    asked: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setenv("TIMERS_BROKERS", "elsewhere:1")
+    monkeypatch.setattr(topic_admin, "cluster_id", lambda settings: asked.put(settings.brokers) or "id")
+    monkeypatch.setattr(monitoring, "count_delayed", lambda settings, *_: asked.put(settings.brokers) or (5, False))
+    with Monitor(queue, port=0):
+        assert [asked.get(timeout=60), asked.get(timeout=60)] == ["localhost:1", "localhost:1"]
 
 
 def test_other_pages_do_not_exist(monitor: Monitor) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from timers.clock import Clock
-from timers.config.settings import Settings
 from timers.kafka import topic_admin
 from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
@@ -150,7 +149,7 @@ class Monitor:
         return Reading(queue.name, queue.counters(), self._delayed, not queue.unready())
 
     def _count_delayed(self) -> None:
-        settings = Settings.load()
+        settings = self._queue.settings
         both = [self._queue.topic, topics.queue_returns(topics.queue_group(self._queue.name))]
         cluster_id = ""
         while True:

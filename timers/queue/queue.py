@@ -109,11 +109,10 @@ class Queue:
             session_timeout_s=session_timeout_s,
         )
         self.timeout_s = timeout_s
-        self._kafka = kafka
         self.handlers = Handlers()
         self._sender = Sender(kafka, topic)
         self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
-        settings = kafka.settings
+        self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self._state = State(terms, guards)
         self.deliveries = Deliveries(self._state)
@@ -197,7 +196,7 @@ class Queue:
             ) from None
 
     def _inspect(self) -> QueueStats:
-        return Inspection(self._kafka.settings).stats(self.name, self.topic, in_flight=self.counters().in_flight)
+        return Inspection(self.settings).stats(self.name, self.topic, in_flight=self.counters().in_flight)
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""

@@ -51,6 +51,12 @@ def test_a_file_with_the_mark_of_utf_8_has_its_columns(spark: SparkSession, tmp_
         assert entries(spark, files) == (["Grüße".encode()], {})
 
 
+def test_a_file_in_utf_16_is_refused_with_a_way_out(spark: SparkSession, tmp_path: Path) -> None:
+    files = csv(tmp_path / "a.csv", f"{DUE},orders,a", encoding="utf-16")
+    with pytest.raises(SettingsError, match=r"no column due .*They look like UTF-16: .*`iconv -f UTF-16"):
+        files.read(spark)
+
+
 def test_json_in_another_encoding_is_rejected_or_decoded(spark: SparkSession, tmp_path: Path) -> None:
     def line(value: Any, **more: Any) -> str:
         return json.dumps({"due": DUE, "topic": "orders", "value": value} | more, ensure_ascii=False)

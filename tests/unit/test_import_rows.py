@@ -199,7 +199,7 @@ def test_an_encoding_that_extends_ascii_can_be_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["utf-16", "utf-7", "utf-32", "cp037", "unicode_escape", "hex", "no-such", "iso2022_jp", ""]
+    "name", ["utf-16", "utf-7", "utf-32", "cp037", "idna", "unicode_escape", "hex", "no-such", "iso2022_jp", ""]
 )
 def test_another_encoding_is_refused_with_a_way_out(name: str) -> None:
     with pytest.raises(
@@ -209,6 +209,6 @@ def test_another_encoding_is_refused_with_a_way_out(name: str) -> None:
 
 
 def test_parquet_has_no_other_encoding() -> None:
-    assert bulk_import._encoding("utf-8", "parquet") == "utf-8"
+    assert bulk_import._encoding("utf-8", "parquet") == bulk_import._encoding("utf-8-sig", "parquet") == "utf-8"
     with pytest.raises(click.UsageError, match="is for CSV and JSON"):
         bulk_import._encoding("latin-1", "parquet")

@@ -87,7 +87,11 @@ class RowFiles:
         missing = [name for name in REQUIRED if name not in self._fields(names)]
         if missing:
             found = ", ".join(sorted(names)) or "none"
-            raise SettingsError(f"the rows have no column {' and no '.join(missing)}: {expected}; found are {found}")
+            advice = ". They look like UTF-16: convert the files first, such as with `iconv -f UTF-16 -t UTF-8 FILE`"
+            raise SettingsError(
+                f"the rows have no column {' and no '.join(missing)}: {expected}; found are {found}"
+                f"{advice if chr(0) in found else ''}"
+            )
         unknown = sorted({*names}.difference(FIELDS, self.ignored))
         if unknown:
             raise SettingsError(

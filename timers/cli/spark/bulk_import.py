@@ -21,8 +21,8 @@ REJECTED = 3
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _ASCII = bytes(range(128)).decode("ascii")
-_ESCAPES = (r"\x41\u0041", "\x1b$B!!\x1b(B", "\x1b$)C\x0e!!\x0f", "~{!!~}", "+AGE-")
-"""Texts in ASCII that mean others in encodings with escapes, such as ISO-2022, HZ and UTF-7."""
+_ESCAPES = (r"\x41\u0041", "\x1b$B!!\x1b(B", "\x1b$)C\x0e!!\x0f", "~{!!~}", "+AGE-", "xn--fa-hia")
+"""Texts in ASCII that mean others in encodings with escapes, such as ISO-2022, HZ, UTF-7 and IDNA."""
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -40,7 +40,7 @@ def _encoding(name: str, file_format: str) -> str:
     """Python's name of an encoding in which the marks of CSV and JSON are the bytes of ASCII."""
     advice = "expected is utf-8, latin-1, windows-1252 or another one that extends ASCII"
     try:
-        found = codecs.lookup(name).name
+        found = codecs.lookup(name).name.removesuffix("-sig")  # the reader passes over the mark of a file
         extends_ascii = all(text.encode("ascii").decode(found) == text for text in (*_ESCAPES, _ASCII))
     except (LookupError, UnicodeError):
         extends_ascii = False

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from timers.config.settings import Settings
 from timers.errors import QueueError, SettingsError
 from timers.kafka import topic_admin
 from timers.queue import Queue, monitoring
@@ -82,8 +83,13 @@ def test_delayed_messages_are_counted_on_the_cluster_of_the_queue(
     """The environment may name another one."""
     asked: SimpleQueue[str] = SimpleQueue()
     monkeypatch.setenv("TIMERS_BROKERS", "elsewhere:1")
-    monkeypatch.setattr(topic_admin, "cluster_id", lambda settings: asked.put(settings.brokers) or "id")
-    monkeypatch.setattr(monitoring, "count_delayed", lambda settings, *_: asked.put(settings.brokers) or (5, False))
+
+    def ask(settings: Settings, *_: Any) -> tuple[int, bool]:
+        asked.put(settings.brokers)
+        return 5, False
+
+    monkeypatch.setattr(topic_admin, "cluster_id", ask)
+    monkeypatch.setattr(monitoring, "count_delayed", ask)
     with Monitor(queue, port=0):
         assert [asked.get(timeout=60), asked.get(timeout=60)] == ["localhost:1", "localhost:1"]
 

@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from confluent_kafka import Consumer, TopicPartition
+
 from bench.session import RunNames, Session
 from bench.subject import Subject
 from bench.workload import Workload
+from tests.harness.cluster import client_settings
 from tests.harness.process import ROOT, Process, clean_environment
 from tests.harness.worker import READY, worker_command
 from timers.broker.config import free_port
+from timers.v1.progress_pb2 import Progress
+from timers.wire.progress import encode_key
 
 START_S = 60.0
+MAX_RECORDS = 10_000
+"""Progress records of one call; more are read with the next one."""
 
 
 class Engine(Subject):
@@ -24,15 +31,25 @@ class Engine(Subject):
         settings: ``TIMERS_*`` variables.
         root: checkout whose worker runs.
         name: name in results.
+        app: module of its Faust app.
     """
 
     accepts_per_s: ClassVar[int] = 100_000
 
-    def __init__(self, settings: Mapping[str, str] | None = None, root: Path = ROOT, name: str = "timers") -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        root: Path = ROOT,
+        name: str = "timers",
+        app: str = "timers.app",
+    ) -> None:
         self.name = name
+        self._app = app
         self._settings = settings or {}
         self._root = root
         self.port = 0
+        self._progress: Consumer | None = None
+        self._next_offsets: dict[bytes, int] = {}
 
     def launch(self, session: Session, names: RunNames, workload: Workload) -> tuple[list[Process], float]:
         self.port = free_port()
@@ -50,10 +67,32 @@ class Engine(Subject):
             PYTHONPATH=str(self._root),
         )
         process = Process(
-            "timers worker", worker_command(self.port), env, self._root, names.directory / "worker.log"
+            "timers worker", worker_command(self.port, app=self._app), env, self._root, names.directory / "worker.log"
         ).start()
         process.wait_for(READY, START_S)
         return [process], time.time()
+
+    def accepted(self, session: Session, names: RunNames) -> int:
+        """Sum of the offsets up to which the machines have accepted, as their progress says: the group's offsets are a
+        copy that is some seconds old."""
+        if self._progress is None:
+            topic = f"{names.app_id}-progress"
+            self._progress = Consumer(
+                {**client_settings(session.cluster.brokers), "group.id": "bench-progress", "enable.auto.commit": False}
+            )
+            self._progress.assign([TopicPartition(topic, each, 0) for each in session.cluster.partitions(topic)])
+            partitions = session.cluster.partitions(names.request)
+            self._next_offsets = {encode_key(names.request, partition): 0 for partition in partitions}
+        for message in self._progress.consume(MAX_RECORDS, 0.0):
+            key = message.key() or b""
+            if key in self._next_offsets:
+                self._next_offsets[key] = Progress.FromString(message.value() or b"").next_offset
+        return sum(self._next_offsets.values())
+
+    def end_counting(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
         ready = processes[0].wait_for(READY, 0)

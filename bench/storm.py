@@ -145,6 +145,7 @@ def publish(
             times = wait_published(publisher, 60)
             accepted_at = None
     finally:
+        subject.end_counting()
         publisher.end(1)
     begin = max(begun, times[0])
     return Acceptance(begin, times[1], accepted_at, [(round(at - begin, 2), count) for at, count in series])

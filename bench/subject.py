@@ -80,3 +80,6 @@ class Subject(ABC):
     def accepted(self, session: Session, names: RunNames) -> int:
         """Number of accepted requests; by default the committed offsets of its group."""
         return session.cluster.committed(names.app_id, names.request)
+
+    def end_counting(self) -> None:  # noqa: B027 - optional
+        """Note that :meth:`accepted` is not called again for this run."""

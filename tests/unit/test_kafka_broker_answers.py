@@ -117,6 +117,33 @@ async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
     assert sim.asked == [2]
 
 
+async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_loop, "FRESH_S", 0.0)
+    answers, sim, closed = BrokerAnswers(), SimProducer(), SimProducer()
+    producer: Any = sim
+    other: Any = closed
+    await answers.absent(producer, [1], DEADLINE_S)
+    await answers.absent(other, [2], DEADLINE_S)
+    closed._conns.clear()
+    sim.frozen = {1}
+    answers.ask_ahead()
+    answers.ask_ahead()
+    await asyncio.sleep(0)
+    assert sim.asked == [1, 1], "once more, until it answers"
+    assert closed.asked == [2], "a producer that is closed asks nothing"
+    absent = asyncio.create_task(answers.absent(producer, [1], 10 * DEADLINE_S))
+    await asyncio.sleep(0.01)
+    assert not absent.done() and sim.asked == [1, 1], "the transaction waits for the same answer"
+    absent.cancel()
+    monkeypatch.setattr(producer_loop, "RECENT_S", 0.0)
+    answers._pings.clear()
+    answers.ask_ahead()
+    await asyncio.sleep(0)
+    assert sim.asked == [1, 1], "no transaction has used it lately"
+
+
 async def test_a_request_that_fails_with_its_connection_is_repeated_on_another() -> None:
     answers, first, second = BrokerAnswers(), SimProducer(), SimProducer()
     first.broken = {1}

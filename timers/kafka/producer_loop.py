@@ -44,6 +44,9 @@ async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = 
 FRESH_S = 0.5
 """Seconds for which an answer to one producer counts for all: else each machine would ask each broker."""
 
+RECENT_S = 2.0
+"""Brokers that no transaction has used for this long are not asked ahead."""
+
 GROUP_ANSWER_S = 1.0
 GROUP_RETRY_S = 10.0
 """Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
@@ -69,10 +72,12 @@ class BrokerAnswers:
     def __init__(self) -> None:
         self._answered_at: dict[int, float] = {}
         self._pings: dict[int, asyncio.Task[None]] = {}
+        self._used: dict[int, tuple[AIOKafkaProducer, float]] = {}
         self._group_from = 0.0
 
     async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
         """Of some brokers, those that do not answer within ``seconds``."""
+        self._used.update(dict.fromkeys(brokers, (producer, monotonic())))
         unsure = (
             broker for broker in brokers if not (self._is_fresh(broker) and produce.is_connected(producer, broker))
         )
@@ -96,8 +101,19 @@ class BrokerAnswers:
             with contextlib.suppress(KafkaError):  # that connection may have failed, and no other
                 await asyncio.shield(of_another)
         if not self._is_fresh(broker):
-            self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
-            await asyncio.shield(self._pings[broker])
+            await asyncio.shield(self._start_ping(producer, broker))
+
+    def ask_ahead(self) -> None:
+        """Ask the brokers of the last transactions, so that those of the next tick need not wait for the answers."""
+        for broker, (producer, used_at) in self._used.items():
+            asked = self._pings.get(broker)
+            is_asked = asked is not None and not asked.done()
+            if monotonic() < used_at + RECENT_S and produce.is_connected(producer, broker) and not is_asked:
+                self._start_ping(producer, broker)
+
+    def _start_ping(self, producer: AIOKafkaProducer, broker: int) -> asyncio.Task[None]:
+        self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
+        return self._pings[broker]
 
     def note(self, brokers: Iterable[int]) -> None:
         """Note that brokers have answered other requests just now: a busy worker then need not ask them."""
@@ -155,6 +171,10 @@ class ProducerLoop:
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run ``coroutine`` on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def ask_ahead(self) -> None:
+        """Ask the brokers of the last transactions whether they answer, before the next tick. Any thread."""
+        self._loop.call_soon_threadsafe(self.answers.ask_ahead)
 
     def close(self) -> None:
         """End the loop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -28,6 +28,9 @@ TICK_TIMEOUT_S = 5.0
 
 RETRY_PAUSE_S = 0.2
 
+AHEAD_S = 0.15
+"""Seconds before a tick at which leaders are asked whether they answer: transactions that follow the tick use it."""
+
 
 class BatchSchema(Schema):
     """Passes batches through: Faust would drop a record that it cannot decode without a log line."""
@@ -46,13 +49,15 @@ class TickScheduler(Service):
     Args:
         due_ticks: channel to the oscillator agent.
         judge: judges the delivery reports.
+        ask_ahead: called shortly before each tick.
 
     Attributes:
         missed: seconds without a tick of this worker; they are counted and never sent later.
     """
 
-    def __init__(self, due_ticks: Any, judge: TickJudge, **kwargs: Any) -> None:
+    def __init__(self, due_ticks: Any, judge: TickJudge, ask_ahead: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._ask_ahead = ask_ahead
         self._due_ticks = due_ticks
         self._judge = judge
         self._phase = Phase()
@@ -70,6 +75,8 @@ class TickScheduler(Service):
     @Service.task
     async def _schedule(self) -> None:
         while not self.should_stop:
+            await wait_until(self._phase.next_second_at(monotonic()) - AHEAD_S)
+            self._ask_ahead()
             await wait_until(self._phase.next_second_at(monotonic()))
             self._answered.clear()
             await self._due_ticks.put(self._phase.second_at(monotonic()) or 0)
@@ -125,7 +132,7 @@ def register(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
     due_ticks, read_ticks = app.channel(maxsize=1), app.channel(maxsize=1000)
-    tick_scheduler = TickScheduler(due_ticks, judge, loop=app.loop, beacon=app.beacon)
+    tick_scheduler = TickScheduler(due_ticks, judge, pool.producers.ask_ahead, loop=app.loop, beacon=app.beacon)
 
     @app.agent(requests, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:

@@ -57,6 +57,8 @@ class DiscardingOutbox:
         self.has_old_witness = False
         self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
 
+    def tell_group(self) -> None: ...
+
     def begin(self, tick: Tick) -> None:
         self._transaction.begin(tick)
 

@@ -138,6 +138,7 @@ class BelievesTheWitness(SimWorker):
 
 CHANGED = {
     "[I8] a witness is sent with new requests only": changed(
-        ("new[0] != self._sent[0] or ...", "new[0] != self._sent[0]"),
+        ("new != self._sent and ...", "new[0] != self._sent[0] and ..."),
+        ("self._committed != self._sent and ...", "self._committed[0] != self._sent[0] and ..."),
     ),
 }

@@ -20,7 +20,7 @@ from timers.firing.policy import Policy, policy_of
 from timers.firing.ports import NoAnswer
 from timers.firing.producer import Batch, TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import Transaction
+from timers.firing.transaction import QUIET_WITNESS_S, Transaction
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -272,6 +272,28 @@ def test_what_the_group_does_not_know_is_committed_at_the_close(rig: Rig) -> Non
         [(5, witness.encode(fired.witness, b""))],
     ]
     assert rig.producer.sent[-2:] == [{}, {"closed": 1}]
+
+
+def test_the_group_is_told_in_a_transaction_without_records(rig: Rig) -> None:
+    transaction = rig.outbox.transaction
+    assert not transaction.has_old_witness, "it has committed nothing, so what it knows may be in no topic"
+    now_s = 100.0
+    transaction._clock_s = lambda: now_s
+    rig.fire("t", progress=Progress(5))
+    fired = Progress(5, (NOW_S, 1))
+    rig.fire("t", progress=fired)
+    assert not transaction.has_old_witness
+    now_s += QUIET_WITNESS_S
+    assert transaction.has_old_witness
+    rig.outbox.begin(Tick(NOW_S * 1000))
+    assert not transaction.has_old_witness, "another transaction has begun"
+    rig.outbox.commit(fired)
+    transaction.tell_group()
+    assert rig.producer.offsets[1:] == [[], [], [(5, witness.encode(fired.witness, b""))]]
+    assert rig.producer.sent[-1] == {}
+    assert not transaction.has_old_witness
+    transaction.tell_group()
+    assert len(rig.producer.offsets) == 4, "it knows it"
 
 
 def test_after_a_failed_transaction_nothing_is_committed_at_the_close(rig: Rig) -> None:

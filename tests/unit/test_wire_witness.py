@@ -7,7 +7,7 @@ import pytest
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
 from timers.core.progress import FEATURE_LEVEL, LOG_CUT, Progress
-from timers.firing.transaction import WITNESS_S, WitnessClock
+from timers.firing.transaction import QUIET_WITNESS_S, WITNESS_S, WitnessClock
 from timers.wire import witness
 
 TOPIC_ID = bytes(range(16))
@@ -61,43 +61,36 @@ def test_a_log_that_was_cut_is_not_behind_what_was_known_before() -> None:
     assert before.at_least(cut.witness).largest(LOG_CUT) == 1
 
 
-def test_a_witness_is_sent_with_new_requests_and_some_seconds_after_a_commit() -> None:
+def test_the_group_gets_a_witness_every_few_seconds_however_often_requests_come() -> None:
     clock = WitnessClock()
 
     def commit(progress: Progress, now_s: float) -> bool:
         due = clock.due(progress, TOPIC_ID, now_s)
-        clock.note(progress, TOPIC_ID, now_s, tried=due is not None, sent=due is not None)
+        clock.note(progress, TOPIC_ID)
+        if due is not None:
+            clock.note_tried(now_s, sent=True)
         return due is not None
 
-    assert commit(Progress(5), 100)
+    assert commit(Progress(5), 100), "a new owner tells it with its first commit"
     assert not commit(Progress(5), 100 + WITNESS_S), "nothing has changed"
-    assert not commit(Progress(5, (7, 3)), 100 + WITNESS_S - 1)
-    assert clock.left() is not None and not clock.is_old(100 + WITNESS_S - 1)
-    assert clock.is_old(100 + WITNESS_S)
-    assert commit(Progress(5, (7, 3)), 100 + WITNESS_S)
+    assert not commit(Progress(6, (7, 3)), 100 + WITNESS_S - 0.1), "lag tools wait for new offsets, too"
+    assert clock.left() is not None
+    assert commit(Progress(6, (7, 3)), 100 + WITNESS_S)
     assert clock.left() is None
-    assert commit(Progress(6, (7, 3)), 101 + WITNESS_S), "lag tools see each new offset at once"
+    assert not commit(Progress(7, (7, 3)), 101 + WITNESS_S)
+    assert not clock.is_old(100 + WITNESS_S + QUIET_WITNESS_S - 0.1)
+    assert clock.is_old(100 + WITNESS_S + QUIET_WITNESS_S), "before a transaction with callbacks must tell it"
+    assert QUIET_WITNESS_S < WITNESS_S
 
 
 def test_while_the_coordinator_is_away_it_is_tried_every_few_seconds() -> None:
     clock = WitnessClock()
-    progress = Progress(5, (7, 3))
-    clock.note(progress, TOPIC_ID, 100, tried=True, sent=False)
-    assert not clock.is_old(100 + WITNESS_S - 1) and clock.is_old(100 + WITNESS_S)
+    clock.note(Progress(5, (7, 3)), TOPIC_ID)
+    clock.note_tried(100, sent=False)
+    assert not clock.is_old(100 + QUIET_WITNESS_S - 0.1) and clock.is_old(100 + QUIET_WITNESS_S)
     assert clock.left() is not None
 
 
-def test_a_new_owner_tells_the_group_what_the_former_one_may_not_have_told_it() -> None:
+def test_a_machine_that_has_committed_nothing_has_nothing_to_tell() -> None:
     clock = WitnessClock()
-    opened = Progress(5, (7, 3))
-    clock.begin(opened, TOPIC_ID, 100)
-    assert not clock.is_old(100 + WITNESS_S - 1) and clock.is_old(100 + WITNESS_S), "also if the machine stays idle"
-    assert clock.due(opened, TOPIC_ID, 101) == (5, witness.encode(opened.witness, TOPIC_ID)), "with its first commit"
-    clock.note(opened, TOPIC_ID, 101, tried=True, sent=True)
-    assert not clock.is_old(200)
-
-
-def test_a_new_machine_has_nothing_to_tell() -> None:
-    clock = WitnessClock()
-    clock.begin(Progress(), TOPIC_ID, 100)
     assert not clock.is_old(200) and clock.left() is None

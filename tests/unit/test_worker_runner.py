@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import NativeRig
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES
@@ -119,4 +120,34 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
     for question in too_late[1:]:
         with pytest.raises(Ended):
             question.result(PATIENCE_S)
+    assert listener.failure is None
+
+
+class OwingOutbox(ListOutbox):
+    """An outbox whose group lacks what was committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_old_witness = True
+        self.fired_before_telling: list[int] = []
+        self.told = threading.Event()
+
+    def tell_group(self) -> None:
+        self.fired_before_telling.append(len(self.fired))
+        self.has_old_witness = False
+        self.told.set()
+
+
+def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it() -> None:
+    listener, outbox = SimListener(), OwingOutbox()
+    rig = NativeRig(outbox=outbox)
+    rig.ask(1)
+    runner = Runner("timer-request/0", rig.machine, lambda: None, threading.Event(), listener, PartitionMetrics())
+    runner.tick(Tick(1000))
+    runner.deliver(rig.fetch())
+    runner.start()
+    assert outbox.told.wait(PATIENCE_S)
+    runner.stop()
+    assert runner.join(PATIENCE_S)
+    assert outbox.fired_before_telling == [1]
     assert listener.failure is None

@@ -174,9 +174,21 @@ class Machine(Accepting, Firing, Rescuing):
             or known != (progress.next_offset, progress.settings, progress.doubt)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
-        changed = changed or self._outbox.has_old_witness
         if not changed or self.recovering or self._tick is None:
             return False
         self._outbox.begin(self._tick)
         self._commit(self.progress)
         return True
+
+    @property
+    def has_old_witness(self) -> bool:
+        """Whether :meth:`tell_group` should be called as soon as there is nothing else to do."""
+        return self._outbox.has_old_witness
+
+    def tell_group(self) -> None:
+        """Let the consumer group have a copy of the committed progress [I8].
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        self._outbox.tell_group()

@@ -158,7 +158,10 @@ class Outbox(Protocol):
 
     @property
     def has_old_witness(self) -> bool:
-        """Whether the second copy of the committed progress is so old that it needs a transaction of its own [I8]."""
+        """Whether the group should get a newer copy of the committed progress when there is nothing else to do [I8]."""
+
+    def tell_group(self) -> None:
+        """Let the group have the committed progress, in a transaction of its own. Raises as :meth:`commit`."""
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""

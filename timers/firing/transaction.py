@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
@@ -66,6 +67,9 @@ WITNESS_S = 5.0
 """Seconds after which the group must have the newest committed values. What fired in the last seconds before the
 progress topic lost its end may fire again."""
 
+QUIET_WITNESS_S = 4.5
+"""Seconds after which it gets them at a time at which no timer is due: so receivers seldom wait for the group."""
+
 COMPUTE_LOCK_POLL_S = 0.5
 
 MAX_REFUSALS = 20
@@ -77,23 +81,11 @@ FEW_RECORDS = 5 * SMALL
 
 
 class WitnessClock:
-    """Says when a machine commits its offset and its witness with a transaction.
-
-    It does so when its offset has changed, and when the witness is older than :data:`WITNESS_S`.
-    """
+    """Says when a machine commits its offset and its witness: about every :data:`WITNESS_S`, and at its close."""
 
     def __init__(self) -> None:
         self._committed = self._sent = (-1, "")
-        self._tried_s = 0.0
-
-    def begin(self, progress: Progress, topic_id: bytes, now_s: float) -> None:
-        """Note the progress with which a machine opens: the group may lack it, if the former owner was killed.
-
-        So the group gets it with the next transaction, which comes after :data:`WITNESS_S` at the latest.
-        """
-        if progress.witness != Progress().witness:
-            self._committed = progress.next_offset, witness.encode(progress.witness, topic_id)
-            self._tried_s = now_s
+        self._tried_s = -math.inf
 
     def due(self, progress: Progress, topic_id: bytes, now_s: float) -> tuple[int, str] | None:
         """Return offset and text for the transaction that commits ``progress``; None if they can wait.
@@ -102,23 +94,21 @@ class WitnessClock:
             now_s: of a clock that never goes back.
         """
         new = progress.next_offset, witness.encode(progress.witness, topic_id)
-        wanted = new[0] != self._sent[0] or (new != self._sent and now_s >= self._tried_s + WITNESS_S)
-        return new if wanted else None
+        return new if new != self._sent and now_s >= self._tried_s + WITNESS_S else None
 
-    def note(self, progress: Progress, topic_id: bytes, now_s: float, *, tried: bool, sent: bool) -> None:
-        """Note a transaction that was committed: whether it had the offset, and whether the group has it now.
-
-        While the group's coordinator is away, the offset is left out, and tried again after :data:`WITNESS_S`.
-        """
+    def note(self, progress: Progress, topic_id: bytes) -> None:
+        """Note a transaction that was committed."""
         self._committed = progress.next_offset, witness.encode(progress.witness, topic_id)
-        if tried:
-            self._tried_s = now_s
+
+    def note_tried(self, now_s: float, *, sent: bool) -> None:
+        """Note whether the group got what was committed last. Without its coordinator, it is tried again later."""
+        self._tried_s = now_s
         if sent:
             self._sent = self._committed
 
     def is_old(self, now_s: float) -> bool:
-        """Whether the group needs the newest committed values now, although nothing else is to be committed."""
-        return self._committed != self._sent and now_s >= self._tried_s + WITNESS_S
+        """Whether the group needs the newest committed values soon, although nothing else is to be committed."""
+        return self._committed != self._sent and now_s >= self._tried_s + QUIET_WITNESS_S
 
     def left(self) -> tuple[int, str] | None:
         """Return offset and text that were committed without the group; None if it has the newest ones."""
@@ -191,13 +181,11 @@ class Transaction:
         self._full: list[tuple[str, int, Batch]] = []
         self.given_up: list[GivenUp] = []
 
-    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = (), progress: Progress | None = None) -> None:
-        """Set the topic id in the progress records, the partition of the progress topic, the cuts of the log, and the
-        progress with which the machine opens.
+    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = ()) -> None:
+        """Set the topic id in the progress records, the partition of the progress topic, and the cuts of the log.
 
         Cuts are part of each source [I28].
         """
-        self._witness.begin(progress or Progress(), topic_id, self._clock_s())
         self._topic_id = topic_id
         self._progress_partition = progress_partition
         self._cuts = cuts
@@ -210,8 +198,20 @@ class Transaction:
 
     @property
     def has_old_witness(self) -> bool:
-        """Whether the second copy of the committed progress is so old that it needs a transaction of its own [I8]."""
-        return self._witness.is_old(self._clock_s())
+        """Whether the group should get a newer copy of the committed progress at the next quiet time [I8]."""
+        return self._is_settled and self._witness.is_old(self._clock_s())
+
+    def tell_group(self) -> None:
+        """Let the group have the committed progress, in a transaction without records. No receiver waits for it.
+
+        Raises:
+            Fenced: another worker owns the machine.
+            Lost: the machine must be opened again.
+        """
+        left = self._witness.left()
+        if left is not None:
+            sent = self._producer.transact((), {self._machine: left})
+            self._witness.note_tried(self._clock_s(), sent=sent)
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction that happens at ``tick``. The brokers open it only at the commit."""
@@ -279,7 +279,9 @@ class Transaction:
         finally:
             self._counters.transaction.ended_ms = self._now_ms()
         self._is_settled = True
-        self._witness.note(progress, self._topic_id, self._clock_s(), tried=due is not None, sent=sent)
+        self._witness.note(progress, self._topic_id)
+        if due is not None:
+            self._witness.note_tried(self._clock_s(), sent=sent)
         self.chunk.committed(self._clock_s() - self._began_s + self._producer.throttled_s)
         self._topics.note_worked({topic for topic, _, _ in batches})
         return None
@@ -319,10 +321,9 @@ class Transaction:
     def close(self) -> None:
         """Commit what the group does not know yet, if its coordinator answers, and close the producer."""
         self._release_compute_lock()
-        left = self._witness.left()
-        if left is not None and self._is_settled:
+        if self._is_settled:
             with contextlib.suppress(Lost, Fenced, AccessError):  # the next owner has the progress itself
-                self._producer.transact((), {self._machine: left})
+                self.tell_group()
         self._producer.close()
 
     def _now_ms(self) -> int:

@@ -87,6 +87,8 @@ class SimRunner:
     def step(self) -> None:
         """Do one step, and read requests again if the loop asks for it."""
         outcome = self.loop.step(idle_too_long=self.idle_too_long)
+        if self.loop.idle and self.machine.has_old_witness:
+            self.machine.tell_group()
         if outcome.read_again_from is not None:
             self.read_to = outcome.read_again_from
         if outcome.settled:
@@ -204,7 +206,7 @@ class SimWorker:
         if machine in self.accepted:
             progress = replace(progress, doubt=None)
         made = spec.machine(progress, store, outbox.policy, outbox.counters)
-        outbox.policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION, made.cuts, progress)
+        outbox.policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION, made.cuts)
         loop = self.parts.loop(made)
         runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner

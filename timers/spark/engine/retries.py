@@ -26,7 +26,7 @@ from timers.errors import SparkError, StoreError, TimersError
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import Transaction
+from timers.firing.transaction import WITNESS_S, Transaction
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
@@ -210,6 +210,8 @@ class _Server:
             if outcome.read_again_from is not None:
                 loop.fetches.clear()
                 self._read_from(consumer, partition, outcome.read_again_from)
+        if loop.machine.has_old_witness:
+            loop.machine.tell_group()
 
     def _read_from(self, consumer: Consumer, partition: int, position: int) -> None:
         self._position[partition] = position
@@ -229,7 +231,7 @@ class _Server:
                     self._fail(consumer, partition, error, AFTER_LOST)
                     continue
                 del self._opens_at[partition]
-                self._committed_at[partition] = monotonic()
+                self._committed_at[partition] = monotonic() - IDLE_COMMIT_S + WITNESS_S
                 loop = self._open[partition].loop
                 self._read_from(consumer, partition, loop.machine.position)
                 if self._seen is not None:
@@ -265,7 +267,7 @@ class _Server:
             spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
             machine = spec.machine(progress, store, outbox, metrics.counters)
             place = progress_partition(tp, cluster, settings)
-            transaction.bind(cluster.topic_ids[self._topic], place, machine.cuts, progress)
+            transaction.bind(cluster.topic_ids[self._topic], place, machine.cuts)
             return _Open(Loop(machine), outbox, store)
         except BaseException as error:  # the store may be damaged
             forget_frames(error)

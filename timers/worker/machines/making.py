@@ -83,7 +83,7 @@ class Parts:
         )
         machine = spec.machine(progress, store, outbox, metrics.counters)
         place = progress_partition(tp, self.cluster, self.settings)
-        outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts, progress)
+        outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts)
         return machine
 
 

@@ -21,6 +21,7 @@ from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
+from timers.firing.transaction import WITNESS_S
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import forget_frames
 
@@ -31,6 +32,10 @@ MAX_WAITING_BYTES = 2 * 1024 * 1024
 
 IDLE_COMMIT_S = 60
 """Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
+
+QUIET_S = 0.2
+"""Seconds after a tick at which a machine tells the group what it has committed, if that is due, and no timer is due:
+so no receiver waits for it."""
 
 REWIND_AGAIN_S = 1.0
 """Seconds after which a rewind is requested again, if it had no effect."""
@@ -113,7 +118,9 @@ class Runner:
         self._consumed = self._consumed_bytes = 0  # written by the runner's thread only
         self._paused = False
         self._clock_is_behind = False
-        self._last_commit = monotonic()
+        # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
+        self._last_commit = monotonic() - IDLE_COMMIT_S + WITNESS_S
+        self._ticked_at = 0.0
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
         self._reported_leader: Leader | None = None
@@ -178,6 +185,8 @@ class Runner:
                 idle_s = monotonic() - self._last_commit
                 size = self._loop.fetches[0].size if self._loop.fetches else 0
                 self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S), size)
+                if self.machine.has_old_witness and not (self._loop.firing or self._until_quiet_s()):
+                    self.machine.tell_group()
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
@@ -198,12 +207,13 @@ class Runner:
             self._metrics.heartbeat.rest()
         while True:
             try:
-                item = self._inbox.get(block=wait)
+                item = self._inbox.get(wait, self._until_quiet_s() if self.machine.has_old_witness else None)
             except Empty:
                 break
             wait = False
             if isinstance(item, QueuedTick):
                 self._loop.add_tick(*item)
+                self._ticked_at = monotonic()
                 # Also before the step: a step may take seconds, and metrics must show the lag meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
@@ -214,6 +224,9 @@ class Runner:
                 self._loop.add_fetch(item)
         self._metrics.heartbeat.beat()
         return not self._stop.is_set()
+
+    def _until_quiet_s(self) -> float:
+        return max(0.0, self._ticked_at + QUIET_S - monotonic())
 
     def _report(self, outcome: Outcome, fetch_size: int) -> None:
         """Report what one step has changed; ``fetch_size`` is that of the first fetch that waited."""

@@ -44,6 +44,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--changes", type=int, default=1000, help="alarms: changes of each kind (1000)")
     parser.add_argument("--kinds", default=",".join(alarms.KINDS), help=f"alarms: kinds ({','.join(alarms.KINDS)})")
     parser.add_argument("--frozen", type=float, default=40.0, help="freeze: seconds for which a broker is frozen (40)")
+    parser.add_argument(
+        "--request-timeout", type=int, default=30, help="freeze: request.timeout.ms of the brokers, in seconds (30)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good run too")
     options = parser.parse_args(argv)
     try:
@@ -68,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KAFKA_OPTS", class_archive.options())
     if options.what == CELLS_OF:
         return run_rounds("logs", partial(_cells, options), lambda directory: _NoBrokers(), keep=options.keep)
-    properties = freeze.PROPERTIES if options.what == FREEZE else alarms.PROPERTIES
+    properties = freeze.properties(options.request_timeout) if options.what == FREEZE else alarms.PROPERTIES
     run = partial(_freeze if options.what == FREEZE else _alarms, options)
     return run_rounds(
         options.what, run, lambda directory: ThreeBrokers(directory / "brokers", properties), keep=options.keep

@@ -29,12 +29,21 @@ BEFORE_S, AFTER_S = 10.0, 20.0
 LIMIT_MS = 15_000
 """Longest lag of timers that do not need the frozen broker."""
 
-PROPERTIES = {
-    "offsets.topic.num.partitions": str(PARTITIONS),
-    "transaction.state.log.num.partitions": str(PARTITIONS),
-    "broker.session.timeout.ms": "9000",  # Kafka's default: so long a silent broker stays in the cluster
-    "broker.heartbeat.interval.ms": "2000",
-}
+
+def properties(request_timeout_s: int) -> dict[str, str]:
+    """Return the properties of the brokers.
+
+    Args:
+        request_timeout_s: so long a coordinator of transactions waits for a silent broker before it sends the end of a
+            transaction to the new leader; Kafka's default is 30 s.
+    """
+    return {
+        "offsets.topic.num.partitions": str(PARTITIONS),
+        "transaction.state.log.num.partitions": str(PARTITIONS),
+        "broker.session.timeout.ms": "9000",  # Kafka's default: so long a silent broker stays in the cluster
+        "broker.heartbeat.interval.ms": "2000",
+        "request.timeout.ms": str(request_timeout_s * 1000),
+    }
 
 
 @dataclass(frozen=True)

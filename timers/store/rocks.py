@@ -177,11 +177,15 @@ class RocksStore:
         lineage: Lineage | None = None,
     ) -> None:
         batch = WriteBatch(raw_mode=True)
-        pending = self._pending
-        for due_s, group in sorted(rows.items()):  # RocksDB takes keys in order 20 % faster
-            pending += len(group)
-            for part in (group,) if len(group) == 1 else parts(group):
-                batch.put(keys.encode((due_s, part[0][0])), self._pack(part))
+        put, key_of, pack = batch.put, keys.encode, self._pack
+        for due_s in sorted(rows):  # RocksDB takes keys in order 20 % faster
+            group = rows[due_s]
+            if len(group) == 1:
+                put(key_of((due_s, group[0][0])), pack(group))
+            else:
+                for part in parts(group):
+                    put(key_of((due_s, part[0][0])), pack(part))
+        pending = self._pending + sum(map(len, rows.values()))
         journal = self._journal
         if journal is None:
             _put(batch, entries.items())

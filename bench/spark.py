@@ -22,7 +22,7 @@ from bench.subject import Subject
 from bench.workload import Workload
 from tests.harness.process import ROOT
 from timers.cli.spark.engine import DEFAULT_BUCKETS
-from timers.spark.engine import wheel
+from timers.spark.engine import waiting
 
 STORM = Workload("storm", 600_000, 20)
 NO_TRANSACTIONS = ("--conf", "spark.python.daemon.module=bench.spark_no_transactions")
@@ -93,8 +93,8 @@ def across_boundary(earliest_s: int) -> int:
     Slots of level 2 are 4,096 s long, and begin at another time in each bucket.
     """
     middle_s = earliest_s + BOUNDARY.spread_s // 2
-    phases = (wheel.phase_s(index, DEFAULT_BUCKETS) for index in range(DEFAULT_BUCKETS))
-    return earliest_s + min(-(middle_s + phase_s) % (1 << wheel.DIGIT_BITS * 2) for phase_s in phases)
+    phases = (waiting.phase_s(index, DEFAULT_BUCKETS) for index in range(DEFAULT_BUCKETS))
+    return earliest_s + min(-(middle_s + phase_s) % (1 << waiting.DIGIT_BITS * 2) for phase_s in phases)
 
 
 def measure(

@@ -22,8 +22,7 @@ from timers.errors import CheckpointMismatch, HistoryMismatch
 from timers.spark.engine import timer_batches, waiting
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
 from timers.spark.engine.timer_batches import Arrivals, Group
-from timers.spark.engine.waiting import ChunkKey, Filled, Waiting
-from timers.spark.engine.wheel import Slot, slot_of
+from timers.spark.engine.waiting import ChunkKey, Filled, Slot, Waiting, slot_of
 from timers.wire.checks import MAX_DUE_S
 
 NOW_S = 1_800_000_000

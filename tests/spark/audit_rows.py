@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timers.spark.audit import outcomes, slots, versions
+from timers.spark.audit import evidence, outcomes, versions
 from timers.spark.audit.evidence import FIRING
 from timers.spark.audit.outcomes import Moment
 from timers.spark.columns import LOG_APPEND_TIME
@@ -103,7 +103,7 @@ def outcomes_of(
     dead = spark.createDataFrame(letters or [], LETTERS)
     seen = firings_of(spark, firings)
     if ids:
-        seen = slots.with_requests(seen, of, dead)
+        seen = evidence.with_requests(seen, of, dead)
     put_off = spark.createDataFrame(moved or [], MOVED)
     return outcomes.outcomes(of, dead, put_off, seen, moment, waiting).localCheckpoint()
 

@@ -18,7 +18,7 @@ from timers.config.settings import Settings
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
-from timers.spark.row_files import RowFiles
+from timers.spark.rows import RowFiles
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.partitioner import partitions_of
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from timers.errors import SettingsError
 from timers.spark import rows
-from timers.spark.row_files import RowFiles
+from timers.spark.rows import RowFiles
 from timers.v1.future_pb2 import Future
 
 pytestmark = pytest.mark.spark

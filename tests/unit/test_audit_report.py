@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from timers.config.settings import Settings
-from timers.spark.audit import charts, report
+from timers.spark.audit import report
 from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, OPEN, Reason
 from timers.spark.audit.outcomes import Moment
@@ -189,7 +189,7 @@ def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
     """Drawing gives no warning, and the page chooses the colour of each text."""
     found = findings()
     found.ahead = [Due(DUE + 3600 * hour, 1 + hour, 100) for hour in range(hours + 1)]
-    check_colours(charts.ahead_chart(found.ahead, found.ahead_span_s))
+    check_colours(report.ahead_chart(found.ahead, found.ahead_span_s))
 
 
 def check_colours(html: str) -> None:

@@ -11,7 +11,7 @@ from timers.cli.spark import bulk_import
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.spark import rows
-from timers.spark.arrow import record_batch
+from timers.spark.columns import record_batch
 from timers.testing import SimClock, SimLog, SimWorker
 from timers.wire import future
 from timers.wire.checks import InvalidRequestError

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
-from timers.spark.engine.report import Reporter
+from timers.spark.jobs.engine import Reporter
 
 TICK_MS = 1_800_000_000_000
 AT = "2027-01-15T08:00:00.500Z"  # half a second after the tick

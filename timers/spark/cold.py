@@ -29,7 +29,7 @@ from timers.config.settings import Settings
 from timers.kafka.topic_offsets import Offsets
 from timers.request_formats import enabled_formats
 from timers.spark.columns import digits, due_second, payload_bytes, schema
-from timers.spark.steps import Steps, table_at
+from timers.spark.storage import Steps, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
@@ -46,7 +46,7 @@ PROMOTED = schema("due_day date, due_s bigint, source string, batch string")
 """A request that was promoted."""
 
 BATCHES = schema("batch string, state string, until_s bigint, starts string")
-"""A batch of copies: a row for its begin and one for its end (:class:`timers.spark.steps.Steps`). All its timers were
+"""A batch of copies: a row for its begin and one for its end (:class:`timers.spark.storage.Steps`). All its timers were
 due by ``until_s``. ``starts``, in the row of the begin, is JSON: where the request logs ended then."""
 
 DAY_S = 86_400

@@ -19,8 +19,7 @@ from timers.core.grouping import groups
 from timers.errors import NameTakenError
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.transactions import Record, TransactionalWriter
-from timers.spark.arrow import headers_of, record_batch
-from timers.spark.columns import schema
+from timers.spark.columns import headers_of, record_batch, schema
 from timers.wire import headers as h
 from timers.wire.cold import Cold, encode_promoted
 

@@ -18,8 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import id_bytes, key_bytes
-from timers.spark.arrow import headers_of, record_batch
-from timers.spark.columns import RECORD, content, header, schema, size_bytes
+from timers.spark.columns import RECORD, content, header, headers_of, record_batch, schema, size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat, RequestRecord, schedule

@@ -1,11 +1,17 @@
-"""Hadoop's view of a directory, and which directories executors on other machines reach."""
+"""What a job keeps on storage: DataFrames, and a table of its steps; and which directories all executors reach."""
 
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from timers.errors import SettingsError
 
@@ -44,3 +50,57 @@ def check_shared(spark: SparkSession, option: str, directory: str, *, always_loc
             f"{option} is {directory!r}, on the disk of one machine, and {master!r} is a cluster: choose storage that "
             "driver and executors reach (hdfs://..., s3a://..., file:///... of a shared disk)"
         )
+
+
+BEGUN, DONE = "begun", "done"
+"""Values of the column ``state``."""
+
+
+def table_at(directory: str, name: str) -> str:
+    """Location of a Delta table in a directory, which is a path or a URI.
+
+    Delta treats ``file:/a`` and ``file:///a`` as two locations, and refuses to create a table at the second one.
+    """
+    return f"{directory.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
+
+
+class Steps:
+    """The steps of a job, in a Delta table with one row when a step begins and one when it is done.
+
+    Args:
+        schema: its columns: first the name of the step, then ``state``, then columns of the job.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, schema: StructType) -> None:
+        self._spark = spark
+        self._path = path
+        self._schema = schema
+
+    def add(self, *row: Any) -> None:
+        self._spark.createDataFrame([row], self._schema).write.format("delta").mode("append").save(self._path)
+
+    def unfinished(self) -> list[Row]:
+        """The first row of each step that began and is not done."""
+        name = self._schema.names[0]
+        steps = self._spark.read.format("delta").load(self._path)
+        done = steps.where(F.col("state") == DONE).select(name)
+        return steps.where(F.col("state") == BEGUN).join(done, name, "left_anti").select(self._schema.names).collect()
+
+
+class Kept(ExitStack):
+    """Keeps DataFrames until its ``with`` block ends.
+
+    Spark compares each later query of a session with the plan of each DataFrame that it keeps, and holds these plans in
+    the driver's memory.
+    """
+
+    def on_disk(self, frame: DataFrame) -> DataFrame:
+        """Keep a DataFrame on the executors' disks, once it is computed."""
+        frame = frame.persist(StorageLevel.DISK_ONLY)
+        self.callback(_forget, frame)
+        return frame
+
+
+def _forget(frame: DataFrame) -> None:
+    with suppress(PySparkException, Py4JError, OSError):  # Java has died, which another call reports
+        frame.unpersist()

@@ -135,7 +135,7 @@ def bulk_import(
     check_brokers(settings)
 
     from timers.spark.jobs import bulk_import as job
-    from timers.spark.row_files import RowFiles
+    from timers.spark.rows import RowFiles
     from timers.spark.session import session
     from timers.spark.storage import check_shared
 

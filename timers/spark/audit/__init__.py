@@ -1,4 +1,4 @@
-"""The audit: finds the outcome of each request from the topics alone. Only ``scope`` and ``disks`` ask the brokers.
+"""The audit: finds the outcome of each request from the topics alone. Only ``scope`` and ``reading`` ask the brokers.
 
 The steps: ``evidence`` (what receivers saw), ``versions`` (what was requested), ``outcomes`` (compares both),
 ``figures`` (sums), ``report``.

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from timers.spark.audit.evidence import names_no_request
 from timers.spark.audit.scope import Ranges, inside
-from timers.spark.audit.slots import names_no_request
 from timers.spark.requests import TIMER
 from timers.wire.topics import SOURCE_PATTERN
 

@@ -14,8 +14,7 @@ from timers.core.horizon import NoHorizon
 from timers.core.progress import Progress
 from timers.core.reading import Reader
 from timers.request_formats import NATIVE
-from timers.spark.arrow import headers_of, record_batch
-from timers.spark.columns import schema
+from timers.spark.columns import headers_of, record_batch, schema
 from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Arrivals
 from timers.wire.headers import Header

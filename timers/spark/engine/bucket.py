@@ -23,8 +23,7 @@ from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch, HistoryMismatch
 from timers.spark.engine.machines import Known, PartitionRun, Partitions, Producer, Through
 from timers.spark.engine.timer_batches import Arrivals, Group
-from timers.spark.engine.waiting import ChunkKey, Chunks, Filled, Waiting
-from timers.spark.engine.wheel import Slot
+from timers.spark.engine.waiting import ChunkKey, Chunks, Filled, Slot, Waiting
 from timers.wire import progress as progress_record
 from timers.wire import topics
 

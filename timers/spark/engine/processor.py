@@ -28,7 +28,7 @@ from timers.core.lineage import Batch, Lineage
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
 from timers.firing.breaker import OpenCircuit
-from timers.spark.engine import wheel
+from timers.spark.engine import waiting
 from timers.spark.engine.bucket import Bucket, BucketState, Done
 from timers.spark.engine.machines import Failing, Partitions
 from timers.spark.engine.timer_batches import Arrivals
@@ -122,7 +122,7 @@ class Buckets:
 
     def phase_s(self, key: int) -> int:
         """Seconds by which the slots of a bucket begin earlier than those of the first one."""
-        return wheel.phase_s(self.keys.index(key), len(self.keys))
+        return waiting.phase_s(self.keys.index(key), len(self.keys))
 
     def mine(self, ends: Mapping[int, int], key: int) -> dict[int, int]:
         """The part of ``ends`` for the partitions of a bucket."""

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from timers.core.limits import Limits
 from timers.core.progress import Progress
 from timers.errors import CheckpointMismatch, LogMismatch
-from timers.spark.arrow import record_batch
+from timers.spark.columns import record_batch
 from timers.spark.engine import timer_batches
 from timers.spark.engine.bucket import HELD, BucketState
 from timers.spark.engine.machines import Partitions, write_dead_letters

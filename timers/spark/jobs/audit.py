@@ -19,16 +19,16 @@ from pyspark.sql import functions as F
 from timers.config.settings import Settings
 from timers.counted import per_second
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.spark.audit import cold_tier, disks, evidence, figures, gaps, outcomes, slots, unplaced, versions
+from timers.spark.audit import cold_tier, evidence, figures, gaps, outcomes, unplaced, versions
 from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import Findings, collect
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
-from timers.spark.audit.reading import Cold, Reading
+from timers.spark.audit.reading import Cold, Reading, topic_bytes
 from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
 from timers.spark.audit.unplaced import UNASKED, Unplaced
 from timers.spark.cold import ColdTables
-from timers.spark.kept import Kept
 from timers.spark.requests import TIMER
+from timers.spark.storage import Kept
 
 Console = Callable[[str], None]
 
@@ -111,7 +111,7 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
     findings.from_cold = from_cold
     findings.read = reading.partitions()
     findings.callback_topics = callback_topics
-    findings.disks = disks.topic_bytes(spark, audit.settings, set(reading.span.starts))
+    findings.disks = topic_bytes(spark, audit.settings, set(reading.span.starts))
     findings.stages = stages.done
     return findings
 
@@ -151,14 +151,14 @@ class _Evidence:
         """Read the firings, and return their number."""
         records = self._reading.outputs(callback_topics)
         firings = self._kept.on_disk(evidence.firings(records, self._settings.request_topic))
-        counts = firings.agg(F.count(F.lit(1)), F.count_if(slots.names_no_request())).first()
+        counts = firings.agg(F.count(F.lit(1)), F.count_if(evidence.names_no_request())).first()
         assert counts is not None
         count, without_request = counts
         if without_request and self._named():
             if self._schedules is not None:
-                firings = slots.without_compacted(firings, self._schedules)
+                firings = evidence.without_compacted(firings, self._schedules)
             named = reduce(DataFrame.unionByName, self._named())  # several topics may use the same id
-            firings = self._kept.on_disk(slots.with_requests(firings, named, self._letters))
+            firings = self._kept.on_disk(evidence.with_requests(firings, named, self._letters))
         self._firings = firings
         return int(count)
 

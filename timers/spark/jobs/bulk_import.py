@@ -24,9 +24,8 @@ from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
-from timers.spark.kept import Kept
-from timers.spark.row_files import RowFiles
-from timers.spark.steps import BEGUN, DONE, Steps, table_at
+from timers.spark.rows import RowFiles
+from timers.spark.storage import BEGUN, DONE, Kept, Steps, table_at
 
 Console = Callable[[str], None]
 
@@ -34,7 +33,7 @@ LEDGER = schema("id string, due_s bigint, run string")
 """A timer that was sent. ``due_s`` is null if an interrupted run sent it."""
 
 RUNS = schema("run string, state string, starts string")
-"""A run: a row for its begin and one for its end (:class:`timers.spark.steps.Steps`). ``starts``, in the row of the
+"""A run: a row for its begin and one for its end (:class:`timers.spark.storage.Steps`). ``starts``, in the row of the
 begin, is JSON: where the topic ended then."""
 
 

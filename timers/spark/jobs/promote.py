@@ -29,9 +29,8 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
-from timers.spark.kept import Kept
 from timers.spark.promoter import SENT, TAKEN, KafkaPort, Port, writer
-from timers.spark.steps import BEGUN, DONE
+from timers.spark.storage import BEGUN, DONE, Kept
 from timers.wire import headers as h
 from timers.wire import topics
 

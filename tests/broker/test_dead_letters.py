@@ -22,7 +22,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.core.timer import Rejected
-from timers.dead_letters.retrier import Retrier
+from timers.dead_letters.retrying import Retrier
 from timers.errors import NameTakenError
 from timers.wire import dead_letter, future
 

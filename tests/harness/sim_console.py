@@ -23,8 +23,8 @@ from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
+from timers.dead_letters.letter_log import LetterPage
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
-from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, QueueError, TimersError
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire

@@ -12,8 +12,7 @@ from timers.config.settings import Settings
 from timers.core.timer import Rejected
 from timers.dead_letters import retrying
 from timers.dead_letters.letter_log import Span
-from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, QueueTopics
-from timers.dead_letters.marks import Marks
+from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, Marks, QueueTopics
 from timers.dead_letters.retrying import decide
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS

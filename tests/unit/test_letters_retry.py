@@ -17,8 +17,7 @@ from timers.console.letter_box import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.timer import Rejected
 from timers.dead_letters.letter_log import LetterLog, Span
-from timers.dead_letters.letters import Letter, LetterFilter
-from timers.dead_letters.marks import Marks
+from timers.dead_letters.letters import Letter, LetterFilter, Marks
 from timers.errors import TimersError
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from timers.kafka.leaders import COUNT_S, FRESH_S, SILENT_S, AnsweringLeaders
-from timers.kafka.write_access import KNOWN_S, WriteAccess
+from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.queue import records
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
@@ -255,7 +254,7 @@ class SimAcls:
 
 def test_topics_that_may_not_be_written_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("timers.kafka.write_access.monotonic", lambda: now_s)
+    monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     read, write = AclOperation.READ, AclOperation.WRITE
     acls = SimAcls(
         mine=[read, write],

@@ -134,8 +134,7 @@ def show_letters(
         table: columns, their widths, and a function that returns the cells of a letter.
     """
     from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
-    from timers.dead_letters.letters import COLUMNS, WIDTHS, Letter
-    from timers.dead_letters.marks import Marks
+    from timers.dead_letters.letters import COLUMNS, WIDTHS, Letter, Marks
 
     columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
@@ -192,8 +191,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
     not text are shown in hexadecimal, in JSON as base64.
     """
     from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.letters import LetterFilter
-    from timers.dead_letters.marks import Marks
+    from timers.dead_letters.letters import LetterFilter, Marks
     from timers.dead_letters.retrying import not_found_error
 
     settings = load_settings()
@@ -290,9 +288,8 @@ def publish_again(
         click.exceptions.Exit: the user was asked, and said no.
     """
     from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.marks import Marks
-    from timers.dead_letters.retrier import Retrier
-    from timers.dead_letters.retrying import Retry
+    from timers.dead_letters.letters import Marks
+    from timers.dead_letters.retrying import Retrier, Retry
 
     # First: this stops any other retry, so that all its marks are read below.
     retrier = None if dry_run else Retrier(settings)

@@ -11,12 +11,9 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.console.threads import check
-from timers.dead_letters.letter_log import LetterLog, Span
-from timers.dead_letters.letters import LetterFilter
-from timers.dead_letters.marks import Marks
-from timers.dead_letters.newest import LetterPage, newest
-from timers.dead_letters.retrier import Retrier
-from timers.dead_letters.retrying import Retry
+from timers.dead_letters.letter_log import LetterLog, LetterPage, Span, newest
+from timers.dead_letters.letters import LetterFilter, Marks
+from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
 from timers.kafka.connection import TIMEOUT_S
 from timers.wire.dead_letter import Mark

@@ -34,8 +34,7 @@ from timers.firing.ports import NoAnswer
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.error_codes import UNREACHABLE, code_of
-from timers.kafka.topic_admin import UNKNOWN_FOR_S, largest_batch, listed, oldest_ms
-from timers.kafka.topic_creator import TopicCreator
+from timers.kafka.topic_admin import UNKNOWN_FOR_S, TopicCreator, largest_batch, listed, oldest_ms
 
 logger = logging.getLogger(__name__)
 

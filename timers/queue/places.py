@@ -16,8 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.kafka.leaders import AnsweringLeaders
-from timers.kafka.write_access import WriteAccess
+from timers.kafka.leaders import AnsweringLeaders, WriteAccess
 from timers.queue import records
 from timers.queue.settling import Job
 from timers.wire.key_partition import partition_of

@@ -19,8 +19,7 @@ from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
-from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
-from timers.kafka.write_access import WriteAccess
+from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.queue import ledger_log, records
 from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan

@@ -28,7 +28,7 @@ from timers.firing.policy import CallbackRules
 from timers.firing.transaction import WITNESS_S
 from timers.testing.faults import Violation
 from timers.testing.log import SimLog, SimRecord
-from timers.testing.next_level import LEVEL, formats_at
+from timers.testing.next_level import LEVEL, formats_at, shift_of
 from timers.testing.worker import SimRunner
 from timers.wire import dead_letter, witness
 from timers.wire import headers as h
@@ -213,7 +213,9 @@ class Checkers:
             if headers[h.TIMER_VALUE_BYTES] != b"%d" % len(value):
                 raise Violation(f"the dead letter of {source} has a wrong length of the value")
             value = value[:CUT_VALUE_BYTES]
-        if (record.key, record.value, kept) != (sent.key, value, sent.headers):
+        # The next level, which exists only in tests, does not say how it would rebuild the key of such a request.
+        key = record.key if sent.compacted and shift_of(sent.headers) else sent.key
+        if (record.key, record.value, kept) != (key, value, sent.headers):
             raise Violation(f"the dead letter of {source} differs from the request")
         if headers[h.TIMER_ERROR] == b"message-refused" and request.row is not None and request.row[2] is not None:
             raise Violation(f"no broker refused the callback of {source}")

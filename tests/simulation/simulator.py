@@ -397,13 +397,19 @@ class Simulator(SimCluster):
     def _accept_doubts(self) -> None:
         """Open the machines that no worker may open, each at the worker whose store is whole.
 
-        A worker that died between a commit and its write to the store lacks a batch, which is still in the log here.
+        A worker that died between a commit and its write to the store lacks a batch, which is still in the log here. If
+        no store is whole, or another owner has changed the history after it was written, an acceptance loses timers:
+        this is documented, and taken back here.
         """
         for name in self.machines:
             doubt = self.checkers.logs[name].progress.doubt
             if name in self._owner or doubt is None:
                 continue
             whole = max(self.workers, key=lambda worker: worker.disk.applied(name))
+            store = whole.disk.open(name, whole.faults)
+            whole.disk.close(name)
+            is_usable = self.checkers.logs[name].progress.has_same_history(store.history, store.applied)
+            self.log.take_back(*name, store.applied if is_usable else 0)
             whole.accepted.add(name)
             self._give(name, whole)
             whole.accepted.discard(name)

@@ -249,6 +249,11 @@ class SimLog:
                 record.compacted = True
         return removed
 
+    def take_back(self, topic: str, partition: int, from_offset: int) -> None:
+        """Put back what a compaction has removed from an offset on."""
+        for record in self._logs.get((topic, partition), ())[from_offset:]:
+            record.compacted = False
+
     # ---- leaders and losses -------------------------------------------------------------------------------------
 
     def elect(self, topic: str, partition: int, end: int | None = None, *, epoch: int | None = None) -> list[SimRecord]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness import queue_handlers
-from tests.harness.queue_handlers import LOOP_ENDS, RAISED
+from tests.harness.queue_handlers import EXITS, LOOP_ENDS, RAISED
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import AsyncQueue, Queue, aio
@@ -146,10 +146,12 @@ def test_no_exception_of_a_handler_ends_a_thread(monkeypatch: pytest.MonkeyPatch
     check_mixed(messages)
 
 
-@pytest.mark.parametrize("word", ["raise", "raise-in-task"])
-async def test_no_exception_of_a_handler_ends_the_event_loop(word: str, queue: AsyncQueue) -> None:
+@pytest.mark.parametrize(("word", "names"), [("raise", RAISED), ("raise-in-task", RAISED), ("exit-in", EXITS)])
+async def test_no_exception_of_a_handler_ends_the_event_loop(
+    word: str, names: Collection[str], queue: AsyncQueue
+) -> None:
     source: Any = queue.queue
-    source.messages = messages = mixed(word)
+    source.messages = messages = mixed(word, names)
     await queue.run(queue_handlers.handle_in_task, concurrency=3)
     check_mixed(messages)
 

@@ -1,8 +1,9 @@
 """Keeps the tasks in which handlers run apart from the event loop that runs them.
 
-asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any task end the loop. Here they belong to the handler: those
-that its own coroutine raises, and those of tasks that it starts. What the program's handler of a signal raises, such as
-``KeyboardInterrupt`` for Ctrl-C, is not theirs, although Python raises it in whatever the main thread runs.
+asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any task or callback end the loop. Here they belong to the
+handler: those that its own coroutine raises, and those of tasks and callbacks that it starts. What the program's
+handler of a signal raises, such as ``KeyboardInterrupt`` for Ctrl-C, is not theirs, although Python raises it in
+whatever the main thread runs.
 
 Handlers share the event loop with the program, and so its connections. But a handler's code gets an exception if it
 stops the loop, or cancels a task that must go on: the queue's, the program's main task, and those of other handlers.
@@ -14,11 +15,12 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from timers.queue.running import text_of
 from timers.signals import END_SIGNALS
@@ -96,10 +98,8 @@ class TaskRun:
             _keep(task, "cancel", _current.get())
         for name in _LOOP_CALLS:
             _keep(loop, name)
-        before = loop.get_task_factory()
-        if before is None or before is not _factories.get(loop):
-            _factories[loop] = make = _factory(before)
-            loop.set_task_factory(make)  # it stays: others may set theirs around it
+        for name, place in _SCHEDULING.items():
+            _contain(loop, name, place)
         _runs.add(self)
         _watch_signals()
         try:
@@ -111,7 +111,7 @@ class TaskRun:
 
 # ---- what handlers may not call --------------------------------------------------------------------------------------
 
-_LOOP_CALLS = ("stop", "shutdown_default_executor", "shutdown_asyncgens")
+_LOOP_CALLS = ("stop", "shutdown_default_executor", "shutdown_asyncgens", "set_exception_handler")
 """Calls that end an event loop, or what all tasks of it share. ``close`` fails while the loop runs."""
 
 
@@ -145,49 +145,44 @@ def _keep(target: Any, name: str, owner: Handling | None = None) -> None:
     setattr(target, name, call)
 
 
-# ---- tasks that handlers start ---------------------------------------------------------------------------------------
+# ---- what tasks and callbacks of handlers raise ----------------------------------------------------------------------
 
-_factories: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[..., Any]] = WeakKeyDictionary()
-
-
-def _factory(before: Callable[..., Any] | None) -> Callable[..., Any]:
-    """A task factory that keeps the tasks of handlers from ending their event loop."""
-
-    def make(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
-        if _current.get() is not None and asyncio.iscoroutine(coro):
-            coro = _Kept(coro)
-        return asyncio.Task(coro, loop=loop, **more) if before is None else before(loop, coro, **more)
-
-    return make
+_SCHEDULING = {
+    "call_soon": 0,  # also for each step of a task
+    "call_soon_threadsafe": 0,
+    "call_at": 1,  # also for call_later
+    "add_reader": 1,
+    "add_writer": 1,
+    "add_signal_handler": 1,
+}
+"""Method of an event loop -> which argument is the callback."""
 
 
-class _Kept(Coroutine[Any, Any, Any]):
-    """A coroutine that raises another exception in place of those that would end the event loop."""
+def _contain(loop: asyncio.AbstractEventLoop, name: str, place: int) -> None:
+    """Let no callback of a handler end the event loop that calls it."""
+    method = getattr(loop, name)
+    if isinstance(method, FunctionType):  # the one below
+        return
 
-    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
-        self._coro = coro
-        self.__qualname__ = getattr(coro, "__qualname__", "task of a handler")
+    def schedule(*arguments: Any, **more: Any) -> Any:
+        context = more.get("context")
+        handling = _current.get() if context is None else context.get(_current)
+        if handling is not None:
+            contained = partial(_call, handling, arguments[place])
+            arguments = *arguments[:place], contained, *arguments[place + 1 :]
+        return method(*arguments, **more)
 
-    def send(self, value: Any) -> Any:
-        return self._step(self._coro.send, value)
+    setattr(loop, name, schedule)
 
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._coro.throw, *error)
 
-    def close(self) -> None:
-        self._coro.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coro.__await__()
-
-    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return step(*arguments)
-        except (SystemExit, KeyboardInterrupt) as error:
-            handling = _current.get()
-            if handling is not None and handling.run.is_interrupt(error):
-                raise
-            raise RuntimeError(f"a task of a queue's handler raised {text_of(error)}") from error
+def _call(handling: Handling, callback: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        callback(*arguments)
+    except (SystemExit, KeyboardInterrupt) as error:
+        if handling.run.is_interrupt(error):
+            raise
+        if not isinstance(getattr(callback, "__self__", None), asyncio.Task):  # a task keeps what it raised
+            raise RuntimeError(f"a callback of a queue's handler raised {text_of(error)}") from error
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------

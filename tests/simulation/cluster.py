@@ -14,8 +14,7 @@ from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
-from timers.testing.clock import SimClock
-from timers.testing.log import SimLog, SimRecord
+from timers.testing.log import SimClock, SimLog, SimRecord
 from timers.testing.next_level import LEVEL
 from timers.testing.outbox import PROGRESS_PARTITION
 from timers.testing.worker import Parts, SimWorker

@@ -18,9 +18,8 @@ from timers.core.progress import Progress, reached
 from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
 from timers.testing import faults as f
-from timers.testing.clock import SimClock
 from timers.testing.faults import Violation
-from timers.testing.log import SimLog, SimRecord
+from timers.testing.log import SimClock, SimLog, SimRecord
 from timers.testing.store import SimStore
 from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
 from timers.v1.future_pb2 import Future

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timers.spark.audit import evidence, outcomes, versions
+from timers.spark.audit import evidence, outcomes
 from timers.spark.audit.evidence import FIRING
 from timers.spark.audit.outcomes import Moment
 from timers.spark.columns import LOG_APPEND_TIME
@@ -82,9 +82,9 @@ def became(
     ids = verdicts is not None
     if ids:
         told, dead = spark.createDataFrame(verdicts or [], VERDICTS), spark.createDataFrame(letters or [], LETTERS)
-        of = versions.with_ids(requests, told, dead)
+        of = outcomes.with_ids(requests, told, dead)
     else:
-        of = versions.without_ids(requests)
+        of = outcomes.without_ids(requests)
     return outcomes_of(spark, of, firings, letters=letters, moved=moved, ids=ids)
 
 

@@ -24,7 +24,7 @@ from tests.spark.audit_rows import (
     said,
 )
 from timers.spark import columns
-from timers.spark.audit import evidence, figures, gaps, report, unplaced, versions
+from timers.spark.audit import evidence, figures, gaps, outcomes, report, unplaced
 from timers.spark.audit.findings import Findings
 from timers.spark.audit.scope import inside
 from timers.spark.requests import REQUEST
@@ -122,7 +122,7 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
 
 def test_the_clocks_of_two_brokers_may_differ(spark: SparkSession) -> None:
     """One broker appends the tick, another one the callback: only the time of the tick is exact."""
-    asked = versions.without_ids(spark.createDataFrame([request(offset) for offset in range(3)], REQUEST))
+    asked = outcomes.without_ids(spark.createDataFrame([request(offset) for offset in range(3)], REQUEST))
     firings = [
         fired("timer-request/0/0", DUE * 1000 + 10, late_ms=-40),
         fired("timer-request/0/1", DUE * 1000 + 10, late_ms=-2011),
@@ -177,7 +177,7 @@ def test_offenders_come_with_the_records_that_show_them(spark: SparkSession) -> 
 
 def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> None:
     asked = [request(0, DUE + 5000), request(1, DUE + 5000), request(2), request(3)]
-    of = versions.without_ids(spark.createDataFrame(asked, REQUEST))
+    of = outcomes.without_ids(spark.createDataFrame(asked, REQUEST))
     waiting = spark.createDataFrame([(f"timer-request/0/{offset}",) for offset in (0, 2, 3)], "request string")
     found = outcomes_of(spark, of, [fired("timer-request/0/3")], waiting=waiting, ids=False)
     assert said(found) == {0: ("cold", []), 1: ("pending", []), 2: ("lost", ["lost"]), 3: ("fired", [])}
@@ -222,7 +222,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
     reasons["incomplete"] = ["timer-request/0/3"]
     firings += [fired("timer-request/0/3")] * 2 + [fired("orders/0/0")]
     requests = spark.createDataFrame(asked, REQUEST)
-    found = outcomes_of(spark, versions.without_ids(requests), firings, ids=False)
+    found = outcomes_of(spark, outcomes.without_ids(requests), firings, ids=False)
     callbacks = unplaced.callbacks(found, requests, LOG).localCheckpoint()
     seen: dict[str, list[str]] = {reason: [] for reason in reasons}
     for row in callbacks.collect():
@@ -239,7 +239,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
 def test_a_callback_of_a_version_that_is_not_judged_is_counted(spark: SparkSession) -> None:
     """Such as one that was accepted after ``--to``, and is read because it may replace another."""
     requests = spark.createDataFrame([request(3), request(4)], REQUEST)
-    judged = versions.without_ids(requests.where("offset = 3"))
+    judged = outcomes.without_ids(requests.where("offset = 3"))
     found = outcomes_of(spark, judged, [fired("timer-request/0/4")], ids=False)
     callbacks = unplaced.callbacks(found, requests, LOG).collect()
     assert [(row.request, row.reason) for row in callbacks] == [("timer-request/0/4", "not-in-scope")]

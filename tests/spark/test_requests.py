@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 from timers.config.settings import Settings
 from timers.core.timer import Headers, Origin
 from timers.request_formats import enabled_formats
-from timers.spark import columns, native_requests, requests
+from timers.spark import columns, requests
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id, schedule
@@ -196,15 +196,15 @@ def test_columns_and_the_worker_decode_native_requests_alike(spark: SparkSession
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
     by_worker = requests.decode(frame, enabled_formats(SETTINGS), LIMIT_OF_FORMS, NATIVE)
-    by_columns = native_requests.decode(frame, LIMIT_OF_FORMS, NATIVE)
+    by_columns = requests.decode_native(frame, LIMIT_OF_FORMS, NATIVE)
     assert by_columns.dtypes == by_worker.dtypes
     expected = {row.offset: row for row in by_worker.collect()}
     found = {row.offset: row for row in by_columns.collect()}
-    usual = {offset for offset, row in found.items() if row.kind != native_requests.OTHER}
+    usual = {offset for offset, row in found.items() if row.kind != requests.OTHER}
     assert {offset: found[offset] for offset in usual} == {offset: expected[offset] for offset in usual}
     timers = {offset for offset, row in expected.items() if row.kind == "timer"}
     assert usual <= timers and len(usual) >= 20, "the usual form must not need Python"
-    unusual = native_requests.unusual(frame, LIMIT_OF_FORMS)
+    unusual = requests.unusual_native(frame, LIMIT_OF_FORMS)
     assert {row.offset for row in unusual.select("offset").collect()} == found.keys() - usual
 
 

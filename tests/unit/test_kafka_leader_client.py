@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import RequestTimedOutError
 
+from timers.config.settings import Settings
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 
 
@@ -25,7 +26,7 @@ class SimSilent:
 
 async def test_after_a_silent_leader_the_metadata_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The present ones name it as the leader for up to 30 s, although another one was elected."""
-    client, silent = LeaderClient({}), SimSilent()
+    client, silent = LeaderClient(Settings(), "test", 1.0), SimSilent()
     monkeypatch.setattr(client, "_client", silent)
     with pytest.raises(RequestTimedOutError):
         await client.ends(1, ("timer-request", 0))

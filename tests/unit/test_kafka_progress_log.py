@@ -71,7 +71,7 @@ class SimLeaders:
 @pytest.fixture
 def leaders(monkeypatch: pytest.MonkeyPatch) -> SimLeaders:
     found = SimLeaders()
-    monkeypatch.setattr(progress_log, "LeaderClient", lambda _: found)
+    monkeypatch.setattr(progress_log, "LeaderClient", lambda *_: found)
     return found
 
 

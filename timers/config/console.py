@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timers.config import variables
-from timers.config.fields import setting, whole_number
+from timers.config.variables import number_setting, setting
 
 _HEADER = variables.matching_text(re.compile(r"[A-Za-z0-9-]{1,100}"), "the name of an HTTP header")
 
@@ -23,7 +23,7 @@ class ConsoleDeclarations:
         "TIMERS_CONSOLE_CERT_FILE or TIMERS_CONSOLE_PROXIES.",
         default="127.0.0.1",
     )
-    console_port: int = whole_number(
+    console_port: int = number_setting(
         (1, 65535),
         "Port of the console. Several consoles on one machine need different ports.",
         default=6067,
@@ -66,7 +66,7 @@ class ConsoleDeclarations:
     console_proxy_header: str = setting(
         _HEADER, "Header in which a proxy of TIMERS_CONSOLE_PROXIES names the user.", default="X-Forwarded-User"
     )
-    console_rate_per_s: int = whole_number(
+    console_rate_per_s: int = number_setting(
         (1, 1_000_000),
         "Requests a second that the console answers for one user. Above it, the answer is 429 with Retry-After.",
         default=100,

@@ -10,8 +10,7 @@ from typing import Any
 
 from timers.config import security, variables
 from timers.config.console import ConsoleDeclarations
-from timers.config.fields import setting, whole_number
-from timers.config.variables import Setting
+from timers.config.variables import Setting, number_setting, setting
 from timers.wire import topics
 
 _ID = variables.matching_text(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 letters, digits, '.', '_' or '-'")
@@ -49,7 +48,7 @@ class Declarations(ConsoleDeclarations):
         "files in the directory.",
         default=Path(),
     )
-    web_port: int = whole_number(
+    web_port: int = number_setting(
         (1, 65535),
         "Port of the worker's web server, the only port it opens; the same as Faust's --web-port. Workers on one "
         "machine need different ports.",
@@ -152,12 +151,12 @@ class Declarations(ConsoleDeclarations):
         "authority is accepted, so a host with such a certificate can act as a broker.",
         default=True,
     )
-    partitions: int = whole_number(
+    partitions: int = number_setting(
         (1, 10_000),
         "Partitions of the topics that the worker creates. At most this many workers can share the timers of a topic.",
         default=4,
     )
-    replication: int = whole_number(
+    replication: int = number_setting(
         (0, 100),
         "Replication factor of the topics that the worker creates. 0: the default of the brokers.",
         default=0,
@@ -191,7 +190,7 @@ class Declarations(ConsoleDeclarations):
         "Topic of verdicts: the answers to cancels, to replacements and to requests with a condition.",
         default=topics.VERDICT,
     )
-    verdict_retention_s: int = whole_number(
+    verdict_retention_s: int = number_setting(
         (1, 31_536_000),
         "How long the worker remembers the id of a timer after it fired or was cancelled. During this time a cancel of "
         "a fired timer gets the verdict already-fired, and a request with timer-if: absent is refused. Afterwards the "
@@ -201,7 +200,7 @@ class Declarations(ConsoleDeclarations):
         default=86_400,
         unit="s",
     )
-    hot_horizon_s: int = whole_number(
+    hot_horizon_s: int = number_setting(
         (0, 3_155_760_000),
         "A timer that is due more than this after its request was appended goes to TIMERS_COLD_TOPIC. `timers spark "
         "hold` keeps it, and `timers spark promote` brings it back in time. Without these two jobs it does not fire. "
@@ -244,7 +243,7 @@ class Declarations(ConsoleDeclarations):
         "TIMERS_MARKER_TOPIC.",
         default="",
     )
-    session_timeout_s: int = whole_number(
+    session_timeout_s: int = number_setting(
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
         "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800 s.",
@@ -266,7 +265,7 @@ class Declarations(ConsoleDeclarations):
         default="",
         unit="topic,...",
     )
-    max_depth: int = whole_number(
+    max_depth: int = number_setting(
         (1, 1000),
         "Longest chain of timers that set timers, if callbacks to TIMERS_REQUEST_TOPIC are allowed. A request holds "
         "all later requests of its chain, and each firing writes them again.",
@@ -278,33 +277,33 @@ class Declarations(ConsoleDeclarations):
         "(topic-unknown).",
         default=False,
     )
-    max_request_bytes: int = whole_number(
+    max_request_bytes: int = number_setting(
         (1024, 64 * 1024 * 1024),
         "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
         "message.max.bytes is 1 MiB.",
         default=1_000_000,
         unit="bytes",
     )
-    chunk_timers: int = whole_number(
+    chunk_timers: int = number_setting(
         (100, 1_000_000),
         "Largest number of timers in one transaction. Larger: less overhead when many timers are due. Smaller: "
         "read_committed receivers wait less.",
         default=20_000,
     )
-    chunk_bytes: int = whole_number(
+    chunk_bytes: int = number_setting(
         (65_536, 1_073_741_824),
         "Largest number of callback bytes in one transaction. It limits the memory that firing a partition takes.",
         default=16 * 1024 * 1024,
         unit="bytes",
     )
-    store_memory_mb: int = whole_number(
+    store_memory_mb: int = number_setting(
         (16, 1_048_576),
         "Memory for the stores of all partitions together: two thirds for timers not yet on disk, one third for cached "
         "blocks. Give at least 0.5 MB for each partition. Larger: fewer timers are written to disk and read back.",
         default=192,
         unit="MiB",
     )
-    catch_up_per_s: int = whole_number(
+    catch_up_per_s: int = number_setting(
         (0, 10_000_000),
         "Largest number of overdue timers (more than 10 s late) of one request topic that fire in a second, over all "
         "workers. Each partition fires at least one. The limit protects receivers after a downtime. Timers above it go "
@@ -314,7 +313,7 @@ class Declarations(ConsoleDeclarations):
         unit="timers/s",
         example=10_000,
     )
-    retry_attempts: int = whole_number(
+    retry_attempts: int = number_setting(
         (1, 1000),
         "How often a callback to a failing target is tried again before it becomes a dead letter. The waits are 30 s, "
         "60 s and so on, up to 10 min; 10 attempts take about an hour, in which the target can be repaired. Some "
@@ -328,7 +327,7 @@ class Declarations(ConsoleDeclarations):
         default="",
         unit="topic/partition,...",
     )
-    max_clock_leap_s: int = whole_number(
+    max_clock_leap_s: int = number_setting(
         (10, 3_155_760_000),
         "How far ahead of the expected time a tick may be. A tick that is further ahead is held until another "
         "broker's clock or this machine's clock agrees with it, within the same number of seconds. Use less than 3600: "
@@ -344,7 +343,7 @@ class Declarations(ConsoleDeclarations):
         unit="ISO 8601",
         env="TIMERS_ACCEPT_TIME",
     )
-    canary_interval_s: int = whole_number(
+    canary_interval_s: int = number_setting(
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "
         "arrives (timers_canary_lag_seconds, timers_canary_age_seconds). A canary costs as much as any other timer, "

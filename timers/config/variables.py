@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +221,25 @@ def bind(env: str, value: str) -> str:
     if not value or re.search(r"[\s/]", value):
         raise invalid(env, value, "a host name or address to listen on (try 127.0.0.1)")
     return value
+
+
+def setting(
+    parse: Callable[[str, str], Any],
+    why: str,
+    *,
+    default: Any = None,
+    unit: str = "",
+    env: str = "",
+    may_be_empty: bool = False,
+) -> Any:
+    """A setting. Its variable is ``TIMERS_`` and its name in capitals, if ``env`` gives no other one."""
+    metadata = {"env": env, "unit": unit, "why": why, "parse": parse, "may_be_empty": may_be_empty}
+    return field(default=default, metadata=metadata)
+
+
+def number_setting(
+    bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None
+) -> Any:
+    """A setting that is a whole number within ``bounds``. Errors suggest ``example``, or else the default."""
+    parse = whole_number(*bounds, default if example is None else example)
+    return setting(parse, why, default=default, unit=unit)

@@ -14,15 +14,12 @@ from aiokafka.errors import KafkaError
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
-from timers.kafka import connection
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 """Without an answer within this time, the timers of the second fire with the next second."""
-
-METADATA_MAX_AGE_S = 30.0
 
 
 class LastStableOffsets:
@@ -32,14 +29,7 @@ class LastStableOffsets:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._client = LeaderClient(
-            {
-                **connection.aiokafka(settings),
-                "client_id": f"{settings.worker_id}-last-stable-offsets",
-                "request_timeout_ms": int(TIMEOUT_S * 1000),
-                "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),
-            }
-        )
+        self._client = LeaderClient(settings, "last-stable-offsets", TIMEOUT_S)
 
     async def by_leader(self, tps: Collection[TopicPartition]) -> dict[int | None, list[TopicPartition]]:
         """Id of a leader -> its partitions; None -> partitions without a leader, or all if no broker answers."""

@@ -31,7 +31,6 @@ from timers.core.lineage import (
 )
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.kafka import connection
 from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, asking
 
@@ -49,8 +48,6 @@ TIMEOUT_S = 5.0
 WAIT_S = 6.0
 """Time for the answer to an opening; a little longer than one request may take."""
 
-METADATA_MAX_AGE_S = 30.0
-
 
 class LogLineages:
     """Compares lineages with logs. On its own connections: on a shared one the requests would wait for a fetch.
@@ -62,14 +59,7 @@ class LogLineages:
     """
 
     def __init__(self, settings: Settings, client_name: str = "log-lineages") -> None:
-        self.client = LeaderClient(
-            {
-                **connection.aiokafka(settings),
-                "client_id": f"{settings.worker_id}-{client_name}",
-                "request_timeout_ms": int(TIMEOUT_S * 1000),
-                "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),
-            }
-        )
+        self.client = LeaderClient(settings, client_name, TIMEOUT_S)
         self._warned = False
         self._compared: dict[TopicPartition, tuple[object, Lineage]] = {}
         """Partition -> connection and lineage of the last comparison of a batch. Over one connection, a leader's log

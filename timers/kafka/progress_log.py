@@ -28,7 +28,7 @@ from timers.core.progress import PARTITIONS, Progress, Witness
 from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
-from timers.kafka import allowed_level, connection
+from timers.kafka import allowed_level
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question
 from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
@@ -93,13 +93,7 @@ class _OwnLeaders:
 
     def __init__(self, settings: Settings, timeout_s: float) -> None:
         self._loop = asyncio.Runner()
-        self._client = LeaderClient(
-            {
-                **connection.aiokafka(settings),
-                "client_id": f"{settings.worker_id}-progress",
-                "request_timeout_ms": int(timeout_s * 1000),
-            }
-        )
+        self._client = LeaderClient(settings, "progress", timeout_s)
 
     def __call__(self, question: Question[_T]) -> _T:
         return self._loop.run(question(self._client))

@@ -8,9 +8,8 @@ product's own machines with the steps of a real one in their order. The simulato
 The product does not import this package.
 """
 
-from timers.testing.clock import SimClock
 from timers.testing.faults import Crashed, Faults, Violation
-from timers.testing.log import SimLog, SimProducer, SimRecord
+from timers.testing.log import SimClock, SimLog, SimProducer, SimRecord
 from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
 from timers.testing.store import SimDisk, SimStore

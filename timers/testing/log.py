@@ -15,9 +15,40 @@ from zlib import crc32
 from timers.core.lineage import Batch, EpochEnd, PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
-from timers.testing.clock import SimClock
 from timers.wire.dead_letter import size
 from timers.wire.headers import Header
+
+EPOCH_S = 1_700_000_000
+"""Default start of simulated time: 14 November 2023, 22:13:20 UTC."""
+
+
+class SimClock:
+    """The brokers' clock. It can move in both directions.
+
+    Attributes:
+        now_ms: epoch milliseconds.
+        boot_ms: milliseconds that have passed; steps do not change it.
+    """
+
+    def __init__(self, now_s: float = EPOCH_S) -> None:
+        self.now_ms = round(now_s * 1000)
+        self.boot_ms = 0
+
+    @property
+    def now_s(self) -> int:
+        """The epoch second that has begun."""
+        return self.now_ms // 1000
+
+    def advance_ms(self, milliseconds: int) -> None:
+        """Move the clock forward."""
+        if milliseconds < 0:
+            raise ValueError(f"time passes forward, not by {milliseconds} ms: step_ms() sets the clock back")
+        self.now_ms += milliseconds
+        self.boot_ms += milliseconds
+
+    def step_ms(self, milliseconds: int) -> None:
+        """Step the clock, as an operator or an NTP server does; negative: back."""
+        self.now_ms += milliseconds
 
 
 @dataclass(eq=False, slots=True)

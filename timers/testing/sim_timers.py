@@ -33,8 +33,7 @@ from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT, UNKNOWN
-from timers.testing.clock import EPOCH_S, SimClock
-from timers.testing.log import SimLog, SimRecord
+from timers.testing.log import EPOCH_S, SimClock, SimLog, SimRecord
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
 from timers.wire import topics, verdict

@@ -30,13 +30,17 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
 
+from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
+from timers.kafka import connection
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
 
 FETCH_BYTES = 1024 * 1024
 """Maximum bytes of a fetch of :meth:`LeaderClient.fetch`; a broker returns at least one whole batch."""
+
+METADATA_MAX_AGE_S = 30.0
 
 UNKNOWN_EPOCH = -1
 
@@ -111,11 +115,17 @@ class LeaderClient:
     """Asks leaders of partitions. Connects at the first request. On one event loop.
 
     Args:
-        arguments: of an aiokafka client.
+        name: of the client, after the worker's id.
+        timeout_s: time for an answer.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._arguments = dict(arguments)
+    def __init__(self, settings: Settings, name: str, timeout_s: float) -> None:
+        self._arguments = {
+            **connection.aiokafka(settings),
+            "client_id": f"{settings.worker_id}-{name}",
+            "request_timeout_ms": int(timeout_s * 1000),
+            "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),
+        }
         self._client: Any = None
         self._connecting = asyncio.Lock()
         self._topics: set[str] = set()

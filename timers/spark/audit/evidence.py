@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark import columns
-from timers.spark.audit.versions import CLOCKS_MS, MAY, MUST
+from timers.spark.audit.outcomes import CLOCKS_MS, MAY, MUST
 from timers.spark.columns import schema
 from timers.wire import headers as h
 from timers.wire.topics import SOURCE_PATTERN
@@ -101,7 +101,7 @@ def with_requests(firings: DataFrame, versions: DataFrame, letters: DataFrame) -
 
     Args:
         firings: in the shape of :data:`timers.spark.audit.evidence.FIRING`.
-        versions: of timers with ids, in the shape of :data:`timers.spark.audit.versions.VERSION`.
+        versions: of timers with ids, in the shape of :data:`timers.spark.audit.outcomes.VERSION`.
         letters: the result of :func:`timers.spark.audit.evidence.letters`.
     """
     timers = versions.where(F.col("timer_id").isNotNull()).join(letters, "request", "left")
@@ -135,7 +135,7 @@ def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
 
     Args:
         firings: in the shape of :data:`timers.spark.audit.evidence.FIRING`.
-        schedules: in the shape of :data:`timers.spark.audit.versions.VERSION`.
+        schedules: in the shape of :data:`timers.spark.audit.outcomes.VERSION`.
     """
     since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - CLOCKS_MS).alias("since_ms"))
     is_compacted = names_no_request() & (F.col("fired_ms") < F.col("since_ms"))

@@ -23,6 +23,7 @@ from timers.spark.audit.outcomes import (
     FIRED,
     LOST,
     PENDING,
+    REFUSED,
     REVOKED,
     SLOW,
     TOO_OLD,
@@ -30,7 +31,6 @@ from timers.spark.audit.outcomes import (
     Moment,
 )
 from timers.spark.audit.unplaced import UNASKED, Unplaced
-from timers.spark.audit.versions import REFUSED
 
 STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
 FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED, ALTERED, SLOW, TOO_OLD)

@@ -16,9 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
-from timers.spark.audit.outcomes import LOST, UNDECIDED
+from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED
 from timers.spark.audit.scope import Scope, Span
-from timers.spark.audit.versions import NO_VERDICT
 from timers.wire.partitioner import partitions_for
 
 NO_TOPIC, DELETED, OPEN, NO_LETTERS = (

@@ -18,12 +18,12 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.request_formats import enabled_formats
-from timers.spark import kafka, native_requests, requests
+from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier
 from timers.spark.audit.findings import Counted, PartitionRead
 from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
-from timers.spark.native_requests import OTHER
+from timers.spark.requests import OTHER
 from timers.spark.storage import Kept
 from timers.wire import progress
 
@@ -109,7 +109,7 @@ class Reading:
         rows = self._decode(self._read(others, self.span.ends))
         if native in self.span.starts:
             records = self._read({native: self.span.starts[native]}, self.span.ends)
-            rows = rows.unionByName(native_requests.decode(records, _NO_LIMIT, native))
+            rows = rows.unionByName(requests.decode_native(records, _NO_LIMIT, native))
         rows = self._kept.on_disk(rows)
         counted = self._counted(rows)
         if any(each.kind == OTHER for each in counted):
@@ -119,7 +119,7 @@ class Reading:
                 {native: {partition: each.start for partition, each in ranges.items()}},
                 {native: {partition: each.stop for partition, each in ranges.items()}},
             )
-            left = self._kept.on_disk(self._decode(native_requests.unusual(records, _NO_LIMIT)))
+            left = self._kept.on_disk(self._decode(requests.unusual_native(records, _NO_LIMIT)))
             rows = rows.where(F.col("kind") != OTHER).unionByName(left)
             counted = [each for each in counted if each.kind != OTHER] + self._counted(left)
         return Requests(rows, counted)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from timers.config.settings import Settings
 from timers.counted import per_second
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.spark.audit import cold_tier, evidence, figures, gaps, outcomes, unplaced, versions
+from timers.spark.audit import cold_tier, evidence, figures, gaps, outcomes, unplaced
 from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import Findings, collect
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
@@ -131,14 +131,14 @@ class _Evidence:
         letters = evidence.letters(reading.outputs([audit.settings.dead_letter_topic]))
         self._letters = kept.on_disk(letters)
         in_scope = _is_audited(audit) & _in_scope(reading.span)
-        self._plain = versions.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
+        self._plain = outcomes.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
         self._with_ids = self._schedules = None
         if reading.request_topics(ids=True):
             verdicts = evidence.verdicts(reading.outputs([audit.settings.verdict_topic]))
-            of = versions.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts, self._letters)
+            of = outcomes.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts, self._letters)
             self._with_ids = of.where(in_scope)
         if reading.request_topics(ids=True, compacted=True):
-            of = versions.of_schedules(self._of_topics(reading.request_topics(ids=True, compacted=True)))
+            of = outcomes.of_schedules(self._of_topics(reading.request_topics(ids=True, compacted=True)))
             self._schedules = of.where(in_scope)
 
     def _of_topics(self, topics: list[str]) -> DataFrame:

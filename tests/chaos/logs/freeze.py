@@ -51,6 +51,8 @@ class Figures:
     """What a freeze did. Lags count from the due second, or from the acknowledgement if that was later."""
 
     frozen: int
+    worst_before_ms: int
+    """Before the freeze. If this is seconds, the computer is too busy for this trial."""
     elsewhere: int
     """Timers whose partitions and coordinators are not on the frozen broker."""
     worst_elsewhere_ms: int
@@ -68,8 +70,8 @@ class Figures:
     def __str__(self) -> str:
         return (
             f"{'passed' if self.passed else 'FAILED'}  broker {self.frozen} frozen: worst lag "
-            f"{self.worst_elsewhere_ms:,} ms of {self.elsewhere:,} timers elsewhere, {self.worst_others_ms:,} ms of "
-            f"{self.others:,} others; lost {self.lost}, twice {self.twice}, "
+            f"{self.worst_before_ms:,} ms before, {self.worst_elsewhere_ms:,} ms of {self.elsewhere:,} timers "
+            f"elsewhere, {self.worst_others_ms:,} ms of {self.others:,} others; lost {self.lost}, twice {self.twice}, "
             f"sentences {list(self.sentences)}"
         )
 
@@ -89,6 +91,7 @@ class Freeze:
         self._due_s: dict[int, int] = {}
         self._acked_at: dict[int, float] = {}
         self._sentences: set[str] = set()
+        self._frozen_ms = 0.0
 
     def run(self, frozen_s: float) -> Figures:
         """Freeze a broker for ``frozen_s`` under load, and return the figures."""
@@ -112,6 +115,7 @@ class Freeze:
                 f"broker {frozen} is frozen for {frozen_s:.0f} s", lambda: f"{len(self._due_s):,} timers"
             ):
                 time.sleep(BEFORE_S)
+                self._frozen_ms = time.time() * 1000
                 self._brokers.freeze(frozen)
                 time.sleep(frozen_s)
                 self._brokers.thaw(frozen)
@@ -178,14 +182,18 @@ class Freeze:
         needed = [self._needs(number) & led for number in range(PARTITIONS)]
         counts: Counter[int] = Counter()
         lags: dict[bool, list[int]] = {True: [0], False: [0]}
+        before = [0]
         for record in records:
             number = int(record.value or b"-1")
             counts[number] += 1
             from_ms = 1000 * max(self._due_s[number], self._acked_at[number])
             is_elsewhere = not needed[number % PARTITIONS] and (self._target, record.partition) not in led
             lags[is_elsewhere].append(int(record.append_ms - from_ms))
+            if record.append_ms < self._frozen_ms:
+                before.append(lags[is_elsewhere][-1])
         return Figures(
             frozen=frozen,
+            worst_before_ms=max(before),
             elsewhere=len(lags[True]) - 1,
             worst_elsewhere_ms=max(lags[True]),
             others=len(lags[False]) - 1,

@@ -14,9 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from timers.client.fired import CallbackRecord
 from timers.client.request import Encoder, TimerRequest, id_key
 from timers.config.settings import Settings
-from timers.console.callback_lags import CallbackLags
 from timers.console.following import TopicsFollower
-from timers.console.history import History
+from timers.console.history import CallbackLags, History
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster, WorkerAnswer
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem

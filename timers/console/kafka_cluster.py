@@ -19,10 +19,9 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import callback_lags, history, queue_reading
-from timers.console.callback_lags import CallbackLags
+from timers.console import history, queue_reading
 from timers.console.following import TopicsFollower
-from timers.console.history import History
+from timers.console.history import CallbackLags, History
 from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.queue_reading import FoundQueues
@@ -336,7 +335,7 @@ class KafkaCluster:
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         """How late the newest callbacks of a topic were."""
-        return await self._reading.run(callback_lags.read, self._settings, topic, limit)
+        return await self._reading.run(history.read_lags, self._settings, topic, limit)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 

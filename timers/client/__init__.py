@@ -33,14 +33,7 @@ from timers.core.operation import (
     UNKNOWN,
     VerdictName,
 )
-from timers.errors import (
-    AccessError,
-    InvalidTimerError,
-    NoVerdictError,
-    PublishError,
-    SettingsError,
-    TimersError,
-)
+from timers.errors import AccessError, InvalidTimerError, NoVerdictError, PublishError, SettingsError, TimersError
 
 if TYPE_CHECKING:
     from timers.client.aio import AsyncTimersClient

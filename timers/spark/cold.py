@@ -20,9 +20,7 @@ from operator import and_, or_
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from timers.config.project import project_dir
 from timers.config.settings import Settings

@@ -31,9 +31,7 @@ from timers.spark.columns import (
     schema,
     size_bytes,
 )
-from timers.spark.columns import (
-    source as source_column,
-)
+from timers.spark.columns import source as source_column
 from timers.wire import headers as h
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat, RequestRecord, schedule

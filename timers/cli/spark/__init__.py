@@ -28,7 +28,10 @@ class _Jobs(LazyGroup):
     package=__name__,
     lines=_JOBS,
     heading="Jobs",
-    modules={"import": "bulk_import"},  # `import` is a keyword of Python
+    modules={
+        "import": "bulk_import",  # `import` is a keyword of Python
+        **{name: f"cold_tier:{name}" for name in ("hold", "promote")},
+    },
     subcommand_metavar="JOB [OPTIONS]...",
     epilog="Settings are the worker's environment variables. Needs pip install 'kafka-timers[spark]' and Java 17 or "
     "21. The first start downloads Spark's connectors (17 MB).",

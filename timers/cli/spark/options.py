@@ -18,9 +18,6 @@ from timers.signals import on_signals
 from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from timers.spark.cold import ColdTables
     from timers.spark.monitoring import Monitor
     from timers.spark.session import Launch
 
@@ -125,36 +122,6 @@ def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator
     with served(monitor, port, host) as chosen:
         say(f"metrics at http://{host}:{chosen}/metrics")
         yield monitor
-
-
-_LOCAL_TABLES = ".timers/cold"
-"""What the commands call the default directory of the cold tier's tables."""
-
-
-def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option ``--tables``, the directory of the cold tier's tables."""
-    return click.option(
-        "--tables",
-        metavar="URI",
-        help="Directory of the cold tier's tables, which all executors can read and write.  "
-        f"[default: {_LOCAL_TABLES}]",
-    )(command)
-
-
-def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
-    """The tables of the cold tier.
-
-    Args:
-        given: value of ``--tables``.
-
-    Raises:
-        SettingsError: executors on other machines do not reach them.
-    """
-    from timers.spark.cold import ColdTables, default_root
-    from timers.spark.storage import check_shared
-
-    check_shared(spark, "--tables", given or _LOCAL_TABLES, always_local=given is None)
-    return ColdTables(given or default_root())
 
 
 @contextmanager

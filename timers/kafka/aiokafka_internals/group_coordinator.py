@@ -45,13 +45,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.group import JoinGroupRequest
 
-from timers.kafka.aiokafka_internals.group import (
-    STABLE,
-    DescribedGroup,
-    describe,
-    subscription,
-    unowned_partitions,
-)
+from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, describe, subscription, unowned_partitions
 
 logger = logging.getLogger(__name__)
 

@@ -20,17 +20,7 @@ from timers.counted import counted
 from timers.spark.audit import gaps, unplaced
 from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import CLEAN, FAULTS, MAX_LISTED, STATUSES, Due, Findings, Lag
-from timers.spark.audit.outcomes import (
-    ALTERED,
-    DUPLICATE,
-    EARLY,
-    LOST,
-    PENDING,
-    REVOKED,
-    SLOW,
-    TOO_OLD,
-    UNDECIDED,
-)
+from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
 from timers.spark.audit.unplaced import UNASKED
 from timers.spark.requests import CANCEL
 from timers.wire.printable import printable_in_html

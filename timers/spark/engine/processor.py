@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from pyspark import TaskContext
-from pyspark.sql.streaming.stateful_processor import (
-    MapState,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    ValueState,
-)
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, ValueState
 
 from timers.clock import Clock, boot_id
 from timers.config.settings import Settings

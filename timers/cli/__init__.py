@@ -1,1 +1,1 @@
-"""The command line: one file for each command group, all put together in :mod:`timers.cli.main`."""
+"""The command line: one file for each theme, all put together in :mod:`timers.cli.main`."""

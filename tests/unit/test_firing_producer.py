@@ -155,3 +155,13 @@ async def test_refused_records_are_reported_when_all_batches_are_answered(impati
     assert [error for _, error in reported.value.batches] == [refused]
     with pytest.raises(NoAnswer):
         await deliver({("a", 0): [refused], ("b", 0): []})
+
+
+async def test_only_a_partition_with_several_batches_or_without_metadata_needs_a_task() -> None:
+    one, several, unknown = ("t", 0), ("t", 1), ("u", 0)
+    answers: dict[Place, list[BaseException | None]] = {one: [None], several: [None, None], unknown: [None]}
+    producer: Any = SimProducer(answers, {one: 1, several: 1, unknown: None})
+    batches: Any = {place: [SimpleNamespace(count=1)] * len(planned) for place, planned in answers.items()}
+    sending = await produce.start(producer, batches, set())
+    assert {place for each, place in sending.items() if isinstance(each, asyncio.Task)} == {several, unknown}
+    await asyncio.gather(*sending)

@@ -21,9 +21,8 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
-from functools import partial
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
@@ -86,9 +85,9 @@ Batch = tuple[str, int, RecordBatch]
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
-def _error(task: asyncio.Task[None]) -> BaseException | None:
-    """The error of a task; None if it has none, or has not ended."""
-    return task.exception() if task.done() and not task.cancelled() else None
+def _error(sending: asyncio.Future[Any]) -> BaseException | None:
+    """The error of a future; None if it has none, or has not ended."""
+    return sending.exception() if sending.done() and not sending.cancelled() else None
 
 
 class TransactionalProducer:
@@ -333,10 +332,7 @@ class TransactionalProducer:
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
         began_s = monotonic()
         answered: set[tuple[str, int]] = set()
-        sending = {
-            asyncio.create_task(produce.send(producer, *place, queue, partial(answered.add, place))): place
-            for place, queue in batches.items()
-        }
+        sending = await produce.start(producer, batches, answered)
         try:
             late, is_updated = await wait_awake(sending, CHECK_S), False
             for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
@@ -356,16 +352,22 @@ class TransactionalProducer:
             if late:
                 silent = {sending[task] for task in late} - answered
                 raise NoAnswer(() if produce.throttled_since(producer, began_s) else silent)
-            refused = [refused for task in sending if isinstance(refused := _error(task), BatchesRefused)]
+            refused: list[tuple[RecordBatch, BaseException]] = []
+            for task, place in sending.items():
+                error = _error(task)
+                if isinstance(error, BatchesRefused):
+                    refused += error.batches
+                elif isinstance(error, produce.RecordsRefused):
+                    refused.append((batches[place][0], error))
             if refused:
-                raise BatchesRefused([batch for each in refused for batch in each.batches])
+                raise BatchesRefused(refused)
         finally:
             for task in sending:
                 task.cancel()
 
     @staticmethod
     def _failed(
-        producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], tuple[str, int]]
+        producer: AIOKafkaProducer, sending: Mapping[asyncio.Future[Any], tuple[str, int]]
     ) -> dict[str, BaseException]:
         """Topic -> error, for topics that do not take batches.
 
@@ -382,7 +384,7 @@ class TransactionalProducer:
             error = _error(task)
             if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
                 raise error
-            if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
+            if error is not None and not isinstance(error, (BatchesRefused, produce.RecordsRefused, KafkaTimeoutError)):
                 failed[topic] = error
         return failed
 

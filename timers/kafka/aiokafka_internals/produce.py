@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -165,6 +166,32 @@ def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
             records = tuple(RefusedRecord(place, said or "") for place, said in listed or ())
             found[TopicPartition(topic, partition)] = RecordsRefused(topic, partition, code, why or "", records)
     return found
+
+
+async def start(
+    producer: AIOKafkaProducer, batches: Mapping[tuple[str, int], Sequence[RecordBatch]], answered: set[tuple[str, int]]
+) -> dict[asyncio.Future[Any], tuple[str, int]]:
+    """Start to send batches. Returns a future for each partition.
+
+    Of several batches, it is a task of :func:`send`. A single one needs no task, if the metadata have the partition:
+    aiokafka then takes it at once. Its future fails with the broker's error, such as :class:`RecordsRefused`.
+
+    Args:
+        answered: gets each partition of a task after an answer.
+    """
+    sending: dict[asyncio.Future[Any], tuple[str, int]] = {}
+    for place, leader in leaders(producer, batches).items():
+        queue = batches[place]
+        if len(queue) > 1 or leader is None:
+            sending[asyncio.create_task(send(producer, *place, queue, partial(answered.add, place)))] = place
+            continue
+        try:
+            delivery = await producer.send_batch(queue[0], place[0], partition=place[1])
+        except Exception as error:
+            delivery = asyncio.get_running_loop().create_future()
+            delivery.set_exception(error)
+        sending[delivery] = place
+    return sending
 
 
 async def send(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.config.settings import Settings
 from timers.errors import QueueError
@@ -29,7 +32,7 @@ class SimInspection(Inspection):
         self._offsets = offsets
         self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
 
-    def _commits(self, group: str) -> dict[Partition, Commit]:
+    def _commits(self, group: str, names: Collection[str] = ()) -> dict[Partition, Commit]:
         return {("jobs", number): Commit(1, encode(Saved(1), "log") or "") for number in range(3)}
 
     def _tags(self, names: list[str]) -> dict[str, str]:
@@ -52,3 +55,25 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_read() -> None
 def test_a_purge_needs_all_partitions() -> None:
     with pytest.raises(QueueError, match="nothing was purged: the leader of jobs/1 does not answer"):
         SimInspection(1).purge("jobs", "jobs")
+
+
+def test_the_commits_of_a_group_say_which_topic_its_queue_has() -> None:
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    for topic in ("orders", "other"):
+        brokers = host.list_topics(topic, timeout=10).brokers
+    address = next(iter(brokers.values()))
+    settings = Settings.load({"TIMERS_BROKERS": f"{address.host}:{address.port}"})
+    login = {"bootstrap.servers": settings.brokers, "group.id": "queue.jobs", "enable.auto.commit": False}
+    with closing(Consumer(login)) as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 2, 7)], asynchronous=False)
+    inspection = Inspection(settings)
+    assert inspection.topic_of("jobs") == "orders"
+    assert inspection._commits("queue.jobs", ["orders"]) == {("orders", 2): Commit(7, "")}
+    assert inspection._commits("queue.jobs", ["other"]) == inspection._commits("queue.none") == {}
+
+
+def test_no_admin_client_asks_for_commits() -> None:
+    """If the coordinator of the group moves meanwhile, librdkafka ends the process with SIGSEGV (its issue 5040)."""
+    product = Path(__file__).parents[2] / "timers"
+    asking = [path.name for path in product.rglob("*.py") if "list_consumer_group_offsets" in path.read_text("utf-8")]
+    assert asking == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -148,7 +148,7 @@ class Inspection:
         """
         topic, both = self._topics(name, topic)
         group = topics.queue_group(name)
-        commits, tags = self._commits(group), self._tags(both)
+        commits, tags = self._commits(group, both), self._tags(both)
         starts, ends = self._offsets.starts(both), self._offsets.ends(both)
         places = [(each, number) for each in both for number in sorted(starts[each].keys() & ends[each].keys())]
         copied = self._copies(group) if any(place not in commits for place in places) else {}
@@ -232,17 +232,23 @@ class Inspection:
         described = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
         return {name: tag_of(self._result(described[name], f"topic {name!r} cannot be described")) for name in names}
 
-    def _commits(self, group: str) -> dict[Partition, Commit]:
-        (listed,) = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_S
-        ).values()
-        failed = f"the commits of group {group!r} cannot be read"
-        try:
-            found = listed.result(_TIMEOUT_S + _GRACE_S).topic_partitions
-        except KafkaException as error:
-            if code_of(error) in NO_GROUP:
-                return {}
-            raise self._reports.user_error(error, failed, QueueError) from error
+    def _commits(self, group: str, names: Collection[str] = ()) -> dict[Partition, Commit]:
+        """The commits of a group for these topics; by default for all topics.
+
+        A consumer asks for them: an admin client ends the process with SIGSEGV if the coordinator of the group moves
+        while it asks (librdkafka's issue 5040).
+        """
+        with closing(reader(self._login, group_id=group, isolation_level="read_uncommitted")) as consumer:
+            try:
+                there = consumer.list_topics(timeout=_TIMEOUT_S).topics.items()
+                known = [(name, topic.partitions) for name, topic in there if not names or name in names]
+                asked = [TopicPartition(name, number) for name, numbers in known for number in numbers]
+                found = consumer.committed(asked, timeout=_TIMEOUT_S) if asked else []
+            except KafkaException as error:
+                if code_of(error) in NO_GROUP:
+                    return {}
+                failed = f"the commits of group {group!r} cannot be read"
+                raise self._reports.user_error(error, failed, QueueError) from error
         return {
             (each.topic, each.partition): Commit(each.offset, each.metadata or "")
             for each in found

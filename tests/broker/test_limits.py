@@ -79,6 +79,12 @@ def test_what_fits_opens_and_the_rest_waits_for_another_worker_with_a_sentence(s
     assert "Too many open files" not in worker.log
 
 
+def red_otherwise(worker: Worker, why: str) -> dict[str, str]:
+    """Partition -> why it is red, if this is something else."""
+    red: dict[str, str] = health(worker.port, "partitions")[1]["red"]
+    return {partition: reason for partition, reason in red.items() if why not in reason}
+
+
 @pytest.mark.long
 def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tmp_path: Path) -> None:
     names = {"TIMERS_ID_TOPIC": f"by-id-{tmp_path.name}", "TIMERS_VERDICT_TOPIC": f"verdict-{tmp_path.name}"}
@@ -97,10 +103,11 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
         worker.soft = worker.hard = 2048
         worker.start().wait_for(r"can open (\d+) of the app's 384 partitions")
         wait_until(lambda: is_ready(worker), "ready", 3 * DEADLINE_S)
+        # On a busy machine an opening may fail, and is tried again.
+        wait_equal(lambda: red_otherwise(worker, "limit of 2048 open files"), {}, 3 * DEADLINE_S)
         page = health(worker.port, "partitions")[1]
         assert len(page["owned"]) == stores(worker)
         assert len(page["owned"]) + len(page["red"]) == 384
-        assert [why for why in page["red"].values() if "limit of 2048 open files" not in why] == []
         assert "Too many open files" not in worker.log
     finally:
         system.close()

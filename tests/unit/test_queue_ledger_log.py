@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from timers.errors import QueueError
 from timers.queue import ledger_log
 from timers.queue.ledger_log import Kept, Record, decode, encode_copy, encode_key, read, signing
 from timers.queue.settling import Commit
@@ -109,13 +108,6 @@ def test_records_of_other_programs_are_said_and_do_not_count(topic: SimTopic, ca
     ]
     assert read({}, GROUP) == ({("jobs", 3): COMMIT}, {5: SECRET})
     assert "queue.jobs-ledger: 3 records are damaged or not of this queue, the first at offset 1" in caplog.text
-
-
-@pytest.mark.parametrize("value", [b"7 q1.log.7.....", b"12 q2.log.12......"])
-def test_copies_of_an_earlier_version_are_refused(topic: SimTopic, value: bytes) -> None:
-    topic.records = [(b"jobs/3", value)]
-    with pytest.raises(QueueError, match="jobs-ledger' has copies that an earlier version of timers wrote"):
-        read({}, GROUP)
 
 
 def test_the_first_start_of_a_queue_writes_a_key_and_the_next_one_uses_it(

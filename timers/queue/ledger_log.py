@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from timers.errors import QueueError
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
 from timers.queue.settling import Commit, Partition
 from timers.queue.signing import Signing, new_key
@@ -36,7 +35,6 @@ _KEY = re.compile(rb"key/([0-9]{1,19})")
 _COPY = re.compile(rb"copy/([a-zA-Z0-9._-]+)/([0-9]{1,9})")
 _COPIED = re.compile(rb"([0-9]{1,18}) ([ -~]*)")
 _SECRET = re.compile(rb"[0-9a-f]{64}")
-_FORMER_KEY, _FORMER_VALUE = re.compile(rb"[a-zA-Z0-9._-]+/[0-9]+"), re.compile(rb"[0-9]+ q[12]\..*")
 _log = logging.getLogger("timers.queue")
 
 Record = tuple[bytes, bytes]
@@ -91,7 +89,6 @@ def read(login: Mapping[str, Any], group: str) -> Kept:
 
     Raises:
         KafkaException: the brokers do not answer, or the topic cannot be read.
-        QueueError: an earlier version wrote it.
     """
     topic = topics.queue_ledger(group)
     kept, foreign = Kept({}, {}), list[int | None]()
@@ -109,11 +106,6 @@ def read(login: Mapping[str, Any], group: str) -> Kept:
                         *(topic, len(foreign), foreign[0]),
                     )
                 return kept
-            if _FORMER_KEY.fullmatch(key or b"") and _FORMER_VALUE.fullmatch(value or b""):
-                raise QueueError(
-                    f"topic {topic!r} has copies that an earlier version of timers wrote, which this version does not "
-                    "read: empty the queue with the version that wrote them, stop its processes and delete the topic"
-                )
             if not decode(group, key or b"", value or b"", kept):
                 foreign.append(record.offset())
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -35,7 +35,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 class SimMachine:
     """A machine that hangs while it fires, until ``go_on`` is set."""
 
-    clock_is_behind = recovering = rescuing = False
+    clock_is_behind = recovering = rescuing = has_old_witness = False
     may_accept = True
     oldest_due_s = released_s = None
 

@@ -266,7 +266,8 @@ def _header(pair: object) -> tuple[str, bytes | None]:
         raise InvalidTimerError(f"header {quoted(pair):.100} is not a (name, value) pair")
     name, value = pair
     if not isinstance(name, str) or not _is_utf8(name) or "\0" in name:  # librdkafka cuts a name at its first NUL
-        raise InvalidTimerError(f"header name {quoted(name):.100} is not a str without NUL that UTF-8 can carry")
+        shown = quoted(name) if isinstance(name, str) else repr(name)  # quoted bytes would look like a str
+        raise InvalidTimerError(f"header name {shown:.100} is not a str without NUL that UTF-8 can carry")
     if value is not None and not isinstance(value, str | BytesLike):
         raise InvalidTimerError(
             f"header {quoted(name):.100} has a value of type {type(value).__name__}: give bytes, str or None"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -115,6 +116,22 @@ def test_a_message_that_cannot_be_retried_is_rejected() -> None:
     message: Any = SimMessage(refused=InvalidTimerError("too large"))
     handle(message, fails)
     assert message.calls == ["reject ValueError('bad'), and it cannot be retried: too large"]
+
+
+def test_a_message_is_settled_though_its_handler_has_broken_the_log() -> None:
+    def ends(_record: logging.LogRecord) -> bool:
+        raise SystemExit(3)
+
+    def breaks_the_log(message: Any) -> None:
+        logging.getLogger("timers.queue").addFilter(ends)
+        raise ValueError("bad")
+
+    message: Any = SimMessage()
+    try:
+        handle(message, breaks_the_log)
+    finally:
+        logging.getLogger("timers.queue").removeFilter(ends)
+    assert message.calls == ["retry ValueError('bad')"]
 
 
 def test_a_lost_lease_does_not_retry_the_message() -> None:

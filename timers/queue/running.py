@@ -147,14 +147,16 @@ def finish(message: Message, error: BaseException | None = None) -> None:
 
 
 def log_failure(message: Message, error: BaseException) -> None:
-    """Log a handler's exception, with its traceback unless it only says that the lease was lost."""
-    if issubclass(type(error), LeaseLostError):
-        _log.warning("%s", text_of(error))
-        return
-    try:
-        _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
-    except BaseException:  # code of the exception, which the log calls
-        _log.warning("message %s failed in attempt %d: %s", message.source, message.attempt, text_of(error))
+    """Log a handler's exception, with its traceback unless it only says that the lease was lost. It raises nothing: the
+    handler may have closed what the log writes to."""
+    with suppress(BaseException):
+        if issubclass(type(error), LeaseLostError):
+            _log.warning("%s", text_of(error))
+            return
+        try:
+            _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
+        except BaseException:  # code of the exception, which the log calls
+            _log.warning("message %s failed in attempt %d: %s", message.source, message.attempt, text_of(error))
 
 
 def text_of(error: BaseException) -> str:

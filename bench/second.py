@@ -167,7 +167,7 @@ def report(results: Mapping[str, Any], picture: str) -> str:
     """The figures as Markdown."""
     parts = [
         f"# A second of a worker: {results['title']}",
-        f"Commit {results['machine']['commit']}. {machine.sentence(results['machine'])}.",
+        f"Measured in one run: {machine.sentence(results['machine'])}.",
         "Milliseconds since the start of the due second. The tick begins with its append.",
         f"![the steps of a second]({picture})",
     ]

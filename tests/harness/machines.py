@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.harness.list_outbox import ListOutbox
-from timers.core.accepting import ReadAgain
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
-from timers.core.machine import Machine
+from timers.core.machine import Machine, ReadAgain
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Forwarded, Tick

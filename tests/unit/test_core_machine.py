@@ -9,9 +9,9 @@ import pytest
 
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, NativeRig
-from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
+from timers.core.machine import ReadAgain
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import DueRows, Fetched, Tick

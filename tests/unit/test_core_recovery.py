@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.machines import LIMITS, NativeRig
-from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
+from timers.core.machine import ReadAgain
 from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
 from timers.core.store_validity import catch_up
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from timers.core.accepting import ReadAgain
 from timers.core.lineage import Leader
-from timers.core.machine import Machine
+from timers.core.machine import Machine, ReadAgain
 from timers.core.timer import Fetched, Tick
 
 MAX_WAITING_FETCHES = 4

@@ -8,26 +8,42 @@ The code keeps this sentence true even if the process dies between any two lines
 invariants in ``docs/design.md``. The simulator (``tests/simulation``) also runs mutations of this code, which break
 one invariant each, and must find every mutation.
 
-:mod:`timers.core.accepting` reads requests, :mod:`timers.core.firing` fires timers, :mod:`timers.core.machine_state`
-holds the state that both share, and :mod:`timers.core.loop` decides the order. :mod:`timers.partition` makes a machine.
+:mod:`timers.core.loop` decides the order of the steps. :mod:`timers.partition` makes a machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from timers.core.accepting import Accepting
+from timers.core.counters import Counters
 from timers.core.doubts import Leftovers, noted, remembered_s
-from timers.core.firing import Firing
-from timers.core.keys import NEVER, OrderKey
-from timers.core.operation import Entry
-from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES
-from timers.core.rescue import Rescuing
-from timers.core.timer import Row
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey, encode
+from timers.core.limits import Limits
+from timers.core.lineage import Leader, Lineage, PassedBatch
+from timers.core.operation import Entry, OperationResults
+from timers.core.pace import Pace
+from timers.core.ports import Lost, Outbox, Store, TooMuch
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, Rescue, reached
+from timers.core.rescue import lost_cancels, lost_rows
+from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
+from timers.core.timer import Decoded, DueRows, Fetched, Row, RowsByDue, Tick, bytes_of
+from timers.core.variant import Variant
+
+RUN_BYTES = 256 * 1024
+"""Stored groups are fired together up to this size, about that of a record batch."""
 
 
-class Machine(Accepting, Firing, Rescuing):
+class ReadAgain(Exception):
+    """A fetch was not accepted: the log must be read again from ``position`` [I7]."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"expected a fetch from offset {position}")
+        self.position = position
+
+
+class Machine:
     """Accepts requests, and fires them when their second has begun.
 
     Not thread-safe: one thread owns it. So nothing is accepted between the scan of a chunk and its delete [I3].
@@ -44,7 +60,110 @@ class Machine(Accepting, Firing, Rescuing):
         progress: the last committed progress, and later changes that need no commit of their own.
         replayed: number of records read again since opening.
         counters: as passed.
+        rescuing: the number of cuts whose losses its store holds. If there are some, the machine does nothing but write
+            their dead letters [I28].
     """
+
+    def __init__(
+        self,
+        progress: Progress,
+        store: Store,
+        outbox: Outbox,
+        limits: Limits,
+        variant: Variant,
+        counters: Counters | None = None,
+    ) -> None:
+        # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
+        # a batch with output is stored after its commit, so what the store holds above the commit has no output.
+        opened = progress
+        self.rescuing = len(progress.rescues_of(store.history, store.applied))
+        if store.applied > progress.next_offset and not self.rescuing:
+            opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
+        for name, value in variant.settings.items():
+            opened = opened.with_setting(name, value)
+        self.progress = variant.horizon.enter(opened)
+        if not self.rescuing:
+            store.note_history(self.progress.settings)
+        self.replayed = 0
+        self.counters = counters or Counters()
+        self.counters.resume(progress, store.applied)
+        self._committed = progress
+        self._holes = progress.holes
+        self._store = store
+        self._passed: Sequence[PassedBatch] = ()
+        # The log was compared just now: the first connection is trusted.
+        self._trusted = Leader(max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1), -1)
+        self._outbox = outbox
+        self._limits = limits
+        self._pace = Pace(limits.catch_up_per_s)
+        self._tick: Tick | None = None
+        self._clock_is_behind = False
+        self._reader = variant.reader
+        self._index = variant.index
+        self._index.enter(self.progress)
+        self._horizon = variant.horizon
+        self._barrier = variant.barrier
+        self._store_age = variant.store_age
+        self._doubting: str | None = None
+        self._extends_doubt: str | None = None
+        self._was_compared = False
+        self._leftovers: Leftovers | None = None
+
+    # ---- what it knows -------------------------------------------------------------------------------------------
+
+    @property
+    def committed(self) -> Progress:
+        """The last committed progress."""
+        return self._committed
+
+    @property
+    def position(self) -> int:
+        """Offset at or before which the next fetch must begin."""
+        return self.progress.next_offset if self.rescuing else self._store.applied
+
+    @property
+    def cuts(self) -> Cuts:
+        """The cuts that are part of the sources of what it emits. What it rescues is older than the last ones."""
+        return self.progress.cuts[: -self.rescuing] if self.rescuing else self.progress.cuts
+
+    @property
+    def lineages(self) -> tuple[Lineage, Lineage]:
+        """Which log was read below :attr:`position`, and below the ``next_offset`` of the progress. Any thread."""
+        known = self.progress.lineage
+        return known if self.rescuing else self._store.lineage, known
+
+    @property
+    def recovering(self) -> bool:
+        """Whether accepted records are still being read again; until then no timer fires."""
+        return self._store.applied < self.progress.next_offset
+
+    @property
+    def remaining(self) -> int:
+        """Number of offsets to read again before timers may fire."""
+        return max(0, self.progress.next_offset - self._store.applied)
+
+    @property
+    def clock_is_behind(self) -> bool:
+        """Whether no request is accepted, because the broker's clock is behind what has fired [I10]."""
+        return self._clock_is_behind
+
+    @property
+    def may_accept(self) -> bool:
+        """Whether a fetch may be accepted.
+
+        New requests need a tick, because late ones fire at once. A replay needs a tick only if the store's age must be
+        checked first [I9].
+        """
+        if self.rescuing:
+            return False
+        if self._tick is None:
+            return self.recovering and not self._store_age.needs_tick
+        return self.recovering or not self._clock_is_behind
+
+    @property
+    def released_s(self) -> int | None:
+        """Last second that the second barrier released; None if timers have no ids, or before the first second."""
+        return self._barrier.second
 
     @property
     def fires_first(self) -> bool:
@@ -66,34 +185,362 @@ class Machine(Accepting, Firing, Rescuing):
         """Due second of the next timer to fire; None: no timer is stored."""
         return self._store.oldest_due_s()
 
-    def waiting(
-        self, after: OrderKey, wanted: Callable[[Row], bool] | None = None, sought: Sequence[bytes] = ()
-    ) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
-        """Yields (key, rows) of timers above ``after`` that will fire, in the order in which they fire.
+    # ---- ticks ---------------------------------------------------------------------------------------------------
 
-        All timers at or below the key have been yielded. Rows may be empty. Use the iterator between two steps of the
-        machine only.
+    def observe(self, tick: Tick, end: int | None = None) -> None:
+        """Take the time from a tick. Old and duplicate ticks have no effect; a later tick also stands for missed ones.
 
         Args:
-            wanted: leaves out rows before they are looked up in the index, which takes longer than to read them.
-            sought: as in :meth:`timers.core.ports.Store.waiting`.
+            tick: the time.
+            end: end of the log for committed readers, read after the tick was appended. Timers with ids fire only after
+                ticks with a known end; other machines do not use it.
+
+        Raises:
+            Lost: the store is too old [I9]; when it is opened again, it is empty.
         """
-        for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
-            left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
-            alive = self._index.alive([(through[0], left)])
-            yield through, alive[0][1] if alive else ()
+        self._store_age.check(tick.second, self.released_s)
+        fired_s = self.progress.fired_through[0]
+        self._clock_is_behind = tick.second < (fired_s if self._clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
+        went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        self._tick = latest_tick(self._tick, tick)
+        if went_back:
+            self._barrier.close()
+        if end is not None and tick == self._tick:
+            self._barrier.tick(tick.second, end, self.position)
 
-    def find(self, id: bytes) -> Entry | None:
-        """Returns the latest version of an id: pending, cold, or fired and remembered."""
-        return self._index.find(id, self.progress.fired_through)
+    # ---- accepting -----------------------------------------------------------------------------------------------
 
-    def find_copy(self, offset: int) -> Entry | None:
-        """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""
-        return self._horizon.find_copy(offset)
+    def accept(self, fetched: Fetched) -> None:
+        """Accept one fetch.
 
-    def is_cold(self, entry: Entry) -> bool:
-        """Whether a version went cold when it was accepted."""
-        return self._horizon.is_cold(entry)
+        Raises:
+            ReadAgain: records before this fetch are missing, or its new records need a tick first.
+            Lost: the output could not be committed: drop this machine and open it again.
+        """
+        position = self.position
+        if fetched.from_offset > position:  # [I7] a fetch before this one was dropped
+            raise ReadAgain(position)
+        if fetched.to_offset <= position:
+            return
+        self._passed = fetched.passed
+        self.trust(self._leader_of(fetched))
+        records: Sequence[Any] = fetched.records
+        if records and records[0].offset < position:
+            records = [record for record in records if record.offset >= position]
+        end_of_replay = self.progress.next_offset
+        if not self.recovering:
+            self._in_pieces(self._accept_new, records, fetched.to_offset)
+        elif fetched.to_offset <= end_of_replay:
+            self._in_pieces(self._replay, records, fetched.to_offset)
+        else:
+            before = [record for record in records if record.offset < end_of_replay]
+            self._in_pieces(self._replay, before, end_of_replay)
+            if not self.may_accept:
+                raise ReadAgain(end_of_replay)
+            after = [record for record in records if record.offset >= end_of_replay]
+            self._in_pieces(self._accept_new, after, fetched.to_offset)
+        self._barrier.read(self.position)
+
+    def untrusted(self, fetched: Fetched) -> Leader | None:
+        """Returns the leader that a fetch came from, if its log may be another one than the one that was read [I28].
+
+        Then the log must be compared with :attr:`lineages` before the fetch is accepted. If it is the same log:
+        :meth:`trust`.
+        """
+        trusted, leader = self._trusted, self._leader_of(fetched)
+        if not any(each.end for each in self.lineages):
+            return None
+        is_known = leader.epoch <= trusted.epoch and trusted.connection in (-1, leader.connection)
+        return None if is_known else leader
+
+    def trust(self, leader: Leader) -> None:
+        """Accept fetches from a leader."""
+        self._trusted = leader._replace(epoch=max(self._trusted.epoch, leader.epoch))
+
+    def _leader_of(self, fetched: Fetched) -> Leader:
+        return Leader(fetched.passed[-1][0] if fetched.passed else self._trusted.epoch, fetched.connection)
+
+    def _in_pieces(self, accept: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
+        for piece, end in self._horizon.pieces(records, to_offset):
+            accept(piece, end)
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        """Read accepted records again: with the same decisions, without output [I15]."""
+        decoded = self._read(records, to_offset)
+        copy_entries = self._horizon.admit(decoded)
+        rows, entries = self._index.replay(decoded)
+        _, waiting = self._split_late(rows)
+        if self._holes:
+            waiting = self._without_holes(waiting)
+        # A version that has fired also replaces the one before it: the older version must not fire after it.
+        self._store.write(waiting, to_offset, {**entries, **copy_entries}, self._lineage_at(to_offset))
+        self.replayed += len(records)
+        self.counters.replayed += len(records)
+
+    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
+        decoded = self._read(records, to_offset)
+        if len(records) > self._outbox.chunk.timers and self._may_emit(decoded):
+            while records:  # brokers are slow: the output is sent in parts, which grow after each transaction
+                count = self._outbox.chunk.timers
+                end = records[count].offset if count < len(records) else to_offset
+                self._accept_new(records[:count], end)
+                records = records[count:]
+            return
+        copy_entries = self._horizon.admit(decoded)
+        rows, judged = self._settle(decoded)
+        late, waiting = self._split_late(rows)
+        lineage = self._lineage_at(to_offset)
+        new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
+        ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
+        ended.update(rejected.offset for rejected in decoded.rejected)
+        accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
+        late_count, copy_count = sum(map(len, late.values())), len(decoded.copies)
+        self.counters.note_accepted(to_offset, accepted, late_count, copy_count, decoded.ignored, decoded.callers)
+        has_output = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
+        if has_output or new_progress.settings != self._committed.settings:
+            # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
+            # this batch must find it in the history [I4].
+            self._emit(late, decoded, judged, new_progress)
+        entries = {**judged.entries, **copy_entries} if copy_entries else judged.entries
+        self._store.write(waiting, to_offset, entries, lineage)
+        self.progress = new_progress
+
+    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
+        return self._reader.read(records, to_offset, self.progress)
+
+    def _settle(self, decoded: Decoded) -> tuple[RowsByDue, OperationResults]:
+        return self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
+
+    def _lineage_at(self, to_offset: int) -> Lineage:
+        """Returns the lineage of an offset inside the present fetch [I28]."""
+        return self._store.lineage.through(self._passed, to_offset).before(to_offset)
+
+    def _may_emit(self, decoded: Decoded) -> bool:
+        late, _ = self._split_late(decoded.rows)
+        return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
+
+    def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
+        """Returns the late rows, which are at or below ``fired_through``, and the rows that wait."""
+        fired_s, fired_offset = self.progress.fired_through
+        if all(due_s > fired_s for due_s in rows):
+            return {}, rows
+        late: RowsByDue = {}
+        waiting: RowsByDue = {}
+        for due_s, group in rows.items():
+            if due_s > fired_s:
+                waiting[due_s] = group
+            elif due_s < fired_s:
+                late[due_s] = group
+            else:
+                late_rows = [row for row in group if row[0] <= fired_offset]
+                waiting_rows = [row for row in group if row[0] > fired_offset]
+                if late_rows:
+                    late[due_s] = late_rows
+                if waiting_rows:
+                    waiting[due_s] = waiting_rows
+        return late, waiting
+
+    def _without_holes(self, rows: RowsByDue) -> RowsByDue:
+        """Returns the rows that have not fired before a wrong time was taken back [I24]."""
+        left = {
+            due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
+            for due_s, group in rows.items()
+        }
+        return {due_s: group for due_s, group in left.items() if group}
+
+    def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
+        """Commit the output of one batch."""
+        assert self._tick is not None, "the caller must check may_accept"
+        self._outbox.begin(self._tick)
+        self.counters.transaction.late = bool(late)
+        if late:
+            self._fire(sorted(late.items()), self._tick)
+        if decoded.rejected:
+            self._outbox.reject(decoded.rejected)
+        if decoded.forwarded:
+            self._outbox.forward(decoded.forwarded)
+        if judged.verdicts:
+            self._outbox.answer(judged.verdicts)
+        if judged.superseded:
+            self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
+        others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
+        self._commit(new_progress, sum(map(len, [*late.values(), *others])))
+
+    def _row_of(self, key: OrderKey, new_rows: RowsByDue) -> Row:
+        """Returns the row of a key that the index holds: from the new rows of this batch, or from the store."""
+        due_s, offset = key
+        for row in new_rows.get(due_s, ()):
+            if row[0] == offset:
+                return row
+        _, rows = next(self._store.waiting((due_s, offset - 1)))
+        assert rows[0][0] == offset, f"the index holds {key}, the store does not"
+        return rows[0]
+
+    # ---- firing --------------------------------------------------------------------------------------------------
+
+    def fire_chunk(self) -> bool:
+        """Fire the next chunk of due timers. Call until it returns False.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        tick = self._tick
+        if tick is None or self.recovering or self.rescuing:
+            return False
+        start = self.progress.fired_through
+        second = self._barrier.through(tick.second)
+        if second is None or second < start[0]:
+            return False
+        through = last = (second, MAX_OFFSET)
+        chunk = self._outbox.chunk
+        max_rows = chunk.limit(self._limits.chunk_timers)
+        rest: list[Row] = []
+        count = size = 0
+        full = fires = False
+        scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
+        for due, rows, due_bytes in self._runs(scanned, max_rows):
+            if full:
+                through = last
+                break
+            if chunk.reduced and count + rows > max_rows:
+                ((due_s, group),) = due
+                rest, rows = group[max_rows - count :], max_rows - count
+                due = [(due_s, group[:rows])]
+            alive = self._index.alive(due)
+            if alive:
+                if not fires:
+                    self._outbox.begin(tick)
+                    fires = True
+                self._fire(alive, tick)
+            count += rows
+            size += due_bytes
+            full = count >= max_rows or size >= self._limits.chunk_bytes
+            last_s, last_rows = due[-1]
+            last = (last_s, last_rows[-1][0])
+            if rest:
+                through = last
+                break
+        else:
+            # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
+            full = False
+        after = replace(self.progress, fired_through=max(start, through))
+        if fires:
+            try:
+                self._commit(after, count)
+            except TooMuch as error:
+                if not error.rolled_back:
+                    raise
+                return True  # nothing was committed: the next chunk begins with the same timer, and is smaller
+        else:
+            self.progress = after  # no timer fired, so this needs no commit of its own
+        if count:
+            # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
+            self._store.delete(after.fired_through, count, rest)
+        return full
+
+    def _runs(self, scanned: Iterable[DueRows], max_rows: int) -> Iterator[tuple[list[DueRows], int, int]]:
+        """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
+
+        Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+        each call.
+        """
+        # While chunks are reduced, the rest of a split group is stored under the key of this group.
+        max_bytes = 0 if self._outbox.chunk.reduced else min(RUN_BYTES, self._limits.chunk_bytes)
+        run: list[DueRows] = []
+        before = count = size = 0
+        for due_s, rows in scanned:
+            group_bytes = bytes_of(rows)
+            if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+                yield run, count, size
+                run, before, count, size = [], before + count, 0, 0
+            run.append((due_s, rows))
+            count += len(rows)
+            size += group_bytes
+        if run:
+            yield run, count, size
+
+    def _fire(self, due: list[DueRows], tick: Tick) -> None:
+        """Add rows to the transaction. Above the catch-up limit, postpone them to later seconds."""
+        if not self._pace.has_limit:
+            self._outbox.fire(due)
+            return
+        for due_s, rows in due:
+            if due_s >= tick.second - self._limits.overdue_s:
+                self._outbox.fire([(due_s, rows)])
+                continue
+            start = 0
+            for second, count in self._pace.spread(tick.second, len(rows)):
+                part = rows[start : start + count]
+                start += count
+                if second == tick.second:
+                    self._outbox.fire([(due_s, part)])
+                else:
+                    self._outbox.postpone(due_s, part, second)
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def _commit(self, after: Progress, timers: int = 0) -> None:
+        """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
+        if self._doubting is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
+            after = noted(after, self._doubting)
+        self.counters.transaction.progress = after
+        self._outbox.chunk.begin(timers)
+        try:
+            self._outbox.commit(after)
+        except TooMuch:
+            self._outbox.chunk.failed()
+            raise
+        self.progress = self._committed = after
+        self._horizon.commit()
+        self.counters.count_committed(after)
+
+    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
+        """Commit the progress of what was accepted since the last commit, for lag tools and a new owner.
+
+        Args:
+            even_if_idle: commit also if only time has passed, so that a new owner starts from a recent second.
+
+        Returns:
+            Whether a transaction was committed.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        if self.rescuing:
+            return False
+        if not self.recovering:
+            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
+            self._horizon.sweep()
+            self._settle_doubt()
+        self._store_age.note(self.released_s)
+        # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
+        # are, too: an accepted number of partitions counts for all partitions that open later.
+        committed, progress = self._committed, self.progress
+        known = committed.next_offset, committed.settings, committed.doubt
+        begins_doubt = self._doubting is not None and committed.doubt is None
+        changed = (
+            begins_doubt
+            or known != (progress.next_offset, progress.settings, progress.doubt)
+            or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
+        )
+        if not changed or self.recovering or self._tick is None:
+            return False
+        self._outbox.begin(self._tick)
+        self._commit(self.progress)
+        return True
+
+    @property
+    def has_old_witness(self) -> bool:
+        """Whether :meth:`tell_group` should be called as soon as there is nothing else to do."""
+        return self._outbox.has_old_witness
+
+    def tell_group(self) -> None:
+        """Let the consumer group have a copy of the committed progress [I8].
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        self._outbox.tell_group()
 
     def raise_level(self, level: int) -> bool:
         """Raise the feature level, in a transaction of its own. It applies to records that are accepted from now on.
@@ -145,50 +592,80 @@ class Machine(Accepting, Firing, Rescuing):
     def _doubt_is_over(self, leftovers: Leftovers) -> bool:
         return leftovers.are_gone(self._committed.fired_through)
 
-    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
-        """Commit the progress of what was accepted since the last commit, for lag tools and a new owner.
+    # ---- what the log has lost -----------------------------------------------------------------------------------
+
+    def rescue_chunk(self) -> None:
+        """Write the next dead letters. Call until it raises.
+
+        Raises:
+            Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
+        """
+        if not self.rescuing or self._tick is None:
+            return
+        rescues = self.progress.rescues[-self.rescuing :]
+        limit = self._outbox.chunk.limit(self._limits.chunk_timers)
+        timers: list[tuple[int, Row]] = []
+        cancels: list[tuple[bytes, int]] = []
+        through = b""
+        for cursor, timer, cancel in self._lost(rescues):
+            if len(timers) + len(cancels) == limit:
+                break
+            timers += [timer] if timer else []
+            cancels += [cancel] if cancel else []
+            through = cursor
+        else:
+            through = b""
+        after = [each._replace(through=max(each.through, through)) for each in rescues] if through else []
+        if after:
+            after[:0] = self.progress.rescues[: -self.rescuing]
+        self._outbox.begin(self._tick)
+        self._outbox.rescue(timers, cancels)
+        try:
+            self._commit(replace(self.progress, rescues=tuple(after)), len(timers) + len(cancels))
+        except TooMuch as error:
+            if not error.rolled_back:
+                raise
+            return
+        if not after:
+            self._store.condemn()
+            raise Lost("all that only its store held is in dead letters; the log is read again from its start")
+
+    def _lost(
+        self, rescues: Sequence[Rescue]
+    ) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
+        """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
+        for (due_s, _), rows in lost_rows(rescues, self._holes, self._store):
+            yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
+        for cursor, cancel in lost_cancels(rescues, self._store):
+            yield cursor, None, cancel
+
+    # ---- questions -----------------------------------------------------------------------------------------------
+
+    def waiting(
+        self, after: OrderKey, wanted: Callable[[Row], bool] | None = None, sought: Sequence[bytes] = ()
+    ) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        """Yields (key, rows) of timers above ``after`` that will fire, in the order in which they fire.
+
+        All timers at or below the key have been yielded. Rows may be empty. Use the iterator between two steps of the
+        machine only.
 
         Args:
-            even_if_idle: commit also if only time has passed, so that a new owner starts from a recent second.
-
-        Returns:
-            Whether a transaction was committed.
-
-        Raises:
-            Lost: drop this machine and open it again.
+            wanted: leaves out rows before they are looked up in the index, which takes longer than to read them.
+            sought: as in :meth:`timers.core.ports.Store.waiting`.
         """
-        if self.rescuing:
-            return False
-        if not self.recovering:
-            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
-            self._horizon.sweep()
-            self._settle_doubt()
-        self._store_age.note(self.released_s)
-        # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
-        # are, too: an accepted number of partitions counts for all partitions that open later.
-        committed, progress = self._committed, self.progress
-        known = committed.next_offset, committed.settings, committed.doubt
-        begins_doubt = self._doubting is not None and committed.doubt is None
-        changed = (
-            begins_doubt
-            or known != (progress.next_offset, progress.settings, progress.doubt)
-            or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
-        )
-        if not changed or self.recovering or self._tick is None:
-            return False
-        self._outbox.begin(self._tick)
-        self._commit(self.progress)
-        return True
+        for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
+            left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
+            alive = self._index.alive([(through[0], left)])
+            yield through, alive[0][1] if alive else ()
 
-    @property
-    def has_old_witness(self) -> bool:
-        """Whether :meth:`tell_group` should be called as soon as there is nothing else to do."""
-        return self._outbox.has_old_witness
+    def find(self, id: bytes) -> Entry | None:
+        """Returns the latest version of an id: pending, cold, or fired and remembered."""
+        return self._index.find(id, self.progress.fired_through)
 
-    def tell_group(self) -> None:
-        """Let the consumer group have a copy of the committed progress [I8].
+    def find_copy(self, offset: int) -> Entry | None:
+        """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""
+        return self._horizon.find_copy(offset)
 
-        Raises:
-            Lost: drop this machine and open it again.
-        """
-        self._outbox.tell_group()
+    def is_cold(self, entry: Entry) -> bool:
+        """Whether a version went cold when it was accepted."""
+        return self._horizon.is_cold(entry)

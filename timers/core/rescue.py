@@ -9,14 +9,12 @@ has no right to write there, and a newer version of an id may be in it. The stor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
-from timers.core.machine_state import MachineState
-from timers.core.ports import Lost, Store, TooMuch
+from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, Rescue, reached
 from timers.core.timer import Row, id_bytes
 
@@ -104,8 +102,8 @@ class Held(NamedTuple):
 def held(progress: Progress, store: Store, cut: int) -> Held:
     """Count what becomes dead letters if a cut at this offset is accepted. It reads all of the store."""
     rescues = progress.shortened(cut).rescues_of(store.history, store.applied)
-    timers = sum(len(rows) for _, rows in _lost_rows(rescues, progress.holes, store)) if rescues else 0
-    return Held(timers, sum(1 for _ in _lost_cancels(rescues, store)))
+    timers = sum(len(rows) for _, rows in lost_rows(rescues, progress.holes, store)) if rescues else 0
+    return Held(timers, sum(1 for _ in lost_cancels(rescues, store)))
 
 
 def _rescue_of(rescues: Sequence[Rescue], offset: int) -> Rescue | None:
@@ -113,7 +111,7 @@ def _rescue_of(rescues: Sequence[Rescue], offset: int) -> Rescue | None:
     return next((each for each in rescues if offset >= each.from_offset), None)
 
 
-def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -> Iterator[tuple[OrderKey, list[Row]]]:
+def lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -> Iterator[tuple[OrderKey, list[Row]]]:
     """Yields (key, rows) of one due second each: rows that have not fired, of requests that the log has lost."""
     through = min(each.through for each in rescues)
     if through.startswith(_CANCELS):
@@ -134,7 +132,7 @@ def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, offse
     return offset >= rescue.next_offset or key > reached(rescue.fired_through, holes, offset)
 
 
-def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
+def lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
     """Yields (cursor behind it, cancel) of each cancel that the log has lost."""
     for cancel in store.cancels_from(rescues[-1].from_offset) if rescues else ():
         cursor, rescue = _CANCELS + cancel[0], _rescue_of(rescues, cancel[1])
@@ -144,52 +142,3 @@ def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[byt
 
 def _is_latest(row: Row, entry: Sequence[object] | None) -> bool:
     return entry is None or entry[1] == row[0]
-
-
-class Rescuing(MachineState):
-    """Writes the dead letters of what the log has lost."""
-
-    def rescue_chunk(self) -> None:
-        """Write the next dead letters. Call until it raises.
-
-        Raises:
-            Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
-        """
-        if not self.rescuing or self._tick is None:
-            return
-        rescues = self.progress.rescues[-self.rescuing :]
-        limit = self._outbox.chunk.limit(self._limits.chunk_timers)
-        timers: list[tuple[int, Row]] = []
-        cancels: list[tuple[bytes, int]] = []
-        through = b""
-        for cursor, timer, cancel in self._lost(rescues):
-            if len(timers) + len(cancels) == limit:
-                break
-            timers += [timer] if timer else []
-            cancels += [cancel] if cancel else []
-            through = cursor
-        else:
-            through = b""
-        after = [each._replace(through=max(each.through, through)) for each in rescues] if through else []
-        if after:
-            after[:0] = self.progress.rescues[: -self.rescuing]
-        self._outbox.begin(self._tick)
-        self._outbox.rescue(timers, cancels)
-        try:
-            self._commit(replace(self.progress, rescues=tuple(after)), len(timers) + len(cancels))
-        except TooMuch as error:
-            if not error.rolled_back:
-                raise
-            return
-        if not after:
-            self._store.condemn()
-            raise Lost("all that only its store held is in dead letters; the log is read again from its start")
-
-    def _lost(
-        self, rescues: Sequence[Rescue]
-    ) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
-        """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
-        for (due_s, _), rows in _lost_rows(rescues, self._holes, self._store):
-            yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
-        for cursor, cancel in _lost_cancels(rescues, self._store):
-            yield cursor, None, cancel

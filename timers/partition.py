@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from timers.config.settings import Settings
 from timers.core.counters import Counters
-from timers.core.horizon import Horizon, NoHorizon, needs_horizon
-from timers.core.index import Index, NoIndex
+from timers.core.horizon import Horizon, needs_horizon
+from timers.core.index import Index, nothing_is_cold
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.markers import MarkerIndex
@@ -28,8 +28,8 @@ from timers.core.progress import (
 )
 from timers.core.reading import Reader
 from timers.core.schedules import ScheduleIndex
-from timers.core.second_barrier import CLEANING_S, NoBarrier, SecondBarrier
-from timers.core.store_validity import AnyAge, StoreAge, catch_up
+from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
 from timers.wire import topics
@@ -90,14 +90,14 @@ class PartitionSpec:
         return Variant(
             Reader(request_format.decoder, horizon, limits.max_request_bytes),
             settings,
-            self.index(store, horizon.is_cold, progress.holes),
+            self.index(store, nothing_is_cold if horizon is None else horizon.is_cold, progress.holes),
             horizon,
             self._barrier(),
-            StoreAge(store, limits.stale_after_s) if limits.stale_after_s else AnyAge(),
+            StoreAge(store, limits.stale_after_s) if limits.stale_after_s else None,
         )
 
-    def index(self, store: Store, is_cold: Callable[[Entry], bool], holes: Sequence[Hole] = ()) -> Index:
-        """Returns the index over the entries of ``store``."""
+    def index(self, store: Store, is_cold: Callable[[Entry], bool], holes: Sequence[Hole] = ()) -> Index | None:
+        """Returns the index over the entries of ``store``; None: timers have no ids."""
         if self.request_format.topic_is_compacted:
             return self.classes.schedule_index(store, holes)
         if self.request_format.has_markers:
@@ -107,11 +107,11 @@ class PartitionSpec:
             return self.classes.conditional_index(store, self.retention_s, is_cold, holes, place)
         if self.request_format.has_ids:
             return self.classes.index(store, self.retention_s, is_cold, holes)
-        return NoIndex()
+        return None
 
-    def _horizon(self, progress: Progress, store: Store) -> Horizon:
+    def _horizon(self, progress: Progress, store: Store) -> Horizon | None:
         if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):
-            return NoHorizon()
+            return None
         return self.classes.horizon(
             PartitionColdFormat(*self.tp),
             store,
@@ -121,9 +121,9 @@ class PartitionSpec:
             indexed=self.request_format.has_ids,
         )
 
-    def _barrier(self) -> SecondBarrier:
+    def _barrier(self) -> SecondBarrier | None:
         if not self.request_format.has_ids:
-            return NoBarrier()
+            return None
         return self.classes.barrier(CLEANING_S if self.limits.stale_after_s else None)
 
 

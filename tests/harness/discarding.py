@@ -34,6 +34,8 @@ class DiscardingProducer:
     def transact(
         self, batches: Sequence[tuple[str, int, Any]], offsets: Mapping[TopicPartition, tuple[int, str]]
     ) -> bool:
+        for _, _, batch in batches:
+            batch.seal()
         return bool(offsets)
 
 

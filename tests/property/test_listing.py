@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.unicode_text import TEXT
-from timers.core.index import NoIndex
 from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.core.machine import Machine
@@ -156,7 +155,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
         try:
             store.write(rows, len(given_rows))
             machine: Any = SimpleNamespace(
-                _store=store, _index=NoIndex(), recovering=False, progress=SimpleNamespace(fired_through=NEVER)
+                _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
             )
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, TimerFilter(None, "", None, with_values=False), 100)

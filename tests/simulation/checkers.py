@@ -30,7 +30,7 @@ from timers.testing.faults import Violation
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.next_level import LEVEL, formats_at, shift_of
 from timers.testing.worker import SimRunner
-from timers.wire import dead_letter, witness
+from timers.wire import dead_letter
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
@@ -305,7 +305,7 @@ class Checkers:
         needed, log.needs_witness = log.needs_witness, False
         now_s, seen = self._log.clock.boot_ms / 1000, log.witness
         _, log.witness = self._log.group_offsets.get((self._settings.app_id, machine), (0, ""))
-        found = witness.decode(log.witness)
+        found = progress_record.decode_witness(log.witness)
         if (found is not None and found[0] == log.progress.witness) or log.witness != seen:
             log.witnessed_s = now_s
         elif needed and now_s > log.witnessed_s + WITNESS_S:

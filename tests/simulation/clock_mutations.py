@@ -11,7 +11,7 @@ from dataclasses import replace
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import changed
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
-from timers.core.progress import Progress
+from timers.core.progress import History, Progress
 from timers.partition import PartitionSpec
 from timers.testing import SimStore, SimWorker
 
@@ -40,7 +40,7 @@ class KeepsHolesOnOpening(SimWorker):
     """A store is opened with timers that have fired by a wrong clock."""
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        super().open_store(spec, store, replace(progress, settings=()))
+        super().open_store(spec, store, replace(progress, settings=History()))
 
 
 HAS_FIRED = "entry[:2] <= reached(fired_through, self._holes, entry[1])", "entry[:2] <= fired_through"

@@ -19,7 +19,6 @@ from timers.testing.next_level import LEVEL
 from timers.testing.outbox import PROGRESS_PARTITION
 from timers.testing.worker import Parts, SimWorker
 from timers.wire import progress as progress_record
-from timers.wire import witness
 from timers.wire.topics import ID_REQUEST
 
 STALE_AFTER_S = 30
@@ -367,7 +366,7 @@ class SimCluster:
         if older is None:
             return False
         _, text = self.log.group_offsets.get((self._settings.app_id, machine), (0, ""))
-        newest, found = self.checkers.logs[machine].progress, witness.decode(text)
+        newest, found = self.checkers.logs[machine].progress, progress_record.decode_witness(text)
         settings = progress_record.decode(older.value or b"", LEVEL)[0].settings
         return settings == newest.settings and found is not None and found[0] == newest.witness
 

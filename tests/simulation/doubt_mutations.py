@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.edits import changed
-from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.testing import SimOutbox, SimWorker
-
-
-class NotesNoDoubt(Machine):
-    """A compacted topic is only reported."""
-
-    def note_compaction(self, worker: str, *, is_compacted: bool) -> None: ...
 
 
 class OpensInDoubt(SimWorker):
@@ -38,7 +31,8 @@ class KeepsDoubtsToItself(SimWorker):
 
 
 CHANGED = {
+    "[I29] a compacted topic is only reported": changed(("self.worker = worker", "pass")),
     "[I29] a doubt ends when the topic is corrected": changed(
-        ("leftovers.are_gone(self._committed.fired_through)", "True"),
+        ("self._leftovers.are_gone(committed.fired_through)", "True"),
     ),
 }

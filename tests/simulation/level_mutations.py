@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.edits import changed
 from timers.core.machine import Machine
-from timers.core.progress import FEATURE_LEVEL, Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.core.timer import Fetched
 from timers.testing import SimWorker
 from timers.testing.next_level import LEVEL
@@ -23,12 +23,13 @@ class RaisesWithABatch(Machine):
         self._wanted = level
         return False
 
-    def accept(self, fetched: Fetched) -> None:
+    def accept(self, fetched: Fetched) -> bool:
         start = self.progress.next_offset
-        super().accept(fetched)
+        is_due = super().accept(fetched)
         if self.progress.next_offset > start and self._wanted > self.progress.level:
             change = SettingChange(FEATURE_LEVEL, start, self._wanted)
-            self.progress = replace(self.progress, settings=(*self.progress.settings, change))
+            self.progress = replace(self.progress, settings=History((*self.progress.settings, change)))
+        return is_due
 
 
 class UpgradedWorker(SimWorker):
@@ -59,7 +60,7 @@ CHANGED = {
     "levels: a raise is forgotten in a replay": changed(
         (
             "self._reader.read(records, to_offset, self.progress)",
-            "self._reader.read(records, to_offset, replace(self.progress, settings=tuple("
+            "self._reader.read(records, to_offset, replace(self.progress, settings=type(self.progress.settings)("
             f"each for each in self.progress.settings if each.name != {FEATURE_LEVEL!r} or not self.recovering)))",
         ),
         worker=UpgradedWorker,

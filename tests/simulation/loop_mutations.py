@@ -21,14 +21,14 @@ CHANGED = {
     "loop: no drain after acceptance": changed(("self._firing = True", "pass")),
     "loop: no drain after a replay": changed(
         (
-            "recovering and not machine.recovering or machine.released_s != released_s",
-            "not recovering and machine.released_s != released_s",
+            "recovering and not self.recovering or self.released_s != released_s",
+            "not recovering and self.released_s != released_s",
         ),
     ),
     "loop: no drain after the barrier": changed(
         (
-            "recovering and not machine.recovering or machine.released_s != released_s",
-            "recovering and (not machine.recovering or machine.released_s != released_s)",
+            "recovering and not self.recovering or self.released_s != released_s",
+            "recovering and (not self.recovering or self.released_s != released_s)",
         ),
     ),
     "loop: passing time is not committed": changed(
@@ -39,7 +39,7 @@ CHANGED = {
     ),
     "loop: accepts at any time": changed(
         (
-            "bool(self.fetches) and self.machine.may_accept and self.untrusted is None",
+            "bool(self.fetches) and self.machine.takes(self.fetches[0])",
             "bool(self.fetches)",
         ),
     ),

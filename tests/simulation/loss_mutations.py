@@ -74,10 +74,10 @@ class TrustsEachLeader(Machine):
 class CountsNoMarkers(Machine):
     """The lineage has the batches with records only: the offset behind a marker looks like a loss."""
 
-    def accept(self, fetched: Fetched) -> None:
+    def accept(self, fetched: Fetched) -> bool:
         offsets = {record.offset for record in fetched.records}
         passed = [each for each in fetched.passed if each[1].base_offset in offsets]
-        super().accept(fetched._replace(passed=passed))
+        return super().accept(fetched._replace(passed=passed))
 
 
 class NotesNoCut(SimWorker):

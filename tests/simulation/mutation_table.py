@@ -122,7 +122,6 @@ MUTATIONS: dict[str, Mutation] = {
     "[I20] all ticks count": guard(k.CountsAllTicks),
     "[I20] small leaps add up": guard(k.LeapsAddUp),
     "[I24] a store keeps what a wrong clock has fired": worker(k.KeepsHolesOnOpening),
-    "[I29] a compacted topic is only reported": machine(o.NotesNoDoubt),
     "[I29] a doubtful log is read from its start": worker(o.OpensInDoubt),
     "[I29] a refusal is forgotten": worker(o.ForgetsRefusals),
     "[I29] progress is read without its doubt": worker(o.KeepsDoubtsToItself),

@@ -120,16 +120,16 @@ class FiresWhileRecovering(Machine):
 class IgnoresGaps(Machine):
     """[I7]: the machine does not notice that a fetch was lost."""
 
-    def accept(self, fetched: Fetched) -> None:
-        super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
+    def accept(self, fetched: Fetched) -> bool:
+        return super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
 
 
 class CountsOffsetsAsRecords(Machine):
     """[I13]: the position moves by the number of records, although offsets have holes."""
 
-    def accept(self, fetched: Fetched) -> None:
+    def accept(self, fetched: Fetched) -> bool:
         to_offset = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
-        super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
+        return super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
 
 
 # ---- time -----------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ CHANGED = {
     ),
     "[I3] deleted before the commit": changed(
         (
-            "self._outbox.chunk.begin(timers)",
-            f"self._outbox.chunk.begin(timers); self._store.drop_through(after.fired_through, {MAX_OFFSET})",
+            "self._outbox.chunk.begun = timers",
+            f"self._outbox.chunk.begun = timers; self._store.drop_through(after.fired_through, {MAX_OFFSET})",
         ),
         parts=Parts(store=StoreWithoutDeleteCheck),
     ),

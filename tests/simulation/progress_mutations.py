@@ -18,7 +18,7 @@ from timers.testing.log import SimRecord
 from timers.testing.next_level import LEVEL
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from timers.wire import progress as progress_record
-from timers.wire import topics, witness
+from timers.wire import topics
 
 # ---- progress and fencing -------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class BelievesTheWitness(SimWorker):
 
     def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
         _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
-        found = witness.decode(text)
+        found = progress_record.decode_witness(text)
         if found is None:
             return progress
         return replace(progress, next_offset=found[0].next_offset, fired_through=found[0].fired_through)

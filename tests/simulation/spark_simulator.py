@@ -24,7 +24,7 @@ from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.ports import Lost
 from timers.core.progress import MAX_REQUEST_BYTES, Progress
-from timers.core.ticking import CLOCK_STEP_BACK_S
+from timers.core.timer import CLOCK_STEP_BACK_S
 from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.accepting import Accepting

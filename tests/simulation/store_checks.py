@@ -135,7 +135,8 @@ class StoreChecks:
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
         index = spec.index(store, machine.is_cold, progress.holes)
-        rows = [row for _, rows in index.alive([*store.scan((-1, 0), 10**12)]) for row in rows]
+        scanned = [*store.scan((-1, 0), 10**12)]
+        rows = [row for _, rows in (scanned if index is None else index.alive(scanned)) for row in rows]
         live = [row for _, row in _alive(runner)]
         schedules = self._logs[runner.name].schedules
         if schedules is not None:  # compaction removed some records that the live machine has read

@@ -70,7 +70,7 @@ def test_no_mutation_names_a_private_method_of_the_core(path: Path) -> None:
 
 def test_a_change_must_fit_the_code_once_and_have_an_effect() -> None:
     twice, nowhere, outside = ("self.position", "0"), ("nothing.like(this)", "0"), ("MAX_BACKOFF_S = 300", "pass")
-    same = ("bool(self.fetches) and self.machine.may_accept and ...",) * 2
+    same = ("bool(self.fetches) and self.machine.takes(...)",) * 2
     for change, why in (
         (twice, "times"),
         (nowhere, "nowhere"),

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.levels import FIRST
-from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
+from timers.core.progress import MAX_REQUEST_BYTES, History, Progress, SettingChange
 from timers.core.reading import ReadSettings
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting
@@ -81,7 +81,7 @@ def test_requests_that_cannot_be_read_are_rejected() -> None:
 
 def test_the_limit_of_a_value_is_that_of_its_offset() -> None:
     """A worker accepted values of any size up to offset 10 [I4]."""
-    history = (SettingChange(MAX_REQUEST_BYTES, 0, 10**6), SettingChange(MAX_REQUEST_BYTES, 10, MAX_BYTES))
+    history = History([SettingChange(MAX_REQUEST_BYTES, 0, 10**6), SettingChange(MAX_REQUEST_BYTES, 10, MAX_BYTES)])
     large = future.encode("t", "", bytes(MAX_BYTES))
     records = [record(offset, b"5", large) for offset in (8, 9, 10, 11)]
     (_, before), (_, after) = accept(records, p1=Progress(10, settings=history))

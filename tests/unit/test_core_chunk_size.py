@@ -7,7 +7,7 @@ from timers.core.chunk_size import LARGEST, LONG_S, QUICK_S, SMALL, ChunkSize
 
 def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:
     """One transaction; ``seconds`` None: it failed."""
-    chunk.begin(timers)
+    chunk.begun = timers
     if seconds is None:
         chunk.failed()
     else:
@@ -17,15 +17,15 @@ def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:
 def test_only_the_setting_limits_a_chunk_while_all_is_well() -> None:
     chunk = ChunkSize()
     transaction(chunk, 20_000, QUICK_S / 2)
-    assert (chunk.limit(20_000), chunk.timers) == (20_000, LARGEST)
+    assert (min(chunk.timers, 20_000), chunk.timers) == (20_000, LARGEST)
 
 
 def test_a_chunk_shrinks_after_a_time_out_and_grows_after_each_success() -> None:
     chunk = ChunkSize()
     transaction(chunk, 20_000, None)
-    assert chunk.limit(20_000) == SMALL
+    assert min(chunk.timers, 20_000) == SMALL
     sizes = []
-    while chunk.limit(20_000) < 20_000:
+    while min(chunk.timers, 20_000) < 20_000:
         transaction(chunk, chunk.timers, QUICK_S / 2)
         sizes.append(chunk.timers)
     assert sizes[:3] == [2 * SMALL, 4 * SMALL, 8 * SMALL]
@@ -36,7 +36,7 @@ def test_a_chunk_shrinks_until_one_timer_stands_alone() -> None:
     chunk = ChunkSize()
     sizes = []
     for _ in range(6):
-        transaction(chunk, chunk.limit(20_000), None)
+        transaction(chunk, min(chunk.timers, 20_000), None)
         sizes.append(chunk.timers)
     assert sizes == [SMALL, SMALL // 4, SMALL // 16, 1, 1, 1]
 
@@ -44,7 +44,7 @@ def test_a_chunk_shrinks_until_one_timer_stands_alone() -> None:
 def test_a_small_chunk_grows_also_after_slow_transactions() -> None:
     chunk = ChunkSize()
     for _ in range(3):
-        transaction(chunk, chunk.limit(40), None)
+        transaction(chunk, min(chunk.timers, 40), None)
     sizes = []
     for _ in range(9):
         transaction(chunk, chunk.timers, LONG_S + 1)

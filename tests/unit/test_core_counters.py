@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.harness.list_outbox import ListOutbox
-from timers.core.counters import LATE, RETRIED, WAITED, Counters, Histogram
+from timers.core.counters import LATE, RETRIED, WAITED, Accepted, Counters, Histogram, TransactionCounters
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import Lost
@@ -38,7 +38,7 @@ def test_a_value_equal_to_a_bound_is_in_the_bucket_below() -> None:
 
 def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     """Fill a transaction: 5 + 2 firings, a retry and a dead letter."""
-    counters.begin()
+    counters.transaction = TransactionCounters()
     counters.transaction.late = late
     row: Row = (0, "t", None, b"", None, None)
     counters.transaction.fire([(10, [row] * 3), (10, [row] * 2)])
@@ -104,8 +104,8 @@ def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found:
 
 def test_requests_count_when_their_offset_is_committed() -> None:
     counters = Counters()
-    counters.note_accepted(10, 8, 0)
-    counters.note_accepted(15, 4, 3)
+    counters.uncommitted.append(Accepted(10, 8, 0))
+    counters.uncommitted.append(Accepted(15, 4, 3))
     assert (counters.accepted, counters.late) == (0, 0)
     counters.count_committed(Progress(10))
     assert (counters.accepted, counters.late) == (8, 0)
@@ -116,7 +116,7 @@ def test_requests_count_when_their_offset_is_committed() -> None:
 def test_requests_that_another_worker_accepted_do_not_count() -> None:
     counters = Counters()
     counters.resume(Progress(5), 5)
-    counters.note_accepted(10, 8, 0)
+    counters.uncommitted.append(Accepted(10, 8, 0))
     counters.resume(Progress(7), 10)
     counters.count_committed(Progress(20))
     assert counters.accepted == 0

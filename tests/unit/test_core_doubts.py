@@ -12,14 +12,14 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core import doubts
 from timers.core.doubts import Leftovers, is_refused
-from timers.core.progress import HOT_HORIZON, Doubt, Progress
+from timers.core.progress import HOT_HORIZON, Doubt, History, Progress
 from timers.errors import DoubtfulLog
 from timers.kafka.progress_log import ProgressLog
 from timers.wire import progress as progress_record
 
 
 def compacted(rig: MachineRig, now: bool) -> None:
-    rig.machine.note_compaction("ada", is_compacted=now)
+    rig.machine.doubts.note("ada", is_compacted=now)
 
 
 def committed(rig: MachineRig) -> Doubt | None:
@@ -63,7 +63,7 @@ def test_a_doubt_ends_when_the_rows_below_its_offset_have_fired() -> None:
 
 
 def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -> None:
-    progress = Progress(settings=())
+    progress = Progress(settings=History())
     store: Any = SimpleNamespace(waiting=lambda after: iter(()))
     with_ids, without, unbounded = (Leftovers(store, Doubt(5, "ada"), each) for each in (60, 0, None))
     assert without.are_gone((100, 0))
@@ -147,4 +147,4 @@ def test_progress_records_keep_the_doubt() -> None:
 
 def test_an_index_of_conditions_remembers_by_its_longest_retention() -> None:
     rig = MachineRig(BY_ID)
-    assert rig.machine._index.remembered_s == 86_400
+    assert rig.machine._index is not None and rig.machine._index.remembered_s == 86_400

@@ -385,6 +385,7 @@ def test_pieces_contain_each_record_of_a_fetch_once() -> None:
         rig.promote(each, read=False)
         rig.append(each.key, None, ())
     fetched = rig.log.fetch(rig.topic, 0, start)
+    assert rig.machine._horizon is not None
     pieces = list(rig.machine._horizon.pieces(fetched.records, fetched.to_offset))
     assert [record.offset for records, _ in pieces for record in records] == [r.offset for r in fetched.records]
     assert pieces[-1][1] == fetched.to_offset

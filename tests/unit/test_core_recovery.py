@@ -10,7 +10,7 @@ from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
 from timers.core.machine import ReadAgain
-from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
+from timers.core.progress import MAX_REQUEST_BYTES, History, Progress, SettingChange
 from timers.core.store_validity import catch_up
 
 # ---- opening and recovery -------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_changed_setting_is_committed_with_the_offset_from_which_it_applies() 
 
 
 def test_a_replay_uses_the_settings_of_the_first_read() -> None:
-    settings = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10))
+    settings = History([SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10)])
     rig = NativeRig(progress=Progress(2, NEVER, settings))
     rig.ask(5, 5, value=bytes(20))
     rig.machine.accept(rig.fetch())

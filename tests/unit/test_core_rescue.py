@@ -15,7 +15,7 @@ from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
 from timers.core.operation import CANCELLED_DUE_S, Entry
 from timers.core.ports import Lost
-from timers.core.progress import Progress, SettingChange, cut_suffix
+from timers.core.progress import History, Progress, SettingChange, cut_suffix
 from timers.core.rescue import Held, cut_of, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
@@ -68,7 +68,7 @@ def test_from_where_on_a_log_is_another_one(
 def test_a_store_of_another_history_does_not_stop_its_partition() -> None:
     store = stored(applied=20)
     store.note_history((SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 5),))
-    progress = Progress(10, settings=(SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 7),))
+    progress = Progress(10, settings=History([SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 7)]))
     assert cut_of(progress, store, (None, Parted(5)), 0, 30) is None
 
 

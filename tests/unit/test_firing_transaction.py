@@ -30,7 +30,7 @@ from timers.kafka.aiokafka_internals.produce import (
 from timers.kafka.topic_admin import Listed
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
-from timers.wire import witness
+from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
 NOW_S = 1_700_000_000
@@ -227,7 +227,7 @@ def test_chunks_shrink_if_the_brokers_throttle_for_long(rig: Rig) -> None:
         rig.producer.left_s = 60.0
 
     rig.producer.outcomes = [throttle]
-    rig.outbox.chunk.begin(3_000)
+    rig.outbox.chunk.begun = 3_000
     rig.fire("t")
     assert rig.outbox.chunk.timers == 1_500
 
@@ -267,9 +267,9 @@ def test_what_the_group_does_not_know_is_committed_at_the_close(rig: Rig) -> Non
     rig.fire("t", progress=fired)
     rig.outbox.transaction.close()
     assert rig.producer.offsets == [
-        [(5, witness.encode(first.witness, b""))],
+        [(5, progress_record.encode_witness(first, b""))],
         [],
-        [(5, witness.encode(fired.witness, b""))],
+        [(5, progress_record.encode_witness(fired, b""))],
     ]
     assert rig.producer.sent[-2:] == [{}, {"closed": 1}]
 
@@ -289,7 +289,7 @@ def test_the_group_is_told_in_a_transaction_without_records(rig: Rig) -> None:
     assert not transaction.has_old_witness, "another transaction has begun"
     rig.outbox.commit(fired)
     transaction.tell_group()
-    assert rig.producer.offsets[1:] == [[], [], [(5, witness.encode(fired.witness, b""))]]
+    assert rig.producer.offsets[1:] == [[], [], [(5, progress_record.encode_witness(fired, b""))]]
     assert rig.producer.sent[-1] == {}
     assert not transaction.has_old_witness
     transaction.tell_group()

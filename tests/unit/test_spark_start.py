@@ -22,7 +22,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.config.settings import Settings
 from timers.core import levels
-from timers.core.progress import SEAL, Progress, SettingChange
+from timers.core.progress import SEAL, History, Progress, SettingChange
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup
@@ -254,7 +254,7 @@ def test_a_micro_batch_that_has_not_ended_is_planned_again(plan: Any, tmp_path: 
 
 def test_a_partition_with_cold_timers_needs_workers(plan: Any) -> None:
     with pytest.raises(SettingsError, match=r"timer-request/0 went to the cold tier, and only workers take them back"):
-        plan(Log(progress=Progress(10, settings=(SettingChange(SEAL, 0, 1),))))
+        plan(Log(progress=Progress(10, settings=History([SettingChange(SEAL, 0, 1)]))))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.lineage import Batch, Lineage
-from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Doubt, Progress, Rescue, SettingChange
+from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Doubt, History, Progress, Rescue, SettingChange
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.errors import LevelTooHigh, LogMismatch, TimersError
 from timers.v1 import progress_pb2
@@ -79,13 +79,13 @@ def test_a_damaged_or_copied_record_is_refused() -> None:
 def test_progress_says_which_log_it_belongs_to() -> None:
     lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1), 7)
     known = Progress(
-        7, (900, 3), (), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
+        7, (900, 3), History(), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
     )
     assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
 
 
 def test_progress_with_half_of_a_hole_is_refused() -> None:
-    half = Progress(5, settings=(SettingChange(HOLE_DUE_S, 5, 7),))
+    half = Progress(5, settings=History([SettingChange(HOLE_DUE_S, 5, 7)]))
     with pytest.raises(LogMismatch, match="half of a hole"):
         progress.decode(progress.encode(half, TOPIC_ID))
 

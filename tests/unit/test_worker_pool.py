@@ -194,7 +194,7 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
         def __init__(self, name: str, recovering: bool) -> None:
             self.name = name
             self.told: list[bool] = []
-            self.machine = SimpleNamespace(recovering=recovering, note_compaction=self.note)
+            self.machine = SimpleNamespace(recovering=recovering, doubts=SimpleNamespace(note=self.note))
 
         def note(self, worker: str, *, is_compacted: bool) -> None:
             self.told.append(is_compacted)

@@ -16,7 +16,6 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from timers.config.settings import Settings
-from timers.core.index import NoIndex
 from timers.core.keys import NEVER
 from timers.core.listing import START
 from timers.core.machine import Machine
@@ -224,7 +223,7 @@ class SimRunner:
         store = MemoryStore()
         store.write({9: [(0, "t", "k", b"", None, None)]}, 1)
         self._machine: Any = SimpleNamespace(
-            _store=store, _index=NoIndex(), recovering=False, progress=SimpleNamespace(fired_through=NEVER)
+            _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
         )
         self._machine.waiting = lambda *arguments: WAITING(self._machine, *arguments)
 

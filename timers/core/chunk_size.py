@@ -22,34 +22,22 @@ class ChunkSize:
 
     Attributes:
         timers: maximum number of timers in the next transaction.
+        begun: number of timers in the last one.
     """
 
     def __init__(self) -> None:
         self.timers = LARGEST
-        self._begun = 0
-
-    def limit(self, setting: int) -> int:
-        """Returns the maximum number of timers in the next transaction: at most ``setting``."""
-        return min(self.timers, setting)
-
-    @property
-    def reduced(self) -> bool:
-        """Whether chunks are smaller than the setting says, so that stored groups are split."""
-        return self.timers < LARGEST
-
-    def begin(self, timers: int) -> None:
-        """Note that a transaction has ``timers`` timers."""
-        self._begun = timers
+        self.begun = 0
 
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
-        if self._begun:
-            self.timers = max(1, min(SMALL, self._begun // SHRINK_BY))
+        if self.begun:
+            self.timers = max(1, min(SMALL, self.begun // SHRINK_BY))
 
     def committed(self, seconds: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
-        if seconds > LONG_S and self._begun > SMALL:
-            self.timers = max(SMALL, self._begun // 2)
-        elif self._begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
+        if seconds > LONG_S and self.begun > SMALL:
+            self.timers = max(SMALL, self.begun // 2)
+        elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
             limit = LARGEST if seconds < QUICK_S else SMALL
             self.timers = max(self.timers, min(2 * self.timers, limit))

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from timers.core.ticking import CLOCK_STEP_BACK_S
+from timers.core.timer import CLOCK_STEP_BACK_S
 
 FRESH_S = 10.0
 """For this many seconds after its last tick, the time of a broker is known."""

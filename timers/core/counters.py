@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from timers.core.progress import Progress
 from timers.core.timer import DueRows
@@ -95,6 +95,18 @@ class TransactionCounters:
         self.dead_lettered[code] = self.dead_lettered.get(code, 0) + 1
 
 
+class Accepted(NamedTuple):
+    """Numbers of the requests of one fetch."""
+
+    to_offset: int
+    """End of the fetch."""
+    accepted: int
+    late: int
+    promoted: int = 0
+    promoted_duplicates: int = 0
+    callers: Callers = NO_CALLERS
+
+
 class Counters:
     """Totals of one partition.
 
@@ -111,7 +123,8 @@ class Counters:
         callers: (caller, outcome) -> records, where the records name a caller.
         replayed: records read again by recoveries.
         lag: kind of firing -> seconds from the due second to the end of the transaction that fired.
-        transaction: the transaction that is being filled.
+        transaction: the transaction that is being filled; the outbox begins it.
+        uncommitted: what was accepted after the last commit; it is counted when a commit covers it.
     """
 
     def __init__(self) -> None:
@@ -129,25 +142,7 @@ class Counters:
         self.transaction = TransactionCounters()
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
-        self._uncommitted: list[tuple[int, int, int, int, int, Callers]] = []
-        """(end, accepted, late, promoted, promoted duplicates, callers) of fetches after the last commit."""
-
-    def begin(self) -> None:
-        """Begin a transaction; drop the counts of one that was not committed."""
-        self.transaction = TransactionCounters()
-
-    def note_accepted(
-        self,
-        to_offset: int,
-        accepted: int,
-        late: int,
-        promoted: int = 0,
-        promoted_duplicates: int = 0,
-        callers: Callers = NO_CALLERS,
-    ) -> None:
-        """Note requests below ``to_offset``; they are counted when a commit covers them."""
-        if accepted or promoted or callers:
-            self._uncommitted.append((to_offset, accepted, late, promoted, promoted_duplicates, callers))
+        self.uncommitted: list[Accepted] = []
 
     def count_committed(self, committed: Progress) -> None:
         """Count the open transaction, which has committed the progress ``committed``."""
@@ -171,8 +166,8 @@ class Counters:
                 lag.observe(max(0.0, ended_ms / 1000 - due_s), count)  # the brokers' time is an estimate
 
     def _count_accepted(self, next_offset: int) -> None:
-        while self._uncommitted and self._uncommitted[0][0] <= next_offset:
-            _, accepted, late, promoted, promoted_duplicates, callers = self._uncommitted.pop(0)
+        while self.uncommitted and self.uncommitted[0].to_offset <= next_offset:
+            _, accepted, late, promoted, promoted_duplicates, callers = self.uncommitted.pop(0)
             self.accepted += accepted
             self.late += late
             self.promoted += promoted
@@ -193,7 +188,7 @@ class Counters:
         if self.transaction.progress == committed:
             self.count_committed(committed)
         elif self._committed != committed:
-            self._uncommitted = []
+            self.uncommitted = []
         self.transaction = TransactionCounters()
         self._committed = committed
-        self._uncommitted = [fetch for fetch in self._uncommitted if fetch[0] <= applied]
+        self.uncommitted = [fetch for fetch in self.uncommitted if fetch.to_offset <= applied]

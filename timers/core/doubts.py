@@ -58,6 +58,55 @@ def commit_refusal(outbox: Outbox, progress: Progress) -> None:
         outbox.commit(after)
 
 
+class Doubts:
+    """What a machine knows of doubts about its log.
+
+    Args:
+        store: of the machine.
+
+    Attributes:
+        worker: id of this worker, whose store is whole, while the topic is compacted; else None.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.worker: str | None = None
+        self._store = store
+        self._extends: str | None = None
+        self._was_compared = False
+        self._leftovers: Leftovers | None = None
+
+    def note(self, worker: str, *, is_compacted: bool) -> None:
+        """Note what the last comparison of the topic's configuration says. Call it when the machine is opened, and
+        after each change. While it recovers, a machine of a compacted topic must be closed instead.
+
+        Args:
+            worker: id of this worker, whose store is whole.
+            is_compacted: whether brokers may delete requests that wait [I29].
+        """
+        if is_compacted:
+            self.worker = worker
+        elif self.worker is not None or not self._was_compared:
+            # What was accepted since the last comparison may be gone, too.
+            self.worker, self._extends, self._was_compared = None, worker, True
+
+    def settled(self, progress: Progress, committed: Progress, of_index_s: int | None) -> Progress:
+        """Returns ``progress`` with a longer doubt, or without a doubt that is over. For once a second.
+
+        Args:
+            of_index_s: seconds for which the index remembers ids; None: not bounded.
+        """
+        if self.worker is None and self._extends is not None:
+            if progress.doubt is not None:
+                progress = noted(progress, self._extends)
+            self._extends = None
+        doubt = progress.doubt
+        if doubt is None or self.worker is not None or not self._was_compared or doubt != committed.doubt:
+            return progress
+        if self._leftovers is None or self._leftovers.doubt != doubt:
+            self._leftovers = Leftovers(self._store, doubt, remembered_s(progress, of_index_s))
+        return replace(progress, doubt=None) if self._leftovers.are_gone(committed.fired_through) else progress
+
+
 class Leftovers:
     """Looks, a piece at a time, for what a whole store still holds of the requests below the offset of a doubt.
 

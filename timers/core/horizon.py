@@ -240,39 +240,6 @@ class Horizon:
             self._sweeper.sweep(lambda entry: entry[2] + self._retention_s < self._committed_s)
 
 
-class NoHorizon(Horizon):
-    """The horizon of a machine that never had one: no timer goes cold, and no copy comes back."""
-
-    def __init__(self) -> None:
-        pass
-
-    def enter(self, progress: Progress) -> Progress:
-        return progress
-
-    def is_cold(self, entry: Entry) -> bool:
-        return False
-
-    def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
-        """Decode records. A record with the headers of a copy is an ordinary request."""
-        return decode(records, max_bytes)
-
-    def admit(self, decoded: Decoded) -> Entries:
-        return {}
-
-    def find_copy(self, original: int) -> Entry | None:
-        return None
-
-    def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
-        """Yields the fetch as a whole."""
-        yield records, to_offset
-
-    def commit(self) -> None:
-        """Do nothing."""
-
-    def sweep(self) -> None:
-        """Do nothing."""
-
-
 def needs_horizon(progress: Progress, horizon_s: int) -> bool:
     """Whether a machine needs a horizon: timers may go cold from now on, or went cold earlier and may come back."""
     return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0

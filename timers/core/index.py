@@ -150,22 +150,3 @@ class Index:
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
         through = reached(fired_through, self._holes, entry[1])
         return is_over(entry, through, self._retention_s) and not self._is_cold(entry)
-
-
-class NoIndex(Index):
-    """The index of timers without ids: it has no entries, and every row may fire."""
-
-    def __init__(self) -> None:
-        self._retention_s = 0
-
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        return OperationResults({})
-
-    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        return None
-
-    def alive(self, due: list[DueRows]) -> list[DueRows]:
-        return due
-
-    def sweep(self, fired_through: OrderKey) -> None:
-        """Do nothing."""

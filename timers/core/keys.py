@@ -23,9 +23,13 @@ NEVER: OrderKey = (-1, MAX_OFFSET)
 _KEY = struct.Struct(">QQ")
 
 
+pack = _KEY.pack
+"""Returns the 16 bytes of the key (due second, offset); for hot loops."""
+
+
 def encode(key: OrderKey) -> bytes:
     """Returns the 16 bytes of a key. Inverse: :func:`decode`."""
-    return _KEY.pack(*key)
+    return pack(*key)
 
 
 def decode(data: bytes) -> OrderKey:

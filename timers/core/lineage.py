@@ -74,6 +74,8 @@ class Lineage(NamedTuple):
 
         A batch that ends at or after ``position`` does not count: a fetch may end inside of it.
         """
+        if self.end > position:
+            return self.before(position)
         epochs, batch, newest = self.epochs, self.batch, self.epochs[-1][0] if self.epochs else -1
         end = self.end
         for epoch, each in passed:

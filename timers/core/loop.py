@@ -113,17 +113,13 @@ class Loop:
         return committed
 
     def _may_accept(self) -> bool:
-        return bool(self.fetches) and self.machine.may_accept and self.untrusted is None
+        return bool(self.fetches) and self.machine.takes(self.fetches[0])
 
     def _accept(self, fetched: Fetched) -> int | None:
         """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""
-        machine = self.machine
-        recovering, released_s = machine.recovering, machine.released_s
-        read_again_from = None
         try:
-            machine.accept(fetched)
+            if self.machine.accept(fetched):
+                self._firing = True
         except ReadAgain as refused:
-            read_again_from = refused.position
-        if (recovering and not machine.recovering) or machine.released_s != released_s:
-            self._firing = True  # the replay ended, or the barrier released a second: timers may be due
-        return read_again_from
+            return refused.position
+        return None

@@ -13,26 +13,84 @@ one invariant each, and must find every mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
-from timers.core.counters import Counters
-from timers.core.doubts import Leftovers, noted, remembered_s
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey, encode
+from timers.core.chunk_size import LARGEST
+from timers.core.counters import Accepted, Counters
+from timers.core.doubts import Doubts, noted
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.lineage import Leader, Lineage, PassedBatch
-from timers.core.operation import Entry, OperationResults
+from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.pace import Pace
 from timers.core.ports import Lost, Outbox, Store, TooMuch
-from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, Rescue, reached
-from timers.core.rescue import lost_cancels, lost_rows
-from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
-from timers.core.timer import Decoded, DueRows, Fetched, Row, RowsByDue, Tick, bytes_of
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
+from timers.core.rescue import next_lost
+from timers.core.timer import (
+    CLOCK_STEP_BACK_S,
+    Decoded,
+    DueRows,
+    Fetched,
+    Row,
+    RowsByDue,
+    Tick,
+    bytes_of,
+    latest_tick,
+)
 from timers.core.variant import Variant
 
 RUN_BYTES = 256 * 1024
 """Stored groups are fired together up to this size, about that of a record batch."""
+
+
+class State(Enum):
+    """What a machine does now. It follows from the progress, the store and the last tick."""
+
+    RESCUING = "rescuing"
+    """Its store holds timers that the log has lost: it writes their dead letters, and is then opened again [I28]."""
+    RECOVERING = "recovering"
+    """It reads accepted requests again, until its store has all of them [I15]."""
+    WAITING = "waiting for a tick"
+    """It does not know the time yet."""
+    CLOCK_BEHIND = "clock behind"
+    """The brokers' clock is behind what has fired: until it is not, nothing is accepted [I10]."""
+    ACCEPTING = "accepting"
+    """It accepts requests, and fires them."""
+
+
+STEPS: Mapping[State, Mapping[str, Sequence[State]]] = {
+    State.RESCUING: {
+        "observe": [State.RESCUING],
+        "rescue_chunk": [State.RESCUING],
+    },
+    State.RECOVERING: {
+        "observe": [State.RECOVERING],
+        "accept": [State.RECOVERING, State.WAITING, State.CLOCK_BEHIND, State.ACCEPTING],
+    },
+    State.WAITING: {
+        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
+    },
+    State.CLOCK_BEHIND: {
+        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
+        "raise_level": [State.CLOCK_BEHIND],
+        "commit_progress": [State.CLOCK_BEHIND],
+    },
+    State.ACCEPTING: {
+        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
+        "accept": [State.ACCEPTING],
+        "fire_chunk": [State.ACCEPTING],
+        "raise_level": [State.ACCEPTING],
+        "commit_progress": [State.ACCEPTING],
+    },
+}
+"""State -> method that has an effect in it -> states that may follow. All other methods do nothing, or are not called.
+
+The table decides what the methods do, ``docs/design.md`` is drawn from it, and the simulator's machines make all of its
+transitions and no others.
+"""
 
 
 class ReadAgain(Exception):
@@ -60,6 +118,8 @@ class Machine:
         progress: the last committed progress, and later changes that need no commit of their own.
         replayed: number of records read again since opening.
         counters: as passed.
+        fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
+        doubts: what is known of doubts about the log.
         rescuing: the number of cuts whose losses its store holds. If there are some, the machine does nothing but write
             their dead letters [I28].
     """
@@ -81,7 +141,7 @@ class Machine:
             opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
-        self.progress = variant.horizon.enter(opened)
+        self.progress = opened if variant.horizon is None else variant.horizon.enter(opened)
         if not self.rescuing:
             store.note_history(self.progress.settings)
         self.replayed = 0
@@ -95,19 +155,18 @@ class Machine:
         self._trusted = Leader(max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1), -1)
         self._outbox = outbox
         self._limits = limits
-        self._pace = Pace(limits.catch_up_per_s)
+        self._pace = Pace(limits.catch_up_per_s) if limits.catch_up_per_s else None
         self._tick: Tick | None = None
         self._clock_is_behind = False
         self._reader = variant.reader
         self._index = variant.index
-        self._index.enter(self.progress)
+        if self._index is not None:
+            self._index.enter(self.progress)
+        self.fires_first = self._index is not None and self._index.fires_first
         self._horizon = variant.horizon
         self._barrier = variant.barrier
         self._store_age = variant.store_age
-        self._doubting: str | None = None
-        self._extends_doubt: str | None = None
-        self._was_compared = False
-        self._leftovers: Leftovers | None = None
+        self.doubts = Doubts(store)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 
@@ -133,6 +192,17 @@ class Machine:
         return known if self.rescuing else self._store.lineage, known
 
     @property
+    def state(self) -> State:
+        """What the machine does now: see :data:`STEPS`."""
+        if self.rescuing:
+            return State.RESCUING
+        if self.recovering:
+            return State.RECOVERING
+        if self._tick is None:
+            return State.WAITING
+        return State.CLOCK_BEHIND if self._clock_is_behind else State.ACCEPTING
+
+    @property
     def recovering(self) -> bool:
         """Whether accepted records are still being read again; until then no timer fires."""
         return self._store.applied < self.progress.next_offset
@@ -154,21 +224,12 @@ class Machine:
         New requests need a tick, because late ones fire at once. A replay needs a tick only if the store's age must be
         checked first [I9].
         """
-        if self.rescuing:
-            return False
-        if self._tick is None:
-            return self.recovering and not self._store_age.needs_tick
-        return self.recovering or not self._clock_is_behind
+        return "accept" in STEPS[self.state] and (self._tick is not None or self._store_age is None)
 
     @property
     def released_s(self) -> int | None:
         """Last second that the second barrier released; None if timers have no ids, or before the first second."""
-        return self._barrier.second
-
-    @property
-    def fires_first(self) -> bool:
-        """Whether accepting waits while timers are due. The second barrier is kept in both cases."""
-        return self._index.fires_first
+        return None if self._barrier is None else self._barrier.second
 
     @property
     def value_limit(self) -> int:
@@ -198,20 +259,29 @@ class Machine:
         Raises:
             Lost: the store is too old [I9]; when it is opened again, it is empty.
         """
-        self._store_age.check(tick.second, self.released_s)
+        if self._store_age is not None:
+            self._store_age.check(tick.second, self.released_s)
         fired_s = self.progress.fired_through[0]
         self._clock_is_behind = tick.second < (fired_s if self._clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = latest_tick(self._tick, tick)
-        if went_back:
-            self._barrier.close()
-        if end is not None and tick == self._tick:
-            self._barrier.tick(tick.second, end, self.position)
+        if self._barrier is not None:
+            if went_back:
+                self._barrier.close()
+            if end is not None and tick == self._tick:
+                self._barrier.tick(tick.second, end, self.position)
 
     # ---- accepting -----------------------------------------------------------------------------------------------
 
-    def accept(self, fetched: Fetched) -> None:
+    def takes(self, fetched: Fetched) -> bool:
+        """Whether a fetch may be accepted, and comes from a leader whose log is the one that was read."""
+        return self.may_accept and self.untrusted(fetched) is None
+
+    def accept(self, fetched: Fetched) -> bool:
         """Accept one fetch.
+
+        Returns:
+            Whether timers may be due that could not fire before: a replay has ended, or a second was released.
 
         Raises:
             ReadAgain: records before this fetch are missing, or its new records need a tick first.
@@ -221,14 +291,15 @@ class Machine:
         if fetched.from_offset > position:  # [I7] a fetch before this one was dropped
             raise ReadAgain(position)
         if fetched.to_offset <= position:
-            return
+            return False
+        recovering, released_s = self.recovering, self.released_s
         self._passed = fetched.passed
         self.trust(self._leader_of(fetched))
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
         end_of_replay = self.progress.next_offset
-        if not self.recovering:
+        if not recovering:
             self._in_pieces(self._accept_new, records, fetched.to_offset)
         elif fetched.to_offset <= end_of_replay:
             self._in_pieces(self._replay, records, fetched.to_offset)
@@ -239,7 +310,9 @@ class Machine:
                 raise ReadAgain(end_of_replay)
             after = [record for record in records if record.offset >= end_of_replay]
             self._in_pieces(self._accept_new, after, fetched.to_offset)
-        self._barrier.read(self.position)
+        if self._barrier is not None:
+            self._barrier.read(self.position)
+        return (recovering and not self.recovering) or self.released_s != released_s
 
     def untrusted(self, fetched: Fetched) -> Leader | None:
         """Returns the leader that a fetch came from, if its log may be another one than the one that was read [I28].
@@ -261,17 +334,21 @@ class Machine:
         return Leader(fetched.passed[-1][0] if fetched.passed else self._trusted.epoch, fetched.connection)
 
     def _in_pieces(self, accept: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
-        for piece, end in self._horizon.pieces(records, to_offset):
+        for piece, end in [(records, to_offset)] if self._horizon is None else self._horizon.pieces(records, to_offset):
             accept(piece, end)
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         """Read accepted records again: with the same decisions, without output [I15]."""
         decoded = self._read(records, to_offset)
-        copy_entries = self._horizon.admit(decoded)
-        rows, entries = self._index.replay(decoded)
-        _, waiting = self._split_late(rows)
-        if self._holes:
-            waiting = self._without_holes(waiting)
+        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
+        rows, entries = (decoded.rows, NO_ENTRIES) if self._index is None else self._index.replay(decoded)
+        _, waiting = _split_late(rows, self.progress.fired_through)
+        if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
+            left = {
+                due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
+                for due_s, group in waiting.items()
+            }
+            waiting = {due_s: group for due_s, group in left.items() if group}
         # A version that has fired also replaces the one before it: the older version must not fire after it.
         self._store.write(waiting, to_offset, {**entries, **copy_entries}, self._lineage_at(to_offset))
         self.replayed += len(records)
@@ -286,16 +363,19 @@ class Machine:
                 self._accept_new(records[:count], end)
                 records = records[count:]
             return
-        copy_entries = self._horizon.admit(decoded)
-        rows, judged = self._settle(decoded)
-        late, waiting = self._split_late(rows)
+        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
+        rows, judged = decoded.rows, NO_RESULTS
+        if self._index is not None:
+            rows, judged = self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
+        late, waiting = _split_late(rows, self.progress.fired_through)
         lineage = self._lineage_at(to_offset)
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
         accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
-        late_count, copy_count = sum(map(len, late.values())), len(decoded.copies)
-        self.counters.note_accepted(to_offset, accepted, late_count, copy_count, decoded.ignored, decoded.callers)
+        counts = accepted, sum(map(len, late.values())), len(decoded.copies), decoded.ignored, decoded.callers
+        if any(counts):
+            self.counters.uncommitted.append(Accepted(to_offset, *counts))
         has_output = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
         if has_output or new_progress.settings != self._committed.settings:
             # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
@@ -308,45 +388,13 @@ class Machine:
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return self._reader.read(records, to_offset, self.progress)
 
-    def _settle(self, decoded: Decoded) -> tuple[RowsByDue, OperationResults]:
-        return self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
-
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28]."""
-        return self._store.lineage.through(self._passed, to_offset).before(to_offset)
+        return self._store.lineage.through(self._passed, to_offset)
 
     def _may_emit(self, decoded: Decoded) -> bool:
-        late, _ = self._split_late(decoded.rows)
+        late, _ = _split_late(decoded.rows, self.progress.fired_through)
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
-
-    def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
-        """Returns the late rows, which are at or below ``fired_through``, and the rows that wait."""
-        fired_s, fired_offset = self.progress.fired_through
-        if all(due_s > fired_s for due_s in rows):
-            return {}, rows
-        late: RowsByDue = {}
-        waiting: RowsByDue = {}
-        for due_s, group in rows.items():
-            if due_s > fired_s:
-                waiting[due_s] = group
-            elif due_s < fired_s:
-                late[due_s] = group
-            else:
-                late_rows = [row for row in group if row[0] <= fired_offset]
-                waiting_rows = [row for row in group if row[0] > fired_offset]
-                if late_rows:
-                    late[due_s] = late_rows
-                if waiting_rows:
-                    waiting[due_s] = waiting_rows
-        return late, waiting
-
-    def _without_holes(self, rows: RowsByDue) -> RowsByDue:
-        """Returns the rows that have not fired before a wrong time was taken back [I24]."""
-        left = {
-            due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
-            for due_s, group in rows.items()
-        }
-        return {due_s: group for due_s, group in left.items() if group}
 
     def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
         """Commit the output of one batch."""
@@ -385,28 +433,31 @@ class Machine:
             Lost: drop this machine and open it again.
         """
         tick = self._tick
-        if tick is None or self.recovering or self.rescuing:
+        if tick is None or "fire_chunk" not in STEPS[self.state]:
             return False
         start = self.progress.fired_through
-        second = self._barrier.through(tick.second)
+        second = tick.second if self._barrier is None else self._barrier.through(tick.second)
         if second is None or second < start[0]:
             return False
         through = last = (second, MAX_OFFSET)
         chunk = self._outbox.chunk
-        max_rows = chunk.limit(self._limits.chunk_timers)
+        max_rows = min(chunk.timers, self._limits.chunk_timers)
+        # While chunks are smaller, groups are split; the rest of a group is then stored under the key of this group.
+        splits = chunk.timers < LARGEST
+        max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
         count = size = 0
         full = fires = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
-        for due, rows, due_bytes in self._runs(scanned, max_rows):
+        for due, rows, due_bytes in _runs(scanned, max_rows, max_bytes):
             if full:
                 through = last
                 break
-            if chunk.reduced and count + rows > max_rows:
+            if splits and count + rows > max_rows:
                 ((due_s, group),) = due
                 rest, rows = group[max_rows - count :], max_rows - count
                 due = [(due_s, group[:rows])]
-            alive = self._index.alive(due)
+            alive = due if self._index is None else self._index.alive(due)
             if alive:
                 if not fires:
                     self._outbox.begin(tick)
@@ -438,30 +489,9 @@ class Machine:
             self._store.delete(after.fired_through, count, rest)
         return full
 
-    def _runs(self, scanned: Iterable[DueRows], max_rows: int) -> Iterator[tuple[list[DueRows], int, int]]:
-        """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
-
-        Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
-        each call.
-        """
-        # While chunks are reduced, the rest of a split group is stored under the key of this group.
-        max_bytes = 0 if self._outbox.chunk.reduced else min(RUN_BYTES, self._limits.chunk_bytes)
-        run: list[DueRows] = []
-        before = count = size = 0
-        for due_s, rows in scanned:
-            group_bytes = bytes_of(rows)
-            if run and (size + group_bytes > max_bytes or before + count >= max_rows):
-                yield run, count, size
-                run, before, count, size = [], before + count, 0, 0
-            run.append((due_s, rows))
-            count += len(rows)
-            size += group_bytes
-        if run:
-            yield run, count, size
-
     def _fire(self, due: list[DueRows], tick: Tick) -> None:
         """Add rows to the transaction. Above the catch-up limit, postpone them to later seconds."""
-        if not self._pace.has_limit:
+        if self._pace is None:
             self._outbox.fire(due)
             return
         for due_s, rows in due:
@@ -481,17 +511,18 @@ class Machine:
 
     def _commit(self, after: Progress, timers: int = 0) -> None:
         """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
-        if self._doubting is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
-            after = noted(after, self._doubting)
+        if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
+            after = noted(after, self.doubts.worker)
         self.counters.transaction.progress = after
-        self._outbox.chunk.begin(timers)
+        self._outbox.chunk.begun = timers
         try:
             self._outbox.commit(after)
         except TooMuch:
             self._outbox.chunk.failed()
             raise
         self.progress = self._committed = after
-        self._horizon.commit()
+        if self._horizon is not None:
+            self._horizon.commit()
         self.counters.count_committed(after)
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
@@ -509,25 +540,33 @@ class Machine:
         if self.rescuing:
             return False
         if not self.recovering:
-            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
-            self._horizon.sweep()
-            self._settle_doubt()
-        self._store_age.note(self.released_s)
+            self._tidy()
+        if self._store_age is not None:
+            self._store_age.note(self.released_s)
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
         committed, progress = self._committed, self.progress
         known = committed.next_offset, committed.settings, committed.doubt
-        begins_doubt = self._doubting is not None and committed.doubt is None
+        begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
             begins_doubt
             or known != (progress.next_offset, progress.settings, progress.doubt)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
-        if not changed or self.recovering or self._tick is None:
+        if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
         self._commit(self.progress)
         return True
+
+    def _tidy(self) -> None:
+        """Forget ids, copies and doubts that are over."""
+        if self._index is not None:
+            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
+        if self._horizon is not None:
+            self._horizon.sweep()
+        remembered_s = 0 if self._index is None else self._index.remembered_s
+        self.progress = self.doubts.settled(self.progress, self._committed, remembered_s)
 
     @property
     def has_old_witness(self) -> bool:
@@ -553,44 +592,12 @@ class Machine:
         """
         if self.progress.level >= level:
             return True
-        if self.recovering or self.rescuing or self._tick is None:
+        if self._tick is None or "raise_level" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
         self._commit(self.progress.with_setting(FEATURE_LEVEL, level))
         self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
         return True
-
-    def note_compaction(self, worker: str, *, is_compacted: bool) -> None:
-        """Note what the last comparison of the topic's configuration says. Call it when the machine is opened, and
-        after each change. While it recovers, a machine of a compacted topic must be closed instead.
-
-        Args:
-            worker: id of this worker, whose store is whole.
-            is_compacted: whether brokers may delete requests that wait [I29].
-        """
-        if is_compacted:
-            self._doubting = worker
-        elif self._doubting is not None or not self._was_compared:
-            # What was accepted since the last comparison may be gone, too.
-            self._doubting, self._extends_doubt, self._was_compared = None, worker, True
-
-    def _settle_doubt(self) -> None:
-        """Extend or end the doubt about the log. For once a second."""
-        if self._doubting is None and self._extends_doubt is not None:
-            if self.progress.doubt is not None:
-                self.progress = noted(self.progress, self._extends_doubt)
-            self._extends_doubt = None
-        doubt = self.progress.doubt
-        if doubt is None or self._doubting is not None or not self._was_compared or doubt != self._committed.doubt:
-            return
-        if self._leftovers is None or self._leftovers.doubt != doubt:
-            bound_s = remembered_s(self.progress, self._index.remembered_s)
-            self._leftovers = Leftovers(self._store, doubt, bound_s)
-        if self._doubt_is_over(self._leftovers):
-            self.progress = replace(self.progress, doubt=None)
-
-    def _doubt_is_over(self, leftovers: Leftovers) -> bool:
-        return leftovers.are_gone(self._committed.fired_through)
 
     # ---- what the log has lost -----------------------------------------------------------------------------------
 
@@ -600,28 +607,16 @@ class Machine:
         Raises:
             Lost: all are written, and the store is condemned: open the machine again. Or a transaction failed.
         """
-        if not self.rescuing or self._tick is None:
+        if self._tick is None or "rescue_chunk" not in STEPS[self.state]:
             return
         rescues = self.progress.rescues[-self.rescuing :]
-        limit = self._outbox.chunk.limit(self._limits.chunk_timers)
-        timers: list[tuple[int, Row]] = []
-        cancels: list[tuple[bytes, int]] = []
-        through = b""
-        for cursor, timer, cancel in self._lost(rescues):
-            if len(timers) + len(cancels) == limit:
-                break
-            timers += [timer] if timer else []
-            cancels += [cancel] if cancel else []
-            through = cursor
-        else:
-            through = b""
-        after = [each._replace(through=max(each.through, through)) for each in rescues] if through else []
-        if after:
-            after[:0] = self.progress.rescues[: -self.rescuing]
+        limit = min(self._outbox.chunk.timers, self._limits.chunk_timers)
+        timers, cancels, left = next_lost(rescues, self._holes, self._store, limit)
+        after = (*self.progress.rescues[: -self.rescuing], *left) if left else ()
         self._outbox.begin(self._tick)
         self._outbox.rescue(timers, cancels)
         try:
-            self._commit(replace(self.progress, rescues=tuple(after)), len(timers) + len(cancels))
+            self._commit(replace(self.progress, rescues=after), len(timers) + len(cancels))
         except TooMuch as error:
             if not error.rolled_back:
                 raise
@@ -629,15 +624,6 @@ class Machine:
         if not after:
             self._store.condemn()
             raise Lost("all that only its store held is in dead letters; the log is read again from its start")
-
-    def _lost(
-        self, rescues: Sequence[Rescue]
-    ) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
-        """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
-        for (due_s, _), rows in lost_rows(rescues, self._holes, self._store):
-            yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
-        for cursor, cancel in lost_cancels(rescues, self._store):
-            yield cursor, None, cancel
 
     # ---- questions -----------------------------------------------------------------------------------------------
 
@@ -655,17 +641,59 @@ class Machine:
         """
         for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
             left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
-            alive = self._index.alive([(through[0], left)])
+            alive = [(through[0], left)] if self._index is None else self._index.alive([(through[0], left)])
             yield through, alive[0][1] if alive else ()
 
     def find(self, id: bytes) -> Entry | None:
         """Returns the latest version of an id: pending, cold, or fired and remembered."""
-        return self._index.find(id, self.progress.fired_through)
+        return None if self._index is None else self._index.find(id, self.progress.fired_through)
 
     def find_copy(self, offset: int) -> Entry | None:
         """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""
-        return self._horizon.find_copy(offset)
+        return None if self._horizon is None else self._horizon.find_copy(offset)
 
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version went cold when it was accepted."""
-        return self._horizon.is_cold(entry)
+        return self._horizon is not None and self._horizon.is_cold(entry)
+
+
+def _split_late(rows: RowsByDue, fired_through: OrderKey) -> tuple[RowsByDue, RowsByDue]:
+    """Returns the late rows, which are at or below ``fired_through``, and the rows that wait."""
+    fired_s, fired_offset = fired_through
+    if all(due_s > fired_s for due_s in rows):
+        return {}, rows
+    late: RowsByDue = {}
+    waiting: RowsByDue = {}
+    for due_s, group in rows.items():
+        if due_s > fired_s:
+            waiting[due_s] = group
+        elif due_s < fired_s:
+            late[due_s] = group
+        else:
+            late_rows = [row for row in group if row[0] <= fired_offset]
+            waiting_rows = [row for row in group if row[0] > fired_offset]
+            if late_rows:
+                late[due_s] = late_rows
+            if waiting_rows:
+                waiting[due_s] = waiting_rows
+    return late, waiting
+
+
+def _runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
+    """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
+
+    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+    each call.
+    """
+    run: list[DueRows] = []
+    before = count = size = 0
+    for due_s, rows in scanned:
+        group_bytes = bytes_of(rows)
+        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+            yield run, count, size
+            run, before, count, size = [], before + count, 0, 0
+        run.append((due_s, rows))
+        count += len(rows)
+        size += group_bytes
+    if run:
+        yield run, count, size

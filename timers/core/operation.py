@@ -83,3 +83,6 @@ class OperationResults(NamedTuple):
     """Versions to republish: a tombstone of an older version is after them in the log."""
     refused: int = 0
     """Number of requests for a timer that change nothing, because their condition was not true."""
+
+
+NO_RESULTS = OperationResults({})

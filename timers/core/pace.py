@@ -16,7 +16,7 @@ class Pace:
     """Assigns overdue timers to this second and later ones. Its counts are in memory only, and lost at a restart.
 
     Args:
-        per_s: maximum number of overdue timers in one second; 0 means no limit.
+        per_s: maximum number of overdue timers in one second.
     """
 
     def __init__(self, per_s: int) -> None:
@@ -24,11 +24,6 @@ class Pace:
         self._now_s = 0
         self._second = 0
         self._assigned = 0
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether there is a limit."""
-        return self._per_s > 0
 
     def spread(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
         """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from timers.core.keys import NEVER, OrderKey
@@ -116,6 +116,37 @@ class SettingChange:
     value: int
 
 
+class History(tuple[SettingChange, ...]):
+    """The settings history, oldest change first. What each transaction asks of it is found once.
+
+    Attributes:
+        level: the feature level that the machine was raised to, also if the log has lost the records since then.
+        cuts: the cuts of the log; mostly there are none.
+        holes: the holes; mostly there are none.
+        cut: number of the newest cut; 0: there is none.
+        changed_at: the newest settings are valid from this offset on.
+    """
+
+    def __new__(cls, changes: Iterable[SettingChange] = ()) -> History:
+        history = super().__new__(cls, changes)
+        history.level = max((each.value for each in history if each.name == FEATURE_LEVEL), default=FIRST)
+        history.cuts = tuple((each.from_offset, each.value) for each in history if each.name == LOG_CUT)
+        history.cut = max((number for _, number in history.cuts), default=0)
+        dues = [(each.from_offset, each.value) for each in history if each.name == HOLE_DUE_S]
+        offsets = [each.value for each in history if each.name == HOLE_OFFSET]
+        history.holes = tuple(
+            Hole(before, (due_s, offset)) for (before, due_s), offset in zip(dues, offsets, strict=False)
+        )
+        history.changed_at = max((each.from_offset for each in history), default=0)
+        return history
+
+    level: int
+    cuts: Cuts
+    cut: int
+    holes: tuple[Hole, ...]
+    changed_at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Committed state of one machine.
@@ -129,7 +160,7 @@ class Progress:
     fired_through: OrderKey = NEVER
     """Order key of the last timer that fired."""
 
-    settings: tuple[SettingChange, ...] = ()
+    settings: History = History()  # noqa: RUF009  # immutable
     """History of the settings of acceptance, oldest first. A replay decides by the value at each offset [I4]."""
 
     lineage: Lineage = Lineage()  # noqa: RUF009  # immutable
@@ -142,24 +173,15 @@ class Progress:
     doubt: Doubt | None = None
     """None unless pending requests may be missing in the log."""
 
-    _holes: tuple[Hole, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    """Found once: :meth:`has_fired` is called for each timer."""
-
     @property
     def level(self) -> int:
-        """The feature level that the machine was raised to, also if the log has lost the records since then."""
-        return max((change.value for change in self.settings if change.name == FEATURE_LEVEL), default=FIRST)
+        """The feature level of the machine."""
+        return self.settings.level
 
     @property
     def holes(self) -> tuple[Hole, ...]:
         """The holes; mostly there are none."""
-        if self._holes is not None:
-            return self._holes
-        dues = [change for change in self.settings if change.name == HOLE_DUE_S]
-        offsets = [change.value for change in self.settings if change.name == HOLE_OFFSET]
-        holes = tuple(Hole(due.from_offset, (due.value, offset)) for due, offset in zip(dues, offsets, strict=True))
-        object.__setattr__(self, "_holes", holes)
-        return holes
+        return self.settings.holes
 
     @property
     def fired_s(self) -> int | None:
@@ -178,12 +200,13 @@ class Progress:
             return self
         names = zip((HOLE_DUE_S, HOLE_OFFSET), self.fired_through, strict=True)
         hole = [SettingChange(name, self.next_offset, value) for name, value in names]
-        return replace(self, fired_through=NEVER, settings=(*self.settings, *hole))
+        return replace(self, fired_through=NEVER, settings=History((*self.settings, *hole)))
 
     @property
     def witness(self) -> Witness:
         """The values of this progress that a second copy holds."""
-        return Witness(self.next_offset, self.fired_through, self.level, self.largest(LOG_CUT), len(self.holes))
+        history = self.settings
+        return Witness(self.next_offset, self.fired_through, history.level, history.cut, len(history.holes))
 
     def is_behind(self, witness: Witness) -> bool:
         """Whether a later progress of the same log had the values of ``witness``."""
@@ -191,7 +214,7 @@ class Progress:
 
     def at_least(self, witness: Witness) -> Progress:
         """Returns a progress with the larger values of both. What a later cut or hole took back stays taken back."""
-        cut, next_offset, fired_through = self.largest(LOG_CUT), self.next_offset, self.fired_through
+        cut, next_offset, fired_through = self.settings.cut, self.next_offset, self.fired_through
         if cut <= witness.cut:
             next_offset = max(next_offset, witness.next_offset)
         if len(self.holes) <= witness.holes:
@@ -203,8 +226,8 @@ class Progress:
 
     def shortened(self, end: int) -> Progress:
         """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
-        settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
-        cut = SettingChange(LOG_CUT, end, self.largest(LOG_CUT) + 1)
+        settings = [replace(change, from_offset=min(change.from_offset, end)) for change in self.settings]
+        cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
         next_offset = min(self.next_offset, end)
         rescue = Rescue(end, self.next_offset, self.fired_through)
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
@@ -213,7 +236,7 @@ class Progress:
         return replace(
             self,
             next_offset=next_offset,
-            settings=(*settings, cut),
+            settings=History((*settings, cut)),
             lineage=self.lineage.before(end),
             rescues=(*self.rescues, rescue) if is_below else (rescue,),
             doubt=doubt,
@@ -222,7 +245,7 @@ class Progress:
     @property
     def cuts(self) -> Cuts:
         """The cuts of the log; mostly there are none."""
-        return tuple((change.from_offset, change.value) for change in self.settings if change.name == LOG_CUT)
+        return self.settings.cuts
 
     def rescues_of(self, history: tuple[SettingChange, ...], applied: int) -> tuple[Rescue, ...]:
         """Returns what must be rescued from a store with this history, which was written up to offset ``applied``.
@@ -232,7 +255,7 @@ class Progress:
         """
         cuts = ((change.value, change.from_offset) for change in history if change.name == LOG_CUT)
         known, at = max(cuts, default=(0, 0))
-        newest = self.largest(LOG_CUT)
+        newest = self.settings.cut
         if known == newest and self.rescues and at != self.rescues[-1].from_offset:
             known -= 1
         first = known - (newest - len(self.rescues))
@@ -260,7 +283,7 @@ class Progress:
         earlier = [change for change in self.settings if change.name == name]
         if earlier and earlier[-1].value == value:
             return self
-        return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
+        return replace(self, settings=History((*self.settings, SettingChange(name, self.next_offset, value))))
 
     @classmethod
     def first(cls, level: int) -> Progress:

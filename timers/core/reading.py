@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from timers.core.horizon import Horizon
 from timers.core.levels import FIRST
 from timers.core.ports import Decoder
-from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDUE, Progress
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDUE, History, Progress
 from timers.core.timer import Decoded
 
 
@@ -28,19 +28,26 @@ class Reader:
         max_request_bytes: limit for records before the history begins.
     """
 
-    def __init__(self, decoder: Callable[[int, bool], Decoder], horizon: Horizon, max_request_bytes: int) -> None:
+    def __init__(
+        self, decoder: Callable[[int, bool], Decoder], horizon: Horizon | None, max_request_bytes: int
+    ) -> None:
         self._decoder = decoder
         self._horizon = horizon
         self._max_request_bytes = max_request_bytes
+        self._history: History | None = None
+        self._newest: tuple[Decoder, int] = decoder(FIRST, False), max_request_bytes
+        """The decoder, and the limit, for the newest settings of ``_history``."""
 
     def read(self, records: Sequence[Any], to_offset: int, progress: Progress) -> Decoded:
         """Decode records that end before ``to_offset``, with the settings history of ``progress``."""
-        parts = self.parts(records, to_offset, progress)
-        if len(parts) == 1:
-            return self.decode(*parts[0])
+        history = progress.settings
+        if records and records[0].offset >= history.changed_at:  # nearly always
+            if history is not self._history:
+                self._history, self._newest = history, self._chosen(self.settings_at(history.changed_at, progress))
+            return self._decode(records, *self._newest)
         decoded = Decoded()
-        for part in parts:
-            decoded.extend(self.decode(*part))
+        for part, settings in self.parts(records, to_offset, progress):
+            decoded.extend(self.decode(part, settings))
         return decoded
 
     def parts(
@@ -74,5 +81,10 @@ class Reader:
 
     def decode(self, records: Sequence[Any], settings: ReadSettings) -> Decoded:
         """Decode records to which the same settings apply."""
-        decode = self._decoder(settings.level, settings.rejects_overdue)
-        return self._horizon.read(records, decode, settings.max_request_bytes)
+        return self._decode(records, *self._chosen(settings))
+
+    def _chosen(self, settings: ReadSettings) -> tuple[Decoder, int]:
+        return self._decoder(settings.level, settings.rejects_overdue), settings.max_request_bytes
+
+    def _decode(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
+        return decode(records, max_bytes) if self._horizon is None else self._horizon.read(records, decode, max_bytes)

@@ -102,8 +102,8 @@ class Held(NamedTuple):
 def held(progress: Progress, store: Store, cut: int) -> Held:
     """Count what becomes dead letters if a cut at this offset is accepted. It reads all of the store."""
     rescues = progress.shortened(cut).rescues_of(store.history, store.applied)
-    timers = sum(len(rows) for _, rows in lost_rows(rescues, progress.holes, store)) if rescues else 0
-    return Held(timers, sum(1 for _ in lost_cancels(rescues, store)))
+    timers = sum(len(rows) for _, rows in _lost_rows(rescues, progress.holes, store)) if rescues else 0
+    return Held(timers, sum(1 for _ in _lost_cancels(rescues, store)))
 
 
 def _rescue_of(rescues: Sequence[Rescue], offset: int) -> Rescue | None:
@@ -111,7 +111,7 @@ def _rescue_of(rescues: Sequence[Rescue], offset: int) -> Rescue | None:
     return next((each for each in rescues if offset >= each.from_offset), None)
 
 
-def lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -> Iterator[tuple[OrderKey, list[Row]]]:
+def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -> Iterator[tuple[OrderKey, list[Row]]]:
     """Yields (key, rows) of one due second each: rows that have not fired, of requests that the log has lost."""
     through = min(each.through for each in rescues)
     if through.startswith(_CANCELS):
@@ -132,7 +132,7 @@ def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, offse
     return offset >= rescue.next_offset or key > reached(rescue.fired_through, holes, offset)
 
 
-def lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
+def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
     """Yields (cursor behind it, cancel) of each cancel that the log has lost."""
     for cancel in store.cancels_from(rescues[-1].from_offset) if rescues else ():
         cursor, rescue = _CANCELS + cancel[0], _rescue_of(rescues, cancel[1])
@@ -142,3 +142,39 @@ def lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[byte
 
 def _is_latest(row: Row, entry: Sequence[object] | None) -> bool:
     return entry is None or entry[1] == row[0]
+
+
+class LostRecords(NamedTuple):
+    """What becomes dead letters in one transaction."""
+
+    timers: list[tuple[int, Row]]
+    """(due second, row)"""
+    cancels: list[tuple[bytes, int]]
+    """(id, offset)"""
+    left: tuple[Rescue, ...]
+    """The rescues that are not at their end then."""
+
+
+def next_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store, limit: int) -> LostRecords:
+    """Returns the next lost timers, and after the last of them the next lost cancels: at most ``limit`` together."""
+    timers: list[tuple[int, Row]] = []
+    cancels: list[tuple[bytes, int]] = []
+    through = b""
+    for cursor, timer, cancel in _lost(rescues, holes, store):
+        if len(timers) + len(cancels) == limit:
+            left = tuple(each._replace(through=max(each.through, through)) for each in rescues)
+            return LostRecords(timers, cancels, left)
+        timers += [timer] if timer else []
+        cancels += [cancel] if cancel else []
+        through = cursor
+    return LostRecords(timers, cancels, ())
+
+
+def _lost(
+    rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store
+) -> Iterator[tuple[bytes, tuple[int, Row] | None, tuple[bytes, int] | None]]:
+    """Yields (cursor behind it, timer with its due second, cancel) of each lost timer, and then of each cancel."""
+    for (due_s, _), rows in _lost_rows(rescues, holes, store):
+        yield from ((encode((due_s, row[0])), (due_s, row), None) for row in rows)
+    for cursor, cancel in _lost_cancels(rescues, store):
+        yield cursor, None, cancel

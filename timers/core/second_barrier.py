@@ -19,22 +19,20 @@ class SecondBarrier:
         max_wait_s: for a compacted log: the newest second replaces the earliest, if it is more seconds later than
             this. Compaction may have removed records before the end of the log at the earliest second; the records that
             replaced them are after this end, and before the end at the newest second.
+
+    Attributes:
+        second: the last second that was released; None: none yet.
     """
 
     def __init__(self, max_wait_s: int | None = None) -> None:
         self._max_wait_s = max_wait_s
-        self._second: int | None = None
+        self.second: int | None = None
         self._earliest: tuple[int, int] | None = None
         self._newest: tuple[int, int] | None = None
 
-    @property
-    def second(self) -> int | None:
-        """The last second that was released; None: none yet."""
-        return self._second
-
     def through(self, second: int) -> int | None:
         """Returns the last second, up to ``second``, whose timers may fire; None: no timer may fire."""
-        return None if self._second is None else min(second, self._second)
+        return None if self.second is None else min(second, self.second)
 
     def tick(self, second: int, end: int, position: int) -> None:
         """Note that a second has begun.
@@ -48,7 +46,7 @@ class SecondBarrier:
         self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
         self._newest = self._newest and (self._newest[0], min(self._newest[1], end))
         newest = self._newest or self._earliest
-        known_s = newest[0] if newest is not None else self._second
+        known_s = newest[0] if newest is not None else self.second
         if known_s is None or second > known_s:
             if self._earliest is None:
                 self._earliest = (second, end)
@@ -61,23 +59,9 @@ class SecondBarrier:
         while self._earliest is not None and position >= self._earliest[1]:
             (second, _), later = self._earliest, self._newest
             if self._max_wait_s is None or later is None or later[0] - second <= self._max_wait_s:
-                self._second = second
+                self.second = second
             self._earliest, self._newest = later, None
 
     def close(self) -> None:
         """Start again after the clock went back: the released seconds belong to the former time."""
-        self._second = self._earliest = self._newest = None
-
-
-class NoBarrier(SecondBarrier):
-    """Lets each second fire when it begins: timers without ids cannot be cancelled."""
-
-    def through(self, second: int) -> int | None:
-        """Returns ``second``."""
-        return second
-
-    def tick(self, second: int, end: int, position: int) -> None:
-        """Do nothing."""
-
-    def read(self, position: int) -> None:
-        """Do nothing."""
+        self.second = self._earliest = self._newest = None

@@ -27,17 +27,14 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 
+    The age depends on the time, so nothing may be accepted before the first tick.
+
     Compaction may have removed both a version that the store holds and the tombstone after it. A tombstone stays for at
     least ``delete.retention.ms`` after a reader began, so a read of the whole log may take as long as that.
 
     Args:
         stale_after_s: maximum age in seconds.
-
-    Attributes:
-        needs_tick: nothing may be accepted before the first tick, because the age depends on the time.
     """
-
-    needs_tick = True
 
     def __init__(self, store: Store, stale_after_s: int) -> None:
         self._store = store
@@ -70,18 +67,3 @@ class StoreAge:
         known_s = self._store.read_through_s
         if released_s is not None and known_s is not None and released_s - known_s > self._stale_after_s // 100:
             self._store.note_read_through(released_s)
-
-
-class AnyAge(StoreAge):
-    """Accepts a store of any age: the log is not compacted."""
-
-    needs_tick = False
-
-    def __init__(self) -> None:
-        pass
-
-    def check(self, second: int, released_s: int | None) -> None:
-        """Do nothing."""
-
-    def note(self, released_s: int | None) -> None:
-        """Do nothing."""

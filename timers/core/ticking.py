@@ -1,4 +1,4 @@
-"""Decides which tick is the present time, and when the oscillator agent sends the next one.
+"""Decides when the oscillator agent sends the next tick.
 
 The broker's clock decides when a second begins. A delivery report contains this clock's time, in milliseconds, at a
 moment between sending and acknowledgement. So the oscillator knows the broker's time with an error below one round
@@ -9,26 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timers.core.timer import Tick
-
-CLOCK_STEP_BACK_S = 2
-"""If a tick is more seconds behind than this, the broker's clock went back [I10]; smaller steps are skew."""
-
 GUARD_S = 0.001
 """Seconds after the beginning of a second at which to tick: append times are whole milliseconds."""
 
 DRIFT = 0.0002
 """Maximum drift between two clocks (200 ppm): the error of an estimate grows by this rate."""
-
-
-def latest_tick(known: Tick | None, seen: Tick) -> Tick:
-    """Returns the tick that is the present time after ``seen`` was read: old and duplicate ticks have no effect.
-
-    If ``seen`` is more than :data:`CLOCK_STEP_BACK_S` before ``known``, the broker's clock went back, and ``seen`` is
-    the time [I10].
-    """
-    newer = known is None or seen.append_ms > known.append_ms or seen.second < known.second - CLOCK_STEP_BACK_S
-    return seen if newer or known is None else known
 
 
 @dataclass(slots=True)

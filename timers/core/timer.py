@@ -223,13 +223,28 @@ class Fetched(NamedTuple):
     """See :class:`timers.core.lineage.Leader`."""
 
 
-class Tick(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tick:
     """A tick: the time by the brokers' clock."""
 
     append_ms: int
     """Epoch milliseconds at which the broker appended it. No other clock decides anything [I10]."""
+    second: int = field(init=False, repr=False, compare=False)
+    """The epoch second that had begun when the tick was appended."""
 
-    @property
-    def second(self) -> int:
-        """The epoch second that had begun when the tick was appended."""
-        return self.append_ms // 1000
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "second", self.append_ms // 1000)
+
+
+CLOCK_STEP_BACK_S = 2
+"""If a tick is more seconds behind than this, the broker's clock went back [I10]; smaller steps are skew."""
+
+
+def latest_tick(known: Tick | None, seen: Tick) -> Tick:
+    """Returns the tick that is the present time after ``seen`` was read: old and duplicate ticks have no effect.
+
+    If ``seen`` is more than :data:`CLOCK_STEP_BACK_S` before ``known``, the broker's clock went back, and ``seen`` is
+    the time [I10].
+    """
+    newer = known is None or seen.append_ms > known.append_ms or seen.second < known.second - CLOCK_STEP_BACK_S
+    return seen if newer or known is None else known

@@ -14,17 +14,17 @@ from timers.core.store_validity import StoreAge
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The objects of one machine that differ. If a format does not need one, it gets a version that does nothing."""
+    """The objects of one machine that differ. None: the format does not need one."""
 
     reader: Reader
     """Decodes records."""
     settings: Mapping[str, int]
     """The settings of acceptance that go into the history, by their names there."""
-    index: Index
+    index: Index | None
     """Knows the latest version of each id."""
-    horizon: Horizon
+    horizon: Horizon | None
     """Sends timers to the cold tier and accepts their copies."""
-    barrier: SecondBarrier
+    barrier: SecondBarrier | None
     """Holds a second until the machine has read what was acknowledged before it."""
-    store_age: StoreAge
+    store_age: StoreAge | None
     """Ends a machine whose store is too old."""

@@ -96,9 +96,6 @@ class Batch(Protocol):
     def add(self) -> Callable[..., Any]:
         """Adds a record: (its place in the batch, timestamp ms, key, value, headers). Returns None if it is full."""
 
-    def seal(self) -> None:
-        """End the batch."""
-
 
 class Producer(Protocol):
     """Sends the transactions of one machine."""

@@ -237,6 +237,7 @@ class TransactionalProducer:
         """
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:
+            batch.seal()
             by_partition.setdefault((topic, partition), []).append(batch)
         of_group = {TopicPartition(*each): OffsetAndMetadata(*offset) for each, offset in offsets.items()}
         began_s = monotonic()

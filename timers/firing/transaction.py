@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
 from timers.core.chunk_size import SMALL, ChunkSize
-from timers.core.counters import Counters
+from timers.core.counters import Counters, TransactionCounters
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import Cuts, Progress
@@ -45,7 +45,7 @@ from timers.core.timer import (
 )
 from timers.errors import AccessError, Fenced
 from timers.firing.ports import Batch, DeliveryFailed, GivenUp, NoAnswer, Producer, Refusal, Requests, Settings, Topics
-from timers.wire import cold, dead_letter, future, topics, witness
+from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
@@ -87,18 +87,17 @@ class WitnessClock:
         self._committed = self._sent = (-1, "")
         self._tried_s = -math.inf
 
-    def due(self, progress: Progress, topic_id: bytes, now_s: float) -> tuple[int, str] | None:
-        """Return offset and text for the transaction that commits ``progress``; None if they can wait.
+    def is_due(self, new: tuple[int, str], now_s: float) -> bool:
+        """Whether the transaction that commits this offset and witness must have them.
 
         Args:
             now_s: of a clock that never goes back.
         """
-        new = progress.next_offset, witness.encode(progress.witness, topic_id)
-        return new if new != self._sent and now_s >= self._tried_s + WITNESS_S else None
+        return new != self._sent and now_s >= self._tried_s + WITNESS_S
 
-    def note(self, progress: Progress, topic_id: bytes) -> None:
-        """Note a transaction that was committed."""
-        self._committed = progress.next_offset, witness.encode(progress.witness, topic_id)
+    def note(self, new: tuple[int, str]) -> None:
+        """Note offset and witness of a transaction that was committed."""
+        self._committed = new
 
     def note_tried(self, now_s: float, *, sent: bool) -> None:
         """Note whether the group got what was committed last. Without its coordinator, it is tried again later."""
@@ -166,6 +165,8 @@ class Transaction:
         self._cuts: Cuts = ()
         self._topic_id = b""
         self._progress_partition = 0
+        self._progress_topic = settings.progress_topic
+        self._progress_key = progress_record.encode_key(*machine)
         self._machine_name = progress_record.machine_name(settings.app_id, *machine)
         self._id_prefix = f"{topics.partition_name(*machine)}/".encode()
         self._witness = WitnessClock()
@@ -226,14 +227,13 @@ class Transaction:
             self._tick, self._tick_seen_s = tick, self._clock_s()
         self._fired_ms = b"%d" % tick.append_ms
         self._refusals, self._times_refused = 0, set()
-        self._counters.begin()
+        self._counters.transaction = TransactionCounters()
         self._empty()
 
     def begin_again(self) -> None:
         """Begin the same transaction with nothing in it."""
         before = self._counters.transaction
-        self._counters.begin()
-        self._counters.transaction.late, self._counters.transaction.progress = before.late, before.progress
+        self._counters.transaction = TransactionCounters(late=before.late, progress=before.progress)
         self._empty()
 
     def _empty(self) -> None:
@@ -257,7 +257,8 @@ class Transaction:
             Lost: nothing, or all, became visible; the committed progress shows which. The circuits of the topics that
                 failed are open.
         """
-        due = self._witness.due(progress, self._topic_id, self._clock_s())
+        copy = progress.next_offset, progress_record.encode_witness(progress, self._topic_id)
+        is_due = self._witness.is_due(copy, self._clock_s())
         self._add_progress(progress)
         if self.given_up:
             self._release_compute_lock()  # so other machines do not wait while requests are read again
@@ -267,7 +268,7 @@ class Transaction:
         if not self._refusals:
             self._began_s = self._clock_s()
         try:
-            sent = self._producer.transact(batches, {} if due is None else {self._machine: due})
+            sent = self._producer.transact(batches, {self._machine: copy} if is_due else {})
         except BatchesRefused as error:
             return self._refusals_of(error)
         except DeliveryFailed as failure:
@@ -279,8 +280,8 @@ class Transaction:
         finally:
             self._counters.transaction.ended_ms = self._now_ms()
         self._is_settled = True
-        self._witness.note(progress, self._topic_id)
-        if due is not None:
+        self._witness.note(copy)
+        if is_due:
             self._witness.note_tried(self._clock_s(), sent=sent)
         self.chunk.committed(self._clock_s() - self._began_s + self._producer.throttled_s)
         self._topics.note_worked({topic for topic, _, _ in batches})
@@ -364,19 +365,15 @@ class Transaction:
         return batch
 
     def _next_batch(self, topic: str, partition: int) -> Batch:
-        full = self._filling[topic][partition]
-        full.seal()
-        self._full.append((topic, partition, full))
+        self._full.append((topic, partition, self._filling[topic][partition]))
         return self._new_batch(topic, partition)
 
     def _take(self) -> list[tuple[str, int, Batch]]:
-        """Seal all batches, return them in the order in which they were filled, and forget them."""
+        """Return all batches in the order in which they were filled, and forget them."""
         taken, filling = self._full, self._filling
         self._full, self._filling = [], {}
         for topic, batches in filling.items():
-            for partition, batch in batches.items():
-                batch.seal()
-                taken.append((topic, partition, batch))
+            taken += [(topic, partition, batch) for partition, batch in batches.items()]
         return taken
 
     # ---- callbacks ------------------------------------------------------------------------------------------------
@@ -568,9 +565,8 @@ class Transaction:
         self._counters.transaction.forwarded += len(forwarded)
 
     def _add_progress(self, progress: Progress) -> None:
-        key = progress_record.encode_key(self._topic, self._partition)
         value = progress_record.encode(progress, self._topic_id, self._machine_name)
-        self._add(self._settings.progress_topic, self._progress_partition, key, value, (), self._now_ms())
+        self._add(self._progress_topic, self._progress_partition, self._progress_key, value, (), self._now_ms())
 
 
 def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[bytes | None], list[int]]:

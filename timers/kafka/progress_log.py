@@ -37,7 +37,7 @@ from timers.kafka.topics import Cluster
 from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
-from timers.wire import topics, witness
+from timers.wire import topics
 from timers.wire.progress import ANY_LEVEL
 from timers.wire.topics import partition_name
 
@@ -311,7 +311,7 @@ class ProgressLog:
     def _copy_of_group(self, tp: TopicPartition, timeout_s: float) -> tuple[int, Witness | None]:
         """Offset of the group, and what it says of the progress; None if it says nothing of this topic."""
         (found,) = self._consumer.committed([KafkaTopicPartition(*tp)], timeout=timeout_s)
-        copy = witness.decode(found.metadata)
+        copy = progress_record.decode_witness(found.metadata)
         return found.offset, copy[0] if copy is not None and copy[1] == self._cluster.topic_ids[tp[0]] else None
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:

@@ -251,7 +251,7 @@ def _fields(records: DataFrame) -> DataFrame:
 
 
 def _is_usual(max_request_bytes: int) -> Column:
-    legal_topic = F.col("callback_topic").rlike(rf"^{LEGAL_TOPIC.pattern}\z") & ~F.col("callback_topic").isin(".", "..")
+    legal_topic = F.col("callback_topic").rlike(rf"^{LEGAL_TOPIC.pattern}\z")
     headers = F.coalesce("headers", F.array().cast(HEADERS))
     return reduce(
         and_,

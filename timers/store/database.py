@@ -51,6 +51,8 @@ class Database:
     Attributes:
         rdict: for hot loops, for which :meth:`items` is too slow; they must call :meth:`ended_early`.
         no_caching: read options for blocks that are read a single time.
+        iterators: generators that read ``rdict``. :meth:`close` ends them: RocksDB keeps the lock of the directory as
+            long as there is an iterator, and an exception may refer to one until the garbage collector looks at it.
     """
 
     def __init__(self, path: Path, rdict: Rdict, condemnations: Condemnations) -> None:
@@ -60,7 +62,7 @@ class Database:
         self._path = path
         self._condemnations = condemnations
         self._broken = self._condemned = False
-        self._iterators: WeakSet[Generator[Any]] = WeakSet()
+        self.iterators: WeakSet[Generator[Any]] = WeakSet()
         self._batches = self.number(BATCHES)
 
     @classmethod
@@ -145,15 +147,13 @@ class Database:
             raise self.damaged(UNREADABLE, f"{key!r} is not a number")
         return int(U64.unpack(value)[0])
 
-    def closing(self, iterator: Generator[_T]) -> Iterator[_T]:
-        """Returns a generator that reads :attr:`rdict`. :meth:`close` ends it: RocksDB keeps the lock of the directory
-        as long as there is an iterator, and an exception may refer to one until the garbage collector looks at it."""
-        self._iterators.add(iterator)
+    def _closing(self, iterator: Generator[_T]) -> Iterator[_T]:
+        self.iterators.add(iterator)
         return iterator
 
     def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Keys and values from ``first`` to before ``end``. ``end`` must not be above the last key."""
-        return self.closing(self._items(first, end))
+        return self._closing(self._items(first, end))
 
     def _items(self, first: bytes, end: bytes) -> Generator[tuple[bytes, Any]]:
         key = first
@@ -171,7 +171,7 @@ class Database:
         return next(self._keys(key))
 
     def _keys(self, first: bytes) -> Iterator[bytes]:
-        return self.closing(self._read_keys(first))
+        return self._closing(self._read_keys(first))
 
     def _read_keys(self, first: bytes) -> Generator[bytes]:
         """Keys from ``first`` on. The caller must stop at a key above its range: the end of all keys means damage."""
@@ -256,7 +256,7 @@ class Database:
             StoreError: the system did not flush the newest batches. They are in the write-ahead log. Not raised after a
                 failed write, which has raised its own error.
         """
-        for iterator in list(self._iterators):
+        for iterator in list(self.iterators):
             iterator.close()
         try:
             self.rdict.close()

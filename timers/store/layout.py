@@ -33,13 +33,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
 
-from timers.core import keys
 from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.keys import pack as pack_key
 from timers.core.lineage import Batch, Lineage
 from timers.core.operation import Entry
 from timers.core.timer import Row, bytes_of
@@ -117,7 +118,7 @@ def unpack_lineage(value: bytes) -> Lineage:
 def next_key(key: OrderKey) -> bytes:
     """The first 16 bytes above ``key``."""
     due_s, offset = key
-    return keys.encode((due_s + 1, 0) if offset == MAX_OFFSET else (due_s, offset + 1))
+    return pack_key(due_s + 1, 0) if offset == MAX_OFFSET else pack_key(due_s, offset + 1)
 
 
 def packer() -> Callable[[Sequence[Row]], bytes]:
@@ -134,10 +135,8 @@ def packer() -> Callable[[Sequence[Row]], bytes]:
     return pack
 
 
-def unpack(value: Any) -> list[Row]:
-    """The rows of one entry."""
-    rows: list[Row] = msgpack.unpackb(value, use_list=False, unicode_errors=_ANY_TEXT)
-    return rows
+unpack: Callable[[Any], list[Row]] = partial(msgpack.unpackb, use_list=False, unicode_errors=_ANY_TEXT)
+"""The rows of one entry."""
 
 
 def parts(rows: list[Row]) -> Iterator[list[Row]]:

@@ -158,9 +158,6 @@ class SimBatch:
         self.records.append((timestamp_ms, key, value, headers))
         return True
 
-    def seal(self) -> None:
-        """Do nothing."""
-
 
 class Bad(NamedTuple):
     """A record that brokers refuse: its place in its batch, and why."""

@@ -34,7 +34,7 @@ from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
-from timers.wire import topics, witness
+from timers.wire import topics
 
 RIGHT = (0, 1)
 """Partitions of the oscillator topic, each led by the broker with the same id: the clocks of these are right."""
@@ -249,7 +249,7 @@ class SimWorker:
             if is_compacted and self.runners[machine].machine.recovering:
                 self.revoke(machine)
             else:
-                self.runners[machine].machine.note_compaction(self.name, is_compacted=is_compacted)
+                self.runners[machine].machine.doubts.note(self.name, is_compacted=is_compacted)
 
     def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
         """Returns the progress with which a machine goes on, after its log was compared with progress and store.
@@ -320,7 +320,7 @@ class SimWorker:
             LevelTooHigh: this version does not support the level of the machine.
         """
         _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
-        found = witness.decode(text)
+        found = progress_record.decode_witness(text)
         if found is None or not progress.is_behind(found[0]):
             return progress
         if found[0].level > self.supports:

@@ -10,7 +10,7 @@ from typing import Any
 
 from timers.core.timer import Rejected
 from timers.wire.printable import quoted
-from timers.wire.topics import LEGAL_FORM, is_legal
+from timers.wire.topics import LEGAL_FORM, LEGAL_TOPIC
 
 MAX_DUE_DIGITS = 11
 """Enough for seconds up to the year 5138, too few for the epoch milliseconds of any date after 1973."""
@@ -69,7 +69,7 @@ def check_topic(topic: str, part: str) -> None:
         raise InvalidRequestError(
             "topic-missing", f"{part} is empty or missing: it names the topic to send the callback to"
         )
-    if not is_legal(topic):
+    if LEGAL_TOPIC.fullmatch(topic) is None:
         raise InvalidRequestError("topic-invalid", f"{part} {quoted(topic[:60])} is not {LEGAL_FORM}")
 
 

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from timers.core import levels
 from timers.core.keys import NEVER, OrderKey
 from timers.core.lineage import Batch, Lineage
-from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Doubt, Progress, Rescue, SettingChange
+from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Doubt, History, Progress, Rescue, SettingChange, Witness
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
@@ -54,7 +54,7 @@ def machine_name(app_id: str, topic: str, partition: int) -> str:
 def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     """Return the value of a progress record. Inverse: :func:`decode`. ``machine``: see :func:`machine_name`."""
     message = progress_pb2.Progress(
-        version=progress.level, topic_id=topic_id, next_offset=progress.next_offset, machine=machine
+        version=progress.settings.level, topic_id=topic_id, next_offset=progress.next_offset, machine=machine
     )
     if progress.fired_through != NEVER:
         message.fired_due_s, message.fired_offset = progress.fired_through
@@ -121,7 +121,7 @@ def decode(
             "copied?"
         )
     try:
-        settings = tuple(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
+        settings = History(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
     except ValueError:
         raise LogMismatch(
             "a progress record holds a setting that is not a number: was it written by this app?"
@@ -142,7 +142,7 @@ def _fired_through(message: progress_pb2.Progress | progress_pb2.Rescue) -> Orde
     return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
 
 
-def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...]) -> Progress:
+def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
     known, batch = message.lineage, message.lineage.batch
     return Progress(
         message.next_offset,
@@ -162,9 +162,46 @@ def _progress(message: progress_pb2.Progress, settings: tuple[SettingChange, ...
     )
 
 
+# ---- the second witness of a progress: text beside the offset that a machine commits for its consumer group [I8] -----
+#
+# The progress topic may lose its newest records, or get an older record as its newest one. Then timers would fire
+# again. The group's offsets are on another topic, mostly on other brokers. So they also hold the values that a later
+# opening compares. They hold neither the settings history nor a seal: anyone who may read the group may read them.
+
+_WITNESS = "timers-progress-1"
+"""First word of the text; a reader of another version reads nothing from it."""
+
+_WITNESS_END = "\0"
+"""librdkafka 2.16 copies the text without an end, and confluent-kafka reads on to the next NUL: then random bytes
+follow the text, or it is no UTF-8."""
+
+
+def encode_witness(progress: Progress, topic_id: bytes) -> str:
+    """Return the text of the witness of a progress, with the id of the request topic. Inverse:
+    :func:`decode_witness`."""
+    history = progress.settings
+    values = (progress.next_offset, *progress.fired_through, history.level, history.cut, len(history.holes))
+    return " ".join((_WITNESS, topic_id.hex(), *map(str, values))) + _WITNESS_END
+
+
+def decode_witness(text: str | None) -> tuple[Witness, bytes] | None:
+    """Return a witness, and the id of its request topic; None if the text is none: any client may write there."""
+    begin, *values = (text or "").partition(_WITNESS_END)[0].split(" ")
+    if begin != _WITNESS or len(values) != 7:
+        return None
+    try:
+        next_offset, due_s, offset, level, cut, holes = map(int, values[1:])
+        return Witness(next_offset, (due_s, offset), level, cut, holes), bytes.fromhex(values[0])
+    except ValueError:
+        return None
+
+
+# ---- records that are about no machine ---------------------------------------------------------------------------
+
+
 def encode_allowed_level(level: int) -> bytes:
     """Return the value of the app's record: the feature level that its machines may be raised to."""
-    return encode(Progress(settings=(SettingChange(_ALLOWED_LEVEL, 0, level),)), b"")
+    return encode(Progress(settings=History([SettingChange(_ALLOWED_LEVEL, 0, level)])), b"")
 
 
 def decode_allowed_level(value: bytes) -> int:
@@ -178,7 +215,7 @@ def decode_allowed_level(value: bytes) -> int:
 
 def encode_engine_run(run: int) -> bytes:
     """Return the value of the engine's record: a number that each run of it chooses."""
-    return encode(Progress(settings=(SettingChange(_ENGINE_RUN, 0, run),)), b"")
+    return encode(Progress(settings=History([SettingChange(_ENGINE_RUN, 0, run)])), b"")
 
 
 def decode_engine_run(value: bytes) -> int:

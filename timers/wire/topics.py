@@ -4,8 +4,8 @@ import re
 
 from timers.core.progress import Cuts, cut_suffix
 
-LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Kafka's rule (``org.apache.kafka.common.internals.Topic``). Kafka refuses two more names: ``.`` and ``..``."""
+LEGAL_TOPIC = re.compile(r"(?!\.{1,2}(?![a-zA-Z0-9._-]))[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule (``org.apache.kafka.common.internals.Topic``): not ``.`` and not ``..``. Java reads the pattern, too."""
 
 REQUEST = "timer-request"
 ID_REQUEST = "timer-request-by-id"
@@ -27,7 +27,7 @@ LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or 
 
 def is_legal(topic: str) -> bool:
     """Return whether Kafka accepts ``topic`` as the name of a topic."""
-    return LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+    return LEGAL_TOPIC.fullmatch(topic) is not None
 
 
 def requests_by_id(request_topic: str) -> str:

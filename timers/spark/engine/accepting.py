@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from timers.core.horizon import NoHorizon
 from timers.core.progress import Progress
 from timers.core.reading import Reader
 from timers.request_formats import NATIVE
@@ -68,7 +67,7 @@ class Accepting:
 
     def read(self, partition: int, requests: Sequence[Request]) -> Iterator[Arrivals]:
         """Decode requests of one partition, in ascending offset, and yield those with the same settings together."""
-        reader = Reader(NATIVE.decoder, NoHorizon(), self.max_request_bytes)
+        reader = Reader(NATIVE.decoder, None, self.max_request_bytes)
         progress = self.progress.get(partition, self.new)
         for part, settings in reader.parts(requests, requests[-1].offset + 1, progress):
             decoded = reader.decode(part, settings)

@@ -18,8 +18,7 @@ import msgpack
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.limits import Limits
 from timers.core.lineage import Lineage
-from timers.core.ticking import latest_tick
-from timers.core.timer import Tick
+from timers.core.timer import Tick, latest_tick
 from timers.errors import CheckpointMismatch, HistoryMismatch
 from timers.spark.engine.machines import Known, PartitionRun, Partitions, Producer, Through
 from timers.spark.engine.timer_batches import Arrivals, Group

@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.counters import Counters
-from timers.core.horizon import NoHorizon
-from timers.core.index import NoIndex
 from timers.core.limits import Limits
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.ports import Lost, Outbox
 from timers.core.progress import MAX_REQUEST_BYTES, Cuts, Progress
 from timers.core.reading import Reader
-from timers.core.second_barrier import NoBarrier
-from timers.core.store_validity import AnyAge, catch_up
+from timers.core.second_barrier import SecondBarrier
+from timers.core.store_validity import catch_up
 from timers.core.timer import Decoded, Fetched, Rejected, Row, Tick
 from timers.core.variant import Variant
 from timers.errors import CheckpointMismatch, Fenced
@@ -136,7 +134,7 @@ def _decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     return decoded
 
 
-class Through(NoBarrier):
+class Through(SecondBarrier):
     """Lets timers fire up to the second up to which the bucket has given the due ones to its machines."""
 
     reached_s = -1
@@ -324,12 +322,12 @@ def write_dead_letters(
 
 
 def _reader(limits: Limits) -> Reader:
-    return Reader(lambda level, rejecting: _decode, NoHorizon(), limits.max_request_bytes)
+    return Reader(lambda level, rejecting: _decode, None, limits.max_request_bytes)
 
 
 def _machine(opened: Opened, store: DueStore, limits: Limits, reader: Reader, through: Through, tick: Tick) -> Machine:
     settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
-    variant = Variant(reader, settings, NoIndex(), NoHorizon(), through, AnyAge())
+    variant = Variant(reader, settings, None, None, through, None)
     machine = Machine(opened.progress, store, opened.outbox, limits, variant, opened.counters)
     opened.bind(machine.cuts)
     machine.observe(tick)

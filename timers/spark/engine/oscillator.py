@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
-from timers.core.ticking import Phase, latest_tick
-from timers.core.timer import Tick
+from timers.core.ticking import Phase
+from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
 
 logger = logging.getLogger(__name__)

@@ -395,7 +395,7 @@ class Pool:
         metrics = self.partition_metrics[tp]
         metrics.reopened += again
         parts = self._bound
-        opened.machine.note_compaction(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
+        opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner("/".join(map(str, tp)), opened.machine, opened.close, opened.stop, self, metrics)
         self._runners = {**self._runners, tp: runner}
         self._consumer.read_again(tp, opened.machine.position)
@@ -434,4 +434,4 @@ class Pool:
 
 
 def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:
-    machine.note_compaction(worker, is_compacted=is_compacted)
+    machine.doubts.note(worker, is_compacted=is_compacted)

@@ -74,8 +74,6 @@ class Lineage(NamedTuple):
 
         A batch that ends at or after ``position`` does not count: a fetch may end inside of it.
         """
-        if self.end > position:
-            return self.before(position)
         epochs, batch, newest = self.epochs, self.batch, self.epochs[-1][0] if self.epochs else -1
         end = self.end
         for epoch, each in passed:
@@ -87,6 +85,10 @@ class Lineage(NamedTuple):
             if epoch > newest:
                 epochs, newest = (*epochs, (epoch, each.base_offset))[-MAX_EPOCHS:], epoch
         return self if batch is None or batch is self.batch else Lineage(epochs, batch, batch.last_offset + 1)
+
+    def at(self, position: int, passed: Sequence[PassedBatch]) -> Lineage:
+        """Returns the lineage of ``position``, also if this one is that of a later position; see :meth:`through`."""
+        return self.before(position) if self.end > position else self.through(passed, position)
 
     def before(self, offset: int) -> Lineage:
         """Returns what is known of the log below ``offset``, after all records from there on were lost."""

@@ -390,7 +390,7 @@ class Machine:
 
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28]."""
-        return self._store.lineage.through(self._passed, to_offset)
+        return self._store.lineage.at(to_offset, self._passed)
 
     def _may_emit(self, decoded: Decoded) -> bool:
         late, _ = _split_late(decoded.rows, self.progress.fired_through)

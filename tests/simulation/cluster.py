@@ -162,8 +162,14 @@ class SimCluster:
                     worker.raise_level(machine, LEVEL)
         worker = self._level_random.choice(self.workers)
         worker.crash()
+        if self._is_doubtful():
+            return f"{worker.name} killed"
         worker.disk.wipe()
         return f"{worker.name} lost its disk"
+
+    def _is_doubtful(self) -> bool:
+        """Whether the only whole store must not be lost: the log may lack what it holds."""
+        return any(log.progress.doubt is not None for log in self.checkers.logs.values())
 
     def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
         return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)

@@ -281,15 +281,13 @@ class Simulator(SimCluster):
         worker.crash()
         how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
         if self._is_doubtful():
-            how = "killed"  # the only whole store must not be lost: the log may lack what it holds
+            how = "killed"
+            worker.disk.kill()
         elif how == "power lost":
             worker.disk.lose_power(self._random.randint(1, 6))
         elif how == "disk lost":
             worker.disk.wipe()
         return f"{worker.name} {how}"
-
-    def _is_doubtful(self) -> bool:
-        return any(log.progress.doubt is not None for log in self.checkers.logs.values())
 
     def _restart(self) -> str:
         """Start stopped workers, or assign partitions without an owner, or both."""

@@ -11,10 +11,11 @@ import pytest
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core import doubts
-from timers.core.doubts import Leftovers, is_refused
+from timers.core.doubts import Doubts, Leftovers, is_refused
 from timers.core.progress import HOT_HORIZON, Doubt, History, Progress
 from timers.errors import DoubtfulLog
 from timers.kafka.progress_log import ProgressLog
+from timers.store.memory import MemoryStore
 from timers.wire import progress as progress_record
 
 
@@ -60,6 +61,28 @@ def test_a_doubt_ends_when_the_rows_below_its_offset_have_fired() -> None:
         assert (committed(rig) is not None) == left, second
         rig.machine.commit_progress(even_if_idle=True)
     assert rig.outbox.progress.doubt is None
+
+
+def test_a_store_survives_a_crash_while_its_log_is_in_doubt() -> None:
+    rig = NativeRig()
+    rig.observe(0)
+    compacted(rig, False)
+    rig.accept(5)
+    assert not rig.store.protected
+    compacted(rig, True)
+    assert rig.store.protected, "at once: what is accepted from now on may be compacted"
+    rig.machine.commit_progress()
+    compacted(rig, False)
+    rig.machine.commit_progress()
+    assert rig.store.protected, "the log may lack what it has"
+    opened = MemoryStore()
+    Doubts(opened, rig.outbox.progress)
+    assert opened.protected, "also when it is opened again"
+    for _ in range(2):
+        rig.observe(5)
+        rig.fire()
+        rig.machine.commit_progress(even_if_idle=True)
+    assert not rig.store.protected
 
 
 def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -> None:

@@ -62,15 +62,17 @@ class Doubts:
     """What a machine knows of doubts about its log.
 
     Args:
-        store: of the machine.
+        store: of the machine. It is protected while its log is in doubt.
+        progress: with which the machine opens.
 
     Attributes:
         worker: id of this worker, whose store is whole, while the topic is compacted; else None.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, progress: Progress) -> None:
         self.worker: str | None = None
         self._store = store
+        store.protect(on=progress.doubt is not None)
         self._extends: str | None = None
         self._was_compared = False
         self._leftovers: Leftovers | None = None
@@ -85,6 +87,7 @@ class Doubts:
         """
         if is_compacted:
             self.worker = worker
+            self._store.protect(on=True)
         elif self.worker is not None or not self._was_compared:
             # What was accepted since the last comparison may be gone, too.
             self.worker, self._extends, self._was_compared = None, worker, True
@@ -95,6 +98,11 @@ class Doubts:
         Args:
             of_index_s: seconds for which the index remembers ids; None: not bounded.
         """
+        progress = self._compared(progress, committed, of_index_s)
+        self._store.protect(on=self.worker is not None or progress.doubt is not None)
+        return progress
+
+    def _compared(self, progress: Progress, committed: Progress, of_index_s: int | None) -> Progress:
         if self.worker is None and self._extends is not None:
             if progress.doubt is not None:
                 progress = noted(progress, self._extends)

@@ -166,7 +166,7 @@ class Machine:
         self._horizon = variant.horizon
         self._barrier = variant.barrier
         self._store_age = variant.store_age
-        self.doubts = Doubts(store)
+        self.doubts = Doubts(store, progress)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 

@@ -89,6 +89,10 @@ class Store(Protocol):
     def condemn(self) -> None:
         """Mark the store as unusable: the next opening begins with an empty store."""
 
+    def protect(self, *, on: bool) -> None:
+        """Let what the store holds survive a crash of the process: the log may lack it [I29]. Off: the last writes need
+        not survive."""
+
     @property
     def lineage(self) -> Lineage:
         """Which log was read up to ``applied``."""

@@ -3,10 +3,11 @@
 If an iterator of rocksdict cannot read a block, it ends as if there were no more keys. The database always has keys
 that begin with 0xFF, above all others. So if a loop does not reach a key above its range, the database is damaged.
 
-RocksDB does not notice some missing files. If a write-ahead log in the middle or the end of the manifest is missing,
-older and newer batches are there, and those between are not. So the batches are numbered, and each one writes
-its number to one of :data:`SLOTS` keys in turn. After a crash the numbers must be complete up to the last batch. Lost
-batches at the end are no damage: then the store is older, and the rest is read from the request log.
+rocksdict keeps the interpreter lock while RocksDB writes. A write to a write-ahead log waits as long as the disk does,
+and with it all threads of the process: ticks, heartbeats and all other partitions. So there is no such log: a batch
+goes to memory, and RocksDB's own threads write tables (``docs/adr/0026``). If these cannot keep up, RocksDB would let
+the writer wait: :meth:`Database.write` asks first, and waits without the lock. After a crash of the process the store
+is older, by a minute or by the memory of its write buffers, and the rest is read from the request log.
 
 A damaged store is condemned: its file CURRENT is deleted, and without this file it is never opened again. This needs no
 space on the disk and no working database.
@@ -21,28 +22,28 @@ import os
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from rocksdict import DbClosedError, Options, Rdict, ReadOptions, WriteBatch
+from rocksdict import DbClosedError, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from timers.errors import StoreError
 from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreWaits, failure, refusal
-from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
+from timers.store.layout import IDENTITY, U64
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-SLOTS = 8192
-"""How many batch numbers are kept: more than the batches in write-ahead logs, see :data:`FLUSH_EVERY`."""
+FLUSH_S = 60.0
+"""Seconds after which memory is written to a table. After a crash, what was accepted since then is read again."""
 
-FLUSH_EVERY = SLOTS // 2
-"""Batches after which a flush is started, so that the write-ahead logs hold fewer than :data:`SLOTS`."""
+STALL_POLL_S = 0.02
+"""While the disk is too slow, seconds between two questions whether RocksDB takes a batch."""
 
-UNCHECKED = "UNCHECKED"
-"""A file in the directory of a store from the first opening after a crash until its batches have been checked. Opening
-moves the write-ahead logs into tables, so a second opening would not see that there was a crash."""
+_STALLS = ("rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate")
+"""Not 0 while RocksDB would let a writer wait."""
 
 
 class Database:
@@ -63,7 +64,10 @@ class Database:
         self._condemnations = condemnations
         self._broken = self._condemned = False
         self.iterators: WeakSet[Generator[Any]] = WeakSet()
-        self._batches = self.number(BATCHES)
+        self._write_options = WriteOptions()
+        self._write_options.disable_wal = True
+        self._write_options.no_slowdown = True  # if RocksDB lets writers wait after all, the write fails
+        self._flushed_at = monotonic()
 
     @classmethod
     def create(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database:
@@ -73,6 +77,7 @@ class Database:
             rdict = Rdict(str(path), options)
             try:
                 rdict.put(IDENTITY, identity)
+                rdict.flush()
                 return cls(path, rdict, condemnations)
             except BaseException:
                 with contextlib.suppress(Exception):
@@ -88,11 +93,8 @@ class Database:
 
         Raises:
             StoreError: the system does not open it, for example because the disk is full.
-            StoreDamaged: the database cannot be read, or written batches are missing.
+            StoreDamaged: the database cannot be read.
         """
-        unchecked = path / UNCHECKED
-        if any(log.stat().st_size for log in path.glob("*.log")):  # the database was not closed
-            unchecked.touch()
         if not (path / "CURRENT").exists():
             raise condemnations.damaged(path, INCOMPLETE, "it has no file CURRENT")
         try:
@@ -112,9 +114,6 @@ class Database:
             if found != identity:
                 database.close()
                 return None
-            if unchecked.exists():
-                database._check_batches()
-                unchecked.unlink()
         except BaseException:
             database.close()
             raise
@@ -215,19 +214,29 @@ class Database:
 
         Raises:
             StoreError: the system refuses, for example because the disk is full.
+            StoreWaits: the disk is too slow, and RocksDB has not said so before.
             StoreDamaged: RocksDB takes no more writes, for example because a compaction found a damaged block.
         """
-        number = self._batches
-        batch.put(BATCH + (number % SLOTS).to_bytes(2, "big"), U64.pack(number))
-        batch.put(BATCHES, U64.pack(number + 1))
+        while self._is_stalled():
+            sleep(STALL_POLL_S)
         try:
-            self.rdict.write(batch)
-            if number % FLUSH_EVERY == FLUSH_EVERY - 1:
+            self.rdict.write(batch, self._write_options)
+            if monotonic() >= self._flushed_at + FLUSH_S:
+                self._flushed_at = monotonic()
                 self.rdict.flush(wait=False)
         except Exception as error:
             self._broken = True
             raise self.damaged(WRITE_REFUSED, error) from error
-        self._batches = number + 1
+
+    def _is_stalled(self) -> bool:
+        number = self.rdict.property_int_value
+        return any(map(number, _STALLS)) and not number("rocksdb.background-errors")  # then the write says what it is
+
+    def protect(self, *, on: bool) -> None:
+        """Let later writes, and those before, survive a crash of the process, or not. It needs a write-ahead log."""
+        if on == self._write_options.disable_wal:
+            self.rdict.flush()
+            self._write_options.disable_wal = not on
 
     def damaged(self, reason: str, why: object) -> Exception:
         """Returns the error to raise. Condemns the database, unless the system caused the error (full disk)."""
@@ -253,8 +262,8 @@ class Database:
         """Flush and release the directory's lock. A second call has no effect.
 
         Raises:
-            StoreError: the system did not flush the newest batches. They are in the write-ahead log. Not raised after a
-                failed write, which has raised its own error.
+            StoreError: the system did not flush the newest batches, which are read from the request log again. Not
+                raised after a failed write, which has raised its own error.
         """
         for iterator in list(self.iterators):
             iterator.close()
@@ -270,13 +279,6 @@ class Database:
                 logger.error("%s", refused)
         if self._condemned:
             shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
-
-    def _check_batches(self) -> None:
-        end = self._batches
-        found = {U64.unpack(value)[0] for _, value in self.items(BATCH + b"\0\0", BATCH + SLOTS.to_bytes(2, "big"))}
-        missing = len(set(range(max(0, end - SLOTS), end)) - found)
-        if missing:
-            raise self.damaged(INCOMPLETE, f"{missing} of the last {min(end, SLOTS)} batches are missing")
 
 
 def _refused_to_read(path: Path, error: object) -> StoreError | StoreWaits | None:

@@ -17,7 +17,7 @@ from timers.core.ports import Lost
 from timers.errors import StoreError
 
 UNREADABLE, INCOMPLETE, WRITE_REFUSED, STALE = "unreadable", "incomplete", "write-refused", "stale"
-"""Why a store is condemned: a read failed; written batches are missing; RocksDB takes no more writes; the store has not
+"""Why a store is condemned: a read failed; files are missing; RocksDB takes no more writes; the store has not
 kept up with a compacted log."""
 
 _SPACE = "make space there"
@@ -36,6 +36,7 @@ REMEDIES = {
 }
 """Error of the system -> what to do. RocksDB reports it as text that ends with the system's own message."""
 
+_STALLED = "Write stall"
 _LOCKED_HERE, _LOCKED = "lock hold by current process", "While lock file"
 
 PAUSE_AFTER = 3
@@ -102,6 +103,8 @@ def refusal(path: Path, error: object) -> StoreError | StoreWaits | None:
         return StoreWaits(
             f"the store in {path} is still open in this worker; it is opened again when the former opening has ended"
         )
+    if _STALLED in text:
+        return StoreWaits(f"the disk of the store in {path} is too slow; the store is opened again when it is closed")
     if _LOCKED in text:
         return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
     for code, remedy in REMEDIES.items():

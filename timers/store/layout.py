@@ -8,8 +8,6 @@
                                    | 2^63 + offset of the request (8), for a promoted copy
                                    | bytes of key (8) | key | value, for a message that a marker tracks
     0xFF "applied"             ->  8 bytes
-    0xFF "batch" slot (2)      ->  8 bytes: number of the batch that wrote the slot last
-    0xFF "batches"             ->  8 bytes: how many batches were written
     0xFF "history"             ->  msgpack array of [setting, from offset, value]
     0xFF "identity"            ->  text
     0xFF "lineage"             ->  msgpack array of [[epoch, first offset], ...], header of the last batch or nil, end
@@ -60,8 +58,6 @@ OTHER = b"\xff"
 ROWS_END = JOURNAL
 
 APPLIED = OTHER + b"applied"
-BATCH = OTHER + b"batch"
-BATCHES = OTHER + b"batches"
 HISTORY = OTHER + b"history"
 IDENTITY = OTHER + b"identity"
 LINEAGE = OTHER + b"lineage"

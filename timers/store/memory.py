@@ -23,7 +23,7 @@ class MemoryStore:
         self.lineage = Lineage()
         self.history: tuple[SettingChange, ...] = ()
         self.read_through_s: int | None = None
-        self.condemned = False
+        self.condemned = self.protected = False
         self._rows: list[tuple[OrderKey, Row]] = []
         self._entries: dict[bytes, Entry] = {}
         self._group = group
@@ -37,6 +37,9 @@ class MemoryStore:
 
     def condemn(self) -> None:
         self.condemned = True
+
+    def protect(self, *, on: bool) -> None:
+        self.protected = on
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         self.history = history

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBufferManager
 
 from timers.store.index_journal import IndexJournal
 
@@ -30,6 +34,26 @@ UNCOUNTED_FILES = 10
 """RocksDB keeps so many tables fewer open than its ``max_open_files`` says, for other files. It takes 20 at least."""
 
 
+@cache
+def _default_options() -> dict[str, str]:
+    """The files of options that RocksDB and rocksdict write: name -> content."""
+    with tempfile.TemporaryDirectory(prefix="timers-") as name:
+        Rdict(name, Options(raw_mode=True)).close()
+        directory = Path(name)
+        return {file.name: file.read_text() for file in (*directory.glob("OPTIONS-*"), *directory.glob("*.json"))}
+
+
+def _without_log() -> Options:
+    """Default options, but RocksDB writes no log of what it does: the thread that writes a batch would wait for the
+    disk of this log, too. rocksdict has the level of this log only in a file of options."""
+    with tempfile.TemporaryDirectory(prefix="timers-") as directory:
+        for name, content in _default_options().items():
+            quiet = content.replace("info_log_level=INFO_LEVEL", "info_log_level=FATAL_LEVEL")
+            (Path(directory) / name).write_text(quiet)
+        options, _ = Options.load_latest(directory)
+    return options
+
+
 class RocksMemory:
     """Limits the memory of all stores of a worker: one cache for their blocks, indexes and write buffers.
 
@@ -52,15 +76,23 @@ class RocksMemory:
             int(limit_bytes * WRITE_BUFFERS_SHARE), False, self.cache
         )
 
+        self._options = {indexed: self._made(indexed=indexed) for indexed in (False, True)}
+
     def options(self, *, indexed: bool = False) -> Options:
-        """Options of one store. The defaults of RocksDB and Faust are for a host with one store."""
+        """Options of a store."""
+        options = self._options[indexed]
+        options.set_max_open_files(self.max_open_files)
+        return options
+
+    def _made(self, *, indexed: bool) -> Options:
+        """Options of a store. The defaults of RocksDB and Faust are for a host with one store."""
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
         table.set_block_size(16 * 1024)
         table.set_cache_index_and_filter_blocks(True)  # else the memory limit would not include them
         if indexed:
             table.set_bloom_filter(BLOOM_BITS, False)
-        options = Options(raw_mode=True)
+        options = _without_log()
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self.write_buffers)
@@ -69,9 +101,6 @@ class RocksMemory:
         options.set_max_write_buffer_number(3)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)
-        options.set_max_open_files(self.max_open_files)
-        options.set_keep_log_file_num(2)
-        options.set_max_total_wal_size(256 * 1024 * 1024)
         return options
 
     def journal(self) -> IndexJournal:

@@ -1,7 +1,7 @@
 """A store on RocksDB: one database for each machine. :mod:`timers.store.layout` describes its keys and values.
 
-The write-ahead log is on and is not synced. After a crash of the host the store may lack the last batches; then
-``applied`` is lower too, and the requests from this offset on are read from the request log again.
+After a crash the store may lack the last batches; then ``applied`` is lower too, and the requests from this offset on
+are read from the request log again.
 
 If a store cannot be read, no timer is lost: see :mod:`timers.store.database`.
 """
@@ -145,6 +145,9 @@ class RocksStore:
 
     def condemn(self) -> None:
         self._db.condemn(STALE)
+
+    def protect(self, *, on: bool) -> None:
+        self._db.protect(on=on)
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         if history != self.history:

@@ -14,7 +14,7 @@ from timers.store.memory import MemoryStore
 from timers.testing.faults import Faults
 
 _UNSYNCED_WRITES = 6
-"""Most write batches that a power loss takes: the write-ahead log is not synced."""
+"""Most write batches that a power loss takes: they were in memory."""
 
 
 _Image: TypeAlias = tuple[int, Lineage, list[tuple[OrderKey, Row]], dict[bytes, Entry], int | None]
@@ -27,6 +27,7 @@ class SimStore(MemoryStore):
     def __init__(self, faults: Faults, group: int = 3) -> None:
         super().__init__(group)
         self.faults = faults
+        self.closed = False
         self._past: deque[_Image] = deque(maxlen=_UNSYNCED_WRITES)
 
     @property
@@ -64,6 +65,11 @@ class SimStore(MemoryStore):
         self._past.append(self._image())
         super().note_read_through(second)
 
+    def protect(self, *, on: bool) -> None:
+        super().protect(on=on)
+        if on:
+            self._past.clear()
+
     def _image(self) -> _Image:
         return self.applied, self.lineage, self._rows[:], self._entries.copy(), self.read_through_s
 
@@ -73,7 +79,7 @@ class SimStore(MemoryStore):
         self._past.clear()  # its directory was deleted
 
     def lose_power(self, writes: int) -> None:
-        """Lose the last ``writes`` write batches, which were not synced."""
+        """Lose the last ``writes`` write batches."""
         for _ in range(min(writes, len(self._past))):
             self.applied, self.lineage, self._rows, self._entries, self.read_through_s = self._past.pop()
 
@@ -94,6 +100,7 @@ class SimDisk:
         elif self._stores[machine].condemned:
             self._stores[machine].empty()
         self._open.add(machine)
+        self._stores[machine].closed = False
         return self._stores[machine]
 
     def applied(self, machine: TopicPartition) -> int:
@@ -102,6 +109,8 @@ class SimDisk:
 
     def close(self, machine: TopicPartition) -> None:
         self._open.discard(machine)
+        if machine in self._stores:
+            self._stores[machine].closed = True
 
     def crash(self) -> None:
         """Release all locks, as after a crash of the process."""
@@ -112,6 +121,13 @@ class SimDisk:
         self.crash()
         for store in self._stores.values():
             store.lose_power(writes)
+
+    def kill(self) -> None:
+        """Crash, and lose the last write batches of each store that was open and need not survive a crash."""
+        self.crash()
+        for store in self._stores.values():
+            if not store.protected and not store.closed:
+                store.lose_power(_UNSYNCED_WRITES)
 
     def wipe(self) -> None:
         """Lose all stores."""

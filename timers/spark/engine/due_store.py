@@ -123,6 +123,9 @@ class DueStore:
     def note_read_through(self, second: int) -> None:
         self.read_through_s = second
 
+    def protect(self, *, on: bool) -> None:
+        """Do nothing: Spark's checkpoint holds what waits."""
+
     def condemn(self) -> None:
         """Do nothing: who rescues its timers deletes the checkpoint."""
 

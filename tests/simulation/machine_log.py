@@ -14,6 +14,8 @@ from timers.core.ports import Decoder
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.wire.formats import RequestFormat
 
+NO_WITNESS = 0, ""
+
 
 @dataclass
 class MachineLog:
@@ -25,8 +27,8 @@ class MachineLog:
     changed: bool = False
     needs_witness: bool = False
     """Whether a commit was made since the last check."""
-    witness: str = ""
-    """The second copy of the progress, as it was at the last check."""
+    witness: tuple[int, str] = NO_WITNESS
+    """Offset and second copy of the progress in the group, as they were at the last check."""
     witnessed_s: float = 0.0
     """When it was last seen to be new or the newest."""
     id_oracle: IdOracle | None = None

@@ -87,7 +87,7 @@ class SimRunner:
     def step(self) -> None:
         """Do one step, and read requests again if the loop asks for it."""
         outcome = self.loop.step(idle_too_long=self.idle_too_long)
-        if self.loop.idle and self.machine.has_old_witness:
+        if self.machine.has_old_witness and not self.loop.firing:
             self.machine.tell_group()
         if outcome.read_again_from is not None:
             self.read_to = outcome.read_again_from

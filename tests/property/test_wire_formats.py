@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.property.unicode_text import TEXT
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
-from timers.core.progress import Progress, SettingChange
+from timers.core.progress import History, Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
 from timers.wire.formats import RequestRecord, countdown
@@ -171,7 +171,7 @@ def test_a_countdown_is_exact_and_its_message_as_given(
         ),
         st.lists(
             st.builds(SettingChange, TEXT, st.integers(0, 2**63 - 1), st.integers(-(2**70), 2**70)), max_size=4
-        ).map(tuple),
+        ).map(History),
     ),
     st.binary(min_size=16, max_size=16),
 )

@@ -1,11 +1,14 @@
-"""Full disks: a small file system, if this process may mount one, and a limit for the files of a process."""
+"""Full disks: a small file system, if this process may mount one, and a limit for the files of a process. Disks that
+stall: a file system in user space whose process is stopped."""
 
 from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +48,34 @@ def small_disk(path: Path, size_mib: int) -> Iterator[SmallDisk]:
         yield disk
     finally:
         disk.close()
+
+
+class StallingDisk:
+    """A file system in user space at ``path``, over the files that are there. ``program``: bindfs, of Debian."""
+
+    def __init__(self, path: Path, program: str) -> None:
+        self._path = path
+        files = path.with_name(f"{path.name}-files")
+        path.rename(files)
+        path.mkdir()
+        self._process = subprocess.Popen([program, "-f", files, path])
+        while not path.is_mount():
+            assert self._process.poll() is None, f"{program} has ended"
+            time.sleep(0.01)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Let each access to a file of it wait until the end of the block."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", self._path], check=True, capture_output=True)
+        self._process.terminate()
+        self._process.wait()
 
 
 def may_mount() -> bool:

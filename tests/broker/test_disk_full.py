@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.harness.cluster import CLIENT
 from tests.harness.disk import SmallDisk, limit_files, may_mount, small_disk
+from tests.harness.records import Request
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
@@ -21,6 +22,9 @@ from timers.broker import EmbeddedBroker
 pytestmark = pytest.mark.broker
 
 MIB = 1024 * 1024
+
+LITTLE_MEMORY = {"TIMERS_STORE_MEMORY_MB": "16"}
+"""So that stores are flushed to the disk within seconds, and not within a minute."""
 
 
 def assert_stopped_with(worker: Worker, reason: str) -> None:
@@ -31,18 +35,26 @@ def assert_stopped_with(worker: Worker, reason: str) -> None:
     assert "Nothing is lost" in sentence and "TIMERS_DATA_DIR" in sentence
 
 
+def incompressible(target: str, count: int, first_s: int, seconds: int) -> list[Request]:
+    """``count`` timers with a kilobyte each, which takes as much on the disk."""
+    requests = timers(target, count, first_s, seconds)
+    for request in requests:
+        request.value = os.urandom(1000)
+    return requests
+
+
 def test_a_disk_that_refuses_writes_stops_the_worker_and_no_timer_is_lost(system: System) -> None:
     target = system.target()
-    worker = system.worker().start().ready()
+    worker = system.worker().start(**LITTLE_MEMORY).ready()
     first = system.send(*timers(target, 100, due_in(2), 1))
     system.wait_past(first[0].due_s)
     limit_files(worker.pid, MIB)
     # The first ones come due while the disk refuses, the others later: neither way out is open.
-    requests = [*first, *system.send(*timers(target, 10_000, due_in(3), 8, os.urandom(1000)))]
+    requests = [*first, *system.send(*incompressible(target, 20_000, due_in(3), 8))]
     assert_stopped_with(worker, "File too large.*ulimit -f")
     assert "Traceback" not in worker.log
     worker.start().ready()
-    assert len(system.fired(requests)) == 10_100
+    assert len(system.fired(requests)) == 20_100
 
 
 @pytest.fixture
@@ -55,10 +67,10 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.mark.parametrize("size_mib", [200] if may_mount() else [])
 def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk: SmallDisk, size_mib: int) -> None:
     target = system.target()
-    data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data")}
+    data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data"), **LITTLE_MEMORY}
     worker = system.worker().start(**data_dir).ready()
     first_s = due_in(5 + math.ceil(3 * worker.ready_s))
-    requests = system.send(*timers(target, 20_000, first_s, 3, os.urandom(1000)))
+    requests = system.send(*incompressible(target, 20_000, first_s, 3))
     assert_stopped_with(worker, "No space left on device.*make space there")
     disk.fill()
     stores = set(disk.path.rglob("CURRENT"))

@@ -19,8 +19,8 @@ STALL_S = 15.0
 SECONDS = 30
 
 
-# A list, not a skip: where nothing may be mounted this test does not exist, and tests/unit/test_store_damage.py stands for
-# it: a write touches no file.
+# A list, not a skip: where nothing may be mounted this test does not exist. tests/unit/test_store_damage.py shows there
+# that a write touches no file.
 @pytest.mark.parametrize("program", ["bindfs"] if shutil.which("bindfs") and may_mount() else [])
 def test_a_stall_under_one_store_delays_no_other_partition(system: System, program: str) -> None:
     target = system.target()

@@ -42,7 +42,7 @@ def list_queues(output: Output) -> None:
     failures: dict[str, QueueError] = {}
 
     def rows() -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-        for name in tqdm(names, desc="reading queues", delay=2, leave=False):
+        for name in tqdm(names, desc="reading queues", delay=2, leave=False, disable=None):
             try:
                 stats = inspection.stats(name, with_delayed=False)
             except QueueError as error:

@@ -50,11 +50,11 @@ def test_a_disk_that_refuses_writes_stops_the_worker_and_no_timer_is_lost(system
     system.wait_past(first[0].due_s)
     limit_files(worker.pid, MIB)
     # The first ones come due while the disk refuses, the others later: neither way out is open.
-    requests = [*first, *system.send(*incompressible(target, 20_000, due_in(3), 8))]
+    requests = [*first, *system.send(*incompressible(target, 40_000, due_in(8), 8))]
     assert_stopped_with(worker, "File too large.*ulimit -f")
     assert "Traceback" not in worker.log
     worker.start().ready()
-    assert len(system.fired(requests)) == 20_100
+    assert len(system.fired(requests)) == 40_100
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk:
     target = system.target()
     data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data"), **LITTLE_MEMORY}
     worker = system.worker().start(**data_dir).ready()
-    first_s = due_in(5 + math.ceil(3 * worker.ready_s))
-    requests = system.send(*incompressible(target, 20_000, first_s, 3))
+    first_s = due_in(20 + math.ceil(3 * worker.ready_s))
+    requests = system.send(*incompressible(target, 40_000, first_s, 3))
     assert_stopped_with(worker, "No space left on device.*make space there")
     disk.fill()
     stores = set(disk.path.rglob("CURRENT"))
@@ -79,7 +79,7 @@ def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk:
     assert set(disk.path.rglob("CURRENT")) == stores, "a full disk is no reason to wipe a store"
     disk.make_space(size_mib)
     worker.start(**data_dir).ready()
-    assert len(system.fired(requests)) == 20_000
+    assert len(system.fired(requests)) == 40_000
 
 
 @pytest.mark.long

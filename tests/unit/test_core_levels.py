@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.machines import NativeRig
+from timers.core.levels import FIRST
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SettingChange
 from timers.request_formats import NATIVE
@@ -74,7 +75,7 @@ def test_after_a_failed_raise_the_level_is_the_former_one(rig: Rig) -> None:
     rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.raise_level(LEVEL)
-    assert rig.machine.progress.level == LEVEL - 1
+    assert rig.machine.progress.level == FIRST
     rig.open()
     rig.observe(1)
     rig.accept(5)

@@ -15,7 +15,7 @@ from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
 from timers.core.operation import CANCELLED_DUE_S, Entry
 from timers.core.ports import Lost
-from timers.core.progress import History, Progress, SettingChange, cut_suffix
+from timers.core.progress import History, NamedSnapshot, Progress, SettingChange, cut_suffix
 from timers.core.rescue import Held, cut_of, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
@@ -228,3 +228,11 @@ def test_a_new_machine_reads_whatever_epochs_its_log_has() -> None:
     loop.add_fetch(Fetched(0, 9, (), passed=[(3, Batch(0, 4, 1, 1)), (8, Batch(5, 8, 1, 1))]))
     loop.step()
     assert loop.machine.position == 9
+
+
+def test_a_cut_drops_the_snapshots_that_hold_what_the_log_has_lost() -> None:
+    newest, older = (NamedSnapshot(b"id", number, 0, 1, applied, 1, 1, b"") for number, applied in ((2, 20), (1, 10)))
+    progress = Progress(30, snapshot=newest, older_snapshot=older)
+    assert progress.shortened(20) == replace(progress.shortened(20), snapshot=newest, older_snapshot=older)
+    assert (progress.shortened(19).snapshot, progress.shortened(19).older_snapshot) == (older, None)
+    assert (progress.shortened(9).snapshot, progress.shortened(9).older_snapshot) == (None, None)

@@ -9,7 +9,16 @@ import pytest
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.lineage import Batch, Lineage
-from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, Doubt, History, Progress, Rescue, SettingChange
+from timers.core.progress import (
+    FEATURE_LEVEL,
+    HOLE_DUE_S,
+    Doubt,
+    History,
+    NamedSnapshot,
+    Progress,
+    Rescue,
+    SettingChange,
+)
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.errors import LevelTooHigh, LogMismatch, TimersError
 from timers.v1 import progress_pb2
@@ -82,6 +91,15 @@ def test_progress_says_which_log_it_belongs_to() -> None:
         7, (900, 3), History(), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
     )
     assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
+
+
+def test_progress_names_snapshots() -> None:
+    newest = NamedSnapshot(b"id of the topic.", 2**64 - 1, 50, 58, 40, 9, 7, b"d" * 32)
+    for older in (None, newest._replace(number=1, first_offset=0, end_offset=49, applied=30)):
+        known = Progress(50, snapshot=newest, older_snapshot=older).with_setting(FEATURE_LEVEL, levels.SNAPSHOTS)
+        assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
+        with pytest.raises(LevelTooHigh):  # a worker that does not know snapshots would drop them
+            progress.decode(progress.encode(known, TOPIC_ID), supported=levels.FIRST)
 
 
 def test_progress_with_half_of_a_hole_is_refused() -> None:

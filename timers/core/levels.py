@@ -4,7 +4,7 @@ A behaviour that an older worker would misread begins at a higher level. A machi
 of its own. From then on its progress record has that level as its version, which an older worker refuses, and the
 settings history says from which offset the level applies, so that a replay reads each offset at its level [I21].
 
-There is one level so far. Its number is 4: versions that were never released used 1 to 3.
+The first level is 4: versions that were never released used 1 to 3.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping
 FIRST = 4
 """The level of a machine that was never raised."""
 
-SUPPORTED = 4
+SNAPSHOTS = 5
+"""From this level on, progress may name snapshots (:mod:`timers.core.snapshots`)."""
+
+SUPPORTED = SNAPSHOTS
 """The highest level that this version of the project supports."""
 
 RAISED_TO = 4

@@ -95,6 +95,23 @@ class Doubt(NamedTuple):
     """Id of the worker whose store is whole; empty: not known."""
 
 
+class NamedSnapshot(NamedTuple):
+    """A whole snapshot on the topic of snapshots (:mod:`timers.core.snapshots`)."""
+
+    topic_id: bytes
+    """Id of the topic of snapshots."""
+    number: int
+    """In the keys of its records; other numbers in its range are other attempts."""
+    first_offset: int
+    end_offset: int
+    """Its records are in [first_offset, end_offset) of its partition."""
+    applied: int
+    """It holds what a store holds that was written up to this offset of the request log."""
+    keys: int
+    rows: int
+    digest: bytes
+
+
 class Witness(NamedTuple):
     """What a second copy of a progress says: a progress that says less is not the newest one [I8]."""
 
@@ -173,6 +190,12 @@ class Progress:
     doubt: Doubt | None = None
     """None unless pending requests may be missing in the log."""
 
+    snapshot: NamedSnapshot | None = None
+    """The newest snapshot; None below the level :data:`timers.core.levels.SNAPSHOTS`."""
+
+    older_snapshot: NamedSnapshot | None = None
+    """The one before it."""
+
     @property
     def level(self) -> int:
         """The feature level of the machine."""
@@ -233,6 +256,9 @@ class Progress:
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
         is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
         doubt = self.doubt and self.doubt._replace(before_offset=min(end, self.doubt.before_offset))
+        # A snapshot above the end holds requests that the log has lost.
+        snapshots = [each for each in (self.snapshot, self.older_snapshot) if each is not None and each.applied <= end]
+        newest, older = (*snapshots, None, None)[:2]
         return replace(
             self,
             next_offset=next_offset,
@@ -240,6 +266,8 @@ class Progress:
             lineage=self.lineage.before(end),
             rescues=(*self.rescues, rescue) if is_below else (rescue,),
             doubt=doubt,
+            snapshot=newest,
+            older_snapshot=older,
         )
 
     @property

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Progress(_message.Message):
-    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescues", "doubt", "machine", "checksum")
+    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescues", "doubt", "machine", "snapshot", "older_snapshot", "checksum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class Progress(_message.Message):
     RESCUES_FIELD_NUMBER: _ClassVar[int]
     DOUBT_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    OLDER_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     version: int
     topic_id: bytes
@@ -29,8 +31,10 @@ class Progress(_message.Message):
     rescues: _containers.RepeatedCompositeFieldContainer[Rescue]
     doubt: Doubt
     machine: str
+    snapshot: Snapshot
+    older_snapshot: Snapshot
     checksum: int
-    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., older_snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Lineage(_message.Message):
     __slots__ = ("epochs", "batch", "end")
@@ -83,6 +87,26 @@ class Doubt(_message.Message):
     before_offset: int
     worker: str
     def __init__(self, before_offset: _Optional[int] = ..., worker: _Optional[str] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("topic_id", "number", "first_offset", "end_offset", "applied", "keys", "rows", "digest")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    number: int
+    first_offset: int
+    end_offset: int
+    applied: int
+    keys: int
+    rows: int
+    digest: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., number: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., applied: _Optional[int] = ..., keys: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class SettingChange(_message.Message):
     __slots__ = ("name", "from_offset", "value")

@@ -8,7 +8,17 @@ from google.protobuf.message import DecodeError
 from timers.core import levels
 from timers.core.keys import NEVER, OrderKey
 from timers.core.lineage import Batch, Lineage
-from timers.core.progress import HOLE_DUE_S, HOLE_OFFSET, Doubt, History, Progress, Rescue, SettingChange, Witness
+from timers.core.progress import (
+    HOLE_DUE_S,
+    HOLE_OFFSET,
+    Doubt,
+    History,
+    NamedSnapshot,
+    Progress,
+    Rescue,
+    SettingChange,
+    Witness,
+)
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
@@ -73,6 +83,10 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
             rescue.fired_due_s, rescue.fired_offset = fired_through
     if progress.doubt is not None:
         message.doubt.before_offset, message.doubt.worker = progress.doubt
+    if progress.snapshot is not None:
+        message.snapshot.CopyFrom(progress_pb2.Snapshot(**progress.snapshot._asdict()))
+    if progress.older_snapshot is not None:
+        message.older_snapshot.CopyFrom(progress_pb2.Snapshot(**progress.older_snapshot._asdict()))
     return with_checksum(message)
 
 
@@ -159,7 +173,13 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             Rescue(each.from_offset, each.next_offset, _fired_through(each), each.through) for each in message.rescues
         ),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
+        _snapshot(message.snapshot) if message.HasField("snapshot") else None,
+        _snapshot(message.older_snapshot) if message.HasField("older_snapshot") else None,
     )
+
+
+def _snapshot(message: progress_pb2.Snapshot) -> NamedSnapshot:
+    return NamedSnapshot(*(getattr(message, name) for name in NamedSnapshot._fields))
 
 
 # ---- the second witness of a progress: text beside the offset that a machine commits for its consumer group [I8] -----

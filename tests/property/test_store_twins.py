@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Batch
-from timers.core.operation import CANCELLED_DUE_S, Entry
+from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
 from timers.store import layout, memory_limit, rocks
@@ -205,8 +205,8 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins = Twins(tmp_path / "store")
     for number in range(40):
         before = b"%d" % max(0, number - 3)
-        due_s = CANCELLED_DUE_S if number % 3 else number
-        twins.write([], {b"%d" % number: (due_s, number, 0), before: None if number % 2 else (9, 9, 9)})
+        entry = cancelled(number, 0) if number % 3 else (number, number, 0)
+        twins.write([], {b"%d" % number: entry, before: None if number % 2 else (9, 9, 9)})
         if number % 7 == 0:
             twins.reopen()
         page = dict(twins.memory.entries_after(b"", 100).entries)

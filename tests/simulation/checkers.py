@@ -20,7 +20,7 @@ from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
-from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
+from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES
 from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
@@ -160,9 +160,10 @@ class Checkers:
             self.counts["rejected"] += 1
         self.counts["tombstones" if by_engine and row is None else "copies" if by_engine else "schedules"] += 1
         asked = request if row is not None or decoded.rejected else None
-        operations = decoded.operations or [(b"", record.offset, None, ANY_VERSION)]
+        operations = decoded.operations or [(b"", record.offset, None, 0)]
         overdue = OVERDUE in [rejected.code for rejected in decoded.rejected]
-        log.schedules.add(Step(operations[0], record.source, asked), record, by_engine=by_engine, overdue=overdue)
+        step = Step(operations[0], record.source, asked, fired_version=decoded.fired_versions.get(record.offset))
+        log.schedules.add(step, record, by_engine=by_engine, overdue=overdue)
 
     def _add_copy(self, log: MachineLog, copy: Request) -> None:
         (_, named), (_, proof) = copy.record.headers[-2:]

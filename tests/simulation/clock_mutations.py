@@ -43,7 +43,7 @@ class KeepsHolesOnOpening(SimWorker):
         super().open_store(spec, store, replace(progress, settings=History()))
 
 
-HAS_FIRED = "entry[:2] <= reached(fired_through, self._holes, entry[1])", "entry[:2] <= fired_through"
+HAS_FIRED = "key_of(entry) <= reached(fired_through, self._holes, offset_of(entry))", "key_of(entry) <= fired_through"
 
 CHANGED = {
     "[I20] a later clock agrees": changed(

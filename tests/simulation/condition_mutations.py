@@ -54,20 +54,24 @@ CHANGED = {
     "[I27] what has fired is absent": changed(
         (
             "former = None if entry is None or ... else entry",
-            "former = None if entry is None or not (entry[0] != CANCELLED_DUE_S and "
-            "(self._is_cold(entry) or entry[:2] > (fired_through or (-1, 0)))) else entry",
+            "former = None if entry is None or not (not is_cancelled(entry) and "
+            "(self._is_cold(entry) or version_of(entry)[:2] > (fired_through or (-1, 0)))) else entry",
         ),
     ),
     "[I27] pending ids are swept": changed(("lambda entry: ... and not ...", "lambda entry: ...")),
-    "[I27] cancelled ids are absent": changed(("return CANCELLED_DUE_S, offset, time_s", "return None")),
+    "[I27] cancelled ids are absent": changed(
+        ("former if ... else cancelled(offset, time_s)", "former if ... else None")
+    ),
     "[I27] a cancel of nothing counts": changed(
-        ("return former", "return former or (CANCELLED_DUE_S, offset, time_s)"),
+        ("former if former is None or is_cancelled(former) else ...", "former or cancelled(offset, time_s)"),
     ),
     "[I27] the present retention decides": changed(
         ("values[-1] if values else self._retentions[0][1]", "self._retention_s"),
     ),
-    "[I27] the time is not stored": changed(("0 if entry is None else entry[0]", "0")),
-    "[I27] a copy has a source of its own": changed(("entry[3] if len(entry) == 4 else entry[1]", "entry[1]")),
+    "[I27] the time is not stored": changed(("0 if entry is None else due_s_of(entry)", "0")),
+    "[I27] a copy has a source of its own": changed(
+        ("NO_VERSION if entry is None else request_of(entry)", "NO_VERSION if entry is None else version_of(entry)[1]")
+    ),
     "[I27] no change is too late": changed(("TOO_LATE if ... else None", "None")),
     "[I27] a batch is judged without its earlier records": changed(
         ("known[id] = entries[id] = after = ...", "entries[id] = after = ..."),

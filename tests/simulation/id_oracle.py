@@ -16,7 +16,6 @@ from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
     CANCELLED,
-    CANCELLED_DUE_S,
     CHANGED,
     EXISTS,
     REPLACED,
@@ -25,6 +24,10 @@ from timers.core.operation import (
     UNKNOWN,
     Entry,
     Operation,
+    cancelled,
+    id_of,
+    request_of,
+    version_of,
 )
 from timers.core.progress import VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
@@ -73,6 +76,8 @@ class Step:
     """None: it is a cancel."""
     record: SimRecord | None = None
     """None: it is a schedule."""
+    fired_version: int | None = None
+    """Offset of the version that a tombstone of the engine names."""
     before: Request | None = None
     """The version before it."""
     verdict: VerdictMessage | None = None
@@ -84,6 +89,10 @@ class Step:
     """Whether its id is absent before it."""
     time_s: int = 0
     """Latest append second so far."""
+
+    @property
+    def id(self) -> bytes:
+        return id_of(self.operation)
 
     @property
     def offset(self) -> int:
@@ -126,7 +135,7 @@ class IdOracle:
         time_s = 0
         last: dict[bytes, Step | None] = {}
         for step in self._steps:
-            previous = last.get(step.operation[0])
+            previous = last.get(step.id)
             step.before = None if previous is None else previous.request
             step.judges = self.has_conditions
             step.refusal, former = None, previous
@@ -138,7 +147,7 @@ class IdOracle:
                 step.refusal = self._refusal(step, former)
             step.is_first = former is None
             if step.refusal is None:
-                last[step.operation[0]] = self._last_after(step, former)
+                last[step.id] = self._last_after(step, former)
                 if step.before is not None:
                     step.before.end = step
             elif step.request is not None:
@@ -166,7 +175,7 @@ class IdOracle:
 
     def is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry of the index counts as absent for records with this latest append second."""
-        due_s, offset, append_s = entry[:3]
+        due_s, offset, append_s = version_of(entry)
         settings = self._progress.settings
         first_s = next((change.value for change in settings if change.name == VERDICT_RETENTION), 0)
         return max(due_s, append_s) + self._progress.setting_at(VERDICT_RETENTION, offset, first_s) <= time_s
@@ -175,7 +184,7 @@ class IdOracle:
         """What the index must hold after a record, and after its copy, if that is below an offset."""
         _, offset, due_s, append_s = step.operation
         if step.request is None or due_s is None:
-            return CANCELLED_DUE_S, offset, step.time_s
+            return cancelled(offset, step.time_s)
         copy = self.copy_of(step.request, below)
         if copy is None:
             return due_s, offset, append_s
@@ -184,13 +193,12 @@ class IdOracle:
 
     def _version(self, step: Step, below: int) -> str:
         """The source that a condition must name: also after a promotion, that of the request."""
-        entry = self._entry(step, below)
         place, _, _ = step.source.rpartition("/")
-        return f"{place}/{entry[3] if len(entry) == 4 else entry[1]}"
+        return f"{place}/{request_of(self._entry(step, below))}"
 
     def add_verdict(self, source: str, key: bytes | None, verdict: VerdictMessage) -> None:
         step = self._by_source.get(source)
-        if step is None or step.operation[0] != key or key.decode() != verdict.id:
+        if step is None or step.id != key or key.decode() != verdict.id:
             raise Violation(f"a verdict on {source}, which needs none: {verdict}")
         if step.verdict is not None:
             raise Violation(f"two verdicts on {source}: {step.verdict} and {verdict}")
@@ -225,7 +233,7 @@ class IdOracle:
         last: dict[bytes, Step | None] = {}
         for step in self._steps:
             if step.offset < applied and step.refusal is None:
-                id = step.operation[0]
+                id = step.id
                 last[id] = self._last_after(step, None if step.is_first else last.get(id))
         return {id: None if step is None else self._entry(step, applied) for id, step in last.items()}
 

@@ -13,7 +13,7 @@ from random import Random
 
 from timers.config.settings import Settings
 from timers.core.limits import Limits
-from timers.core.operation import CANCELLED_DUE_S
+from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import Progress, reached
 from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
@@ -316,7 +316,7 @@ class LossSimulator:
         """Note which lost requests the store holds, pending."""
         entries = dict(store.entries_after(b"", 10**6).entries)
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
-        cancels = {id: each[1] for id, each in entries.items() if each[0] == CANCELLED_DUE_S}
+        cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}
         for token, fate in self.fates.items():
             if not fate.lost or fate.held or (fate.record.topic, 0) != name:
                 continue

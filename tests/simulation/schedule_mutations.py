@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.simulation.edits import changed
 from timers.core.index import latest
 from timers.core.keys import OrderKey
-from timers.core.operation import ANY_VERSION, Operation, OperationResults
+from timers.core.operation import OperationResults, offset_of
 from timers.core.schedules import ScheduleIndex
+from timers.core.timer import Decoded
 
 
 class TombstonesEndAnyVersion(ScheduleIndex):
     """A tombstone of the engine ends any version, and superseded versions are not republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        return super().judge(operations, fired_through, committed)._replace(superseded=())
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+        return super().judge(decoded, fired_through, committed)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
     """A tombstone of another version is ignored, although compaction erases the latest version too."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         kept = []
-        known = self._store.entries({operation[0] for operation in operations})
-        for operation in operations:
-            entry = known.get(operation[0])
-            if operation[2] is None and operation[3] != ANY_VERSION and entry is not None and entry[1] != operation[3]:
+        known = self._store.entries({id for id, *_ in decoded.operations})
+        for operation in decoded.operations:
+            id, offset, *_ = operation
+            entry, version = known.get(id), decoded.fired_versions.get(offset)
+            if version is not None and entry is not None and offset_of(entry) != version:
                 continue
             kept.append(operation)
             known.update(latest([operation]))
-        return super().judge(kept, fired_through, committed)
+        return super().judge(replace(decoded, operations=kept), fired_through, committed)
 
 
 class KeepsRepublishedVersions(ScheduleIndex):
     """A republished version is kept beside its copy."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        judged = super().judge(operations, fired_through, committed)
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+        judged = super().judge(decoded, fired_through, committed)
         offsets = {offset for _, offset in judged.superseded}
         known = self._store.entries(judged.entries.keys())
-        kept = {id: entry for id, entry in known.items() if entry is not None and entry[1] in offsets}
+        kept = {id: entry for id, entry in known.items() if entry is not None and offset_of(entry) in offsets}
         return judged._replace(entries={**judged.entries, **kept})
 
 
 class RepublishesFiredVersions(ScheduleIndex):
     """A version that has fired is republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        return super().judge(operations, (-1, 0), committed)
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+        return super().judge(decoded, (-1, 0), committed)
 
 
 CHANGED = {

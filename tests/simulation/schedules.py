@@ -39,7 +39,7 @@ class ScheduleLog:
 
     def add(self, step: Step, record: SimRecord, *, by_engine: bool, overdue: bool) -> None:
         """Add a visible record."""
-        _, offset, due_s, version = step.operation
+        _, offset, due_s, _ = step.operation
         if step.request is not None:
             self.requests[offset] = step.request
         if overdue:
@@ -47,11 +47,12 @@ class ScheduleLog:
         if by_engine and due_s is not None:
             self._copy(record)
         elif by_engine:
-            named = self.requests.get(version)
+            version = step.fired_version
+            named = None if version is None else self.requests.get(version)
             if named is None or named.record.key != record.key:
                 raise Violation(f"{record.source} is a tombstone of {record.key!r} at {version}, which does not exist")
-            self._tombstones[version] += 1
-        steps = self._steps.setdefault(step.operation[0], [])
+            self._tombstones[named.record.offset] += 1
+        steps = self._steps.setdefault(step.id, [])
         insort(steps, step, key=lambda each: each.offset)
         for before, after in zip(steps, [*steps[1:], None], strict=True):
             if before.request is not None:
@@ -88,7 +89,7 @@ class ScheduleLog:
             unread = request.record.compacted  # if it did not fire, compaction removed it before a worker read it
             if count > 1 or (count and not due) or (due and end is None and not count and not unread):
                 raise Violation(f"{request.name} has {count} outcomes: {progress}")
-            erased = end is not None and end.request is None and 0 <= end.operation[3] != offset
+            erased = end is not None and end.fired_version not in (None, offset)
             copies = self._copies[offset]
             if erased and count + copies != 1:
                 raise Violation(f"{request.name} has {count} outcomes and {copies} copies after {end}")

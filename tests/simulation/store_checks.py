@@ -13,6 +13,7 @@ from timers.config.settings import Settings
 from timers.core.index import is_over
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
+from timers.core.operation import key_of, offset_of
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange, reached
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
@@ -68,7 +69,7 @@ class StoreChecks:
             if known.get(id) == entry:
                 continue
             if entry is not None and id not in known:
-                through = reached(progress.fired_through, progress.holes, entry[1])
+                through = reached(progress.fired_through, progress.holes, offset_of(entry))
                 if oracle.has_conditions and oracle.is_past(entry, time_s):
                     continue
                 if not oracle.has_conditions and is_over(entry, through, self._retention_s):
@@ -165,5 +166,5 @@ def _alive(runner: SimRunner) -> list[tuple[int, Row]]:
     rows = [(due_s, row) for (due_s, _), row in zip(store.keys, store.rows, strict=True)]
     if not runner.indexed:
         return rows
-    held = {entry[:2] for _, entry in store.entries_after(b"", 10**6).entries}
+    held = {key_of(entry) for _, entry in store.entries_after(b"", 10**6).entries}
     return [(due_s, row) for due_s, row in rows if (due_s, row[0]) in held]

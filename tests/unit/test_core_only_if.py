@@ -9,7 +9,7 @@ import pytest
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from timers.core.keys import NEVER
 from timers.core.only_if import TIME_ID
-from timers.core.operation import ABSENT, CANCELLED_DUE_S, NO_VERSION
+from timers.core.operation import ABSENT, NO_VERSION, cancelled
 from timers.core.progress import VERDICT_RETENTION
 from timers.core.timer import Row
 from timers.testing import SimRecord
@@ -278,7 +278,7 @@ def test_find_returns_no_cancelled_or_forgotten_version(rig: Rig) -> None:
     rig.ask("a", BASE_S + 5)
     assert rig.machine.find(b"a") == (BASE_S + 5, 0, BASE_S)
     rig.ask("a", None)
-    assert rig.store.entries([b"a"])[b"a"] == (CANCELLED_DUE_S, 1, BASE_S)
+    assert rig.store.entries([b"a"])[b"a"] == cancelled(1, BASE_S)
     assert rig.machine.find(b"a") is None
     rig.ask("b", BASE_S + 1)
     rig.tick(BASE_S + 2)

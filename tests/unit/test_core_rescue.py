@@ -13,7 +13,7 @@ from timers.core.keys import encode
 from timers.core.limits import Limits
 from timers.core.lineage import Batch, Leader, Lineage, Parted, Unknown
 from timers.core.loop import Loop
-from timers.core.operation import CANCELLED_DUE_S, Entry
+from timers.core.operation import Entry, cancelled
 from timers.core.ports import Lost
 from timers.core.progress import History, NamedSnapshot, Progress, SettingChange, cut_suffix
 from timers.core.rescue import Held, cut_of, held
@@ -76,8 +76,8 @@ def test_what_a_store_holds_of_the_lost_range_is_counted() -> None:
     entries: dict[bytes, Entry | None] = {
         b"new": (950, 16, 1),
         b"old": (960, 17, 1),
-        b"ended": (CANCELLED_DUE_S, 18, 1),
-        b"before": (CANCELLED_DUE_S, 3, 1),
+        b"ended": cancelled(18, 1),
+        b"before": cancelled(3, 1),
     }
     rows = [(950, row(5)), (950, row(16, "new", 950)), (955, row(15, "old", 955)), (960, row(17, "old", 960))]
     store = stored(*rows, (800, row(14)), (800, row(19)), entries=entries)
@@ -87,7 +87,7 @@ def test_what_a_store_holds_of_the_lost_range_is_counted() -> None:
 
 
 def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> None:
-    entries: dict[bytes, Entry | None] = {b"a": (950, 15, 1), b"x": (CANCELLED_DUE_S, 18, 1)}
+    entries: dict[bytes, Entry | None] = {b"a": (950, 15, 1), b"x": cancelled(18, 1)}
     rows = [(950, row(5)), (950, row(15, "a", 950)), (960, row(16)), (970, row(17))]
     store = stored(*rows, entries=entries)
     before = Progress(20, (900, 10**9), lineage=LINEAGE)
@@ -120,8 +120,8 @@ def test_a_second_loss_before_all_dead_letters_of_the_first_are_written() -> Non
     rows = [(950, row(5)), (950, row(15, "a", 950)), (905, row(4)), (960, row(16)), (970, row(2))]
     entries: dict[bytes, Entry | None] = {
         b"a": (950, 15, 1),
-        b"b": (CANCELLED_DUE_S, 7, 1),
-        b"c": (CANCELLED_DUE_S, 2, 1),
+        b"b": cancelled(7, 1),
+        b"c": cancelled(2, 1),
     }
     store = stored(*rows, entries=entries)
     first = Progress(20, (900, 10**9), lineage=LINEAGE).shortened(10)

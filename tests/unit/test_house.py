@@ -178,3 +178,11 @@ def test_a_long_function_with_another_one_in_it_is_measured(tmp_path: Path, inde
 
 def test_a_forbidden_word_would_be_found() -> None:
     assert WORD.search("class Quarantine:") and WORD.search("spared_topics") and not WORD.search("indoors")
+
+
+def test_only_one_file_knows_the_kinds_of_entries_by_their_lengths() -> None:
+    """Of the index of ids: :mod:`timers.core.operation` has a function for each field."""
+    asks = re.compile(r"len\((entry|each|operation|former)\) [=!<>]=|\b(entry|operation|former)\[")
+    places = ("timers/core/", "timers/store/", "timers/worker/", "timers/wire/formats/")
+    known = {name for name in CODE if name.startswith(places) and asks.search((ROOT / name).read_text())}
+    assert known == {"timers/core/operation.py"}, "read entries and operations by the functions of this file"

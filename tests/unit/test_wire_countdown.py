@@ -168,7 +168,9 @@ def test_the_id_must_equal_the_record_key() -> None:
     decoded = decode(timed, b"order-17")
     assert decoded.rows == {1_893_456_003: [(7, "T", b"order-17", b"m", CALLER, origin)]}
     assert decoded.operations == [(b"order-17", 7, 1_893_456_003, AT_MS // 1000)]
-    assert decode('{"id": "order-17", "cancel": true}', b"order-17").operations == [(b"order-17", 7, None, 0)]
+    assert decode('{"id": "order-17", "cancel": true}', b"order-17").operations == [
+        (b"order-17", 7, None, AT_MS // 1000)
+    ]
     assert code(timed, key=None) == code(timed, key=b"order-18") == "id-not-key"
     without = '{"id": null, "cancel": false, "topic": "T", "message": "m", "countdown": 2}'
     assert row(without, key=b"\xff")[1] == (7, "T", b"\xff", b"m", CALLER, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.operation import ANY_VERSION
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
 from timers.firing.policy import policy_of
@@ -49,7 +48,7 @@ def test_a_keep_alive_has_a_lease_and_no_message() -> None:
 def test_an_end_has_neither() -> None:
     for value, id in ((END, "1/4609"), (FIRST_END, "0/0")):
         decoded = marker.decode([record(value, -1)], 1000)
-        assert (decoded.rows, decoded.operations) == ({}, [(id.encode(), 5, None, ANY_VERSION)])
+        assert (decoded.rows, decoded.operations) == ({}, [(id.encode(), 5, None, -1)])
         assert marker.encode_end(id) == value
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.operation import ANY_VERSION
 from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, Row, id_bytes
 from timers.request_formats import enabled_formats
@@ -62,7 +61,7 @@ def test_a_schedule_is_just_a_kafka_message_with_specific_headers_and_a_payload(
 def test_for_deleting_a_schedule_you_produce_a_tombstone() -> None:
     """ "...which is a message with a nil payload." """
     decoded = schedule.decode([record(value=None, headers=None), record(value=None, offset=8)], 1000)
-    assert decoded.operations == [(b"vid1-online", 7, None, ANY_VERSION), (b"vid1-online", 8, None, ANY_VERSION)]
+    assert decoded.operations == [(b"vid1-online", 7, None, 0), (b"vid1-online", 8, None, 0)]
     assert not decoded.rows and not decoded.rejected
 
 
@@ -175,7 +174,7 @@ def test_an_unreadable_record_is_rejected_and_ends_its_id(code: str) -> None:
         [rejected] = decoded.rejected
         assert (rejected.code, rejected.key, rejected.value) == (code, sent.key, sent.value)
         assert list(rejected.headers) == list(sent.headers or ())
-        assert decoded.operations == ([(sent.key, 7, None, ANY_VERSION)] if sent.key else [])
+        assert decoded.operations == ([(sent.key, 7, None, 0)] if sent.key else [])
 
 
 def test_a_schedule_is_overdue_by_the_timestamp_of_its_record() -> None:
@@ -188,19 +187,20 @@ def test_a_schedule_is_overdue_by_the_timestamp_of_its_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "version"),
+    ("value", "versions"),
     [
-        (b"6", 6),
-        (b"0", 0),
-        (b"7", ANY_VERSION),
-        (b"-1", ANY_VERSION),
-        (b"", ANY_VERSION),
-        (None, ANY_VERSION),
-        (b"9" * 19, ANY_VERSION),
-        (b"six", ANY_VERSION),
+        (b"6", {7: 6}),
+        (b"0", {7: 0}),
+        (b"7", {}),
+        (b"-1", {}),
+        (b"", {}),
+        (None, {}),
+        (b"9" * 19, {}),
+        (b"six", {}),
     ],
 )
-def test_a_tombstone_of_the_engine_names_an_earlier_version(value: bytes | None, version: int) -> None:
+def test_a_tombstone_of_the_engine_names_an_earlier_version(value: bytes | None, versions: dict[int, int]) -> None:
     sent = record(value=None, headers=[*SENT, ("timer-fired-offset", value)])
-    assert schedule.decode([sent], 1000).operations == [(b"vid1-online", 7, None, version)]
+    decoded = schedule.decode([sent], 1000)
+    assert (decoded.operations, decoded.fired_versions) == ([(b"vid1-online", 7, None, 0)], versions)
     assert schedule.tombstone_headers(6) == [("timer-fired-offset", b"6")]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from timers.core.operation import Entries, Entry
+from timers.core.operation import Entries, Entry, Version, append_s_of, key_of, offset_of, version_of
 from timers.core.ports import Decoder, Store
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.sweeping import Sweeper
@@ -91,7 +91,7 @@ class Horizon:
 
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version in the index is cold: it was forwarded and has not come back."""
-        due_s, offset, append_s = entry[:3]
+        due_s, offset, append_s = version_of(entry)
         return is_far(due_s, append_s, self._history.setting_at(HOT_HORIZON, offset, 0))
 
     # ---- reading ------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Horizon:
             timer_id = request.source if row[5] is None else row[5][0]
             row_of_copy = (*row[:5], Origin(timer_id, due_s, 0, request.source))
             decoded.rows.setdefault(due_s, []).append(row_of_copy)
-            key = timer_id.encode() if self._indexed else _key_of(request.original)
+            key = timer_id.encode() if self._indexed else _id_of_request(request.original)
             decoded.copies.append(PromotedCopy(key, row[0], request.original, due_s, record.timestamp // 1000))
 
     # ---- which copy counts --------------------------------------------------------------------------------------
@@ -179,13 +179,12 @@ class Horizon:
         entries: Entries = {}
         for each in decoded.copies:
             entry = known.get(each.key)
-            counts = self._holds(entry, each) if self._indexed else entry is None or entry[1] >= each.offset
+            counts = self._holds(entry, each) if self._indexed else entry is None or offset_of(entry) >= each.offset
             if counts:
                 # An append second at or after the due second: so the entry never counts as cold.
-                entry = (each.due_s, each.offset, max(each.due_s, each.append_s))
-                if self._indexed:  # a condition may name the source of the request
-                    entry = (*entry, each.original)
-                known[each.key] = entries[each.key] = entry
+                copy: Version = (each.due_s, each.offset, max(each.due_s, each.append_s))
+                # A condition may name the source of the request.
+                known[each.key] = entries[each.key] = (*copy, each.original) if self._indexed else copy
             else:
                 _drop(decoded.rows, each)
                 decoded.ignored += 1
@@ -196,12 +195,12 @@ class Horizon:
         """Returns the copy that counts for a request without an id; None if there is none, or it is forgotten."""
         if self._indexed:
             return None
-        key = _key_of(original)
+        key = _id_of_request(original)
         return self._store.entries([key]).get(key)
 
     @staticmethod
     def _holds(entry: Entry | None, copy: PromotedCopy) -> bool:
-        return entry is not None and entry[:2] == (copy.due_s, copy.original)
+        return entry is not None and key_of(entry) == (copy.due_s, copy.original)
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
         """Cut a fetch into pieces. No piece has both a copy and another operation of one id, so their order is kept.
@@ -237,7 +236,7 @@ class Horizon:
         If timers have ids, the index is swept instead.
         """
         if not self._indexed:
-            self._sweeper.sweep(lambda entry: entry[2] + self._retention_s < self._committed_s)
+            self._sweeper.sweep(lambda entry: append_s_of(entry) + self._retention_s < self._committed_s)
 
 
 def needs_horizon(progress: Progress, horizon_s: int) -> bool:
@@ -245,7 +244,7 @@ def needs_horizon(progress: Progress, horizon_s: int) -> bool:
     return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0
 
 
-def _key_of(original: int) -> bytes:
+def _id_of_request(original: int) -> bytes:
     """Returns the key of a request without an id among the entries of copies."""
     return original.to_bytes(8, "big")
 

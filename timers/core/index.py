@@ -28,6 +28,11 @@ from timers.core.operation import (
     Operation,
     OperationResults,
     Verdict,
+    due_s_of,
+    id_of,
+    key_of,
+    offset_of,
+    version_of,
 )
 from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, reached
@@ -50,7 +55,7 @@ def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
 
     The time is the committed ``fired_through``, not a clock. So another worker forgets the id at the same point.
     """
-    due_s, offset, append_s = entry[:3]
+    due_s, offset, append_s = version_of(entry)
     return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
 
 
@@ -92,20 +97,21 @@ class Index:
         self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
     ) -> tuple[RowsByDue, OperationResults]:
         """Returns the rows of new records, and what :meth:`judge` says of their operations."""
-        return decoded.rows, self.judge(decoded.operations, fired_through, committed)
+        return decoded.rows, self.judge(decoded, fired_through, committed)
 
     def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
         """Returns rows and entries of records that are read again: the same as at the first time."""
         return decoded.rows, latest(decoded.operations)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.
 
         A timer at or below ``fired_through`` counts as fired. A timer of this batch fires together with the verdicts.
         Whether an id is forgotten follows from ``committed``, the newest key that a commit has fired: another worker
         that starts from the committed progress must judge alike.
         """
-        known = self._store.entries({operation[0] for operation in operations})
+        operations = decoded.operations
+        known = self._store.entries(set(map(id_of, operations)))
         entries: Entries = {}
         verdicts: list[Verdict] = []
         for id, offset, due_s, append_s in operations:
@@ -116,9 +122,9 @@ class Index:
                 if due_s is None:
                     verdicts.append(Verdict(id, offset, UNKNOWN, None))
             elif self._has_fired(entry, fired_through) and not self._is_cold(entry):
-                verdicts.append(Verdict(id, offset, ALREADY_FIRED, entry[0]))
+                verdicts.append(Verdict(id, offset, ALREADY_FIRED, due_s_of(entry)))
             else:
-                verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
+                verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, due_s_of(entry)))
             known[id] = entries[id] = None if due_s is None else (due_s, offset, append_s)
         self._sweeper.note_written(len(operations))
         return OperationResults(entries, verdicts)
@@ -136,7 +142,7 @@ class Index:
         next_entry = map(self._store.entries(ids).get, ids).__next__
 
         def is_alive(row: Row) -> bool:
-            return row[5] is None or ((entry := next_entry()) is not None and entry[1] == row[0])
+            return row[5] is None or ((entry := next_entry()) is not None and offset_of(entry) == row[0])
 
         return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
 
@@ -145,8 +151,8 @@ class Index:
         self._sweeper.sweep(lambda entry: self._is_over(entry, fired_through))
 
     def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
-        return entry[:2] <= reached(fired_through, self._holes, entry[1])
+        return key_of(entry) <= reached(fired_through, self._holes, offset_of(entry))
 
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
-        through = reached(fired_through, self._holes, entry[1])
+        through = reached(fired_through, self._holes, offset_of(entry))
         return is_over(entry, through, self._retention_s) and not self._is_cold(entry)

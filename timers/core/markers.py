@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from timers.core.index import Index
 from timers.core.keys import OrderKey
-from timers.core.operation import Entries, OperationResults
+from timers.core.operation import Entries, OperationResults, due_s_of, id_of, key_of, message_of
 from timers.core.ports import Store
 from timers.core.timer import Decoded, Origin, Row, RowsByDue, id_text
 
@@ -51,8 +51,8 @@ class MarkerIndex(Index):
         entries = self._fold(decoded)
         rows: RowsByDue = {}
         for id, entry in sorted(entries.items(), key=lambda each: each[1] or ()):
-            if entry is not None and len(entry) == 5:
-                due_s, offset, _, key, value = entry
+            if entry is not None and (message := message_of(entry)) is not None:
+                (due_s, offset), (key, value) = key_of(entry), message
                 row: Row = (offset, self._callback_topic, key, value, None, Origin(id_text(id), due_s, 0))
                 rows.setdefault(due_s, []).append(row)
         return rows, entries
@@ -63,10 +63,10 @@ class MarkerIndex(Index):
     def _fold(self, decoded: Decoded) -> Entries:
         """Returns the entries that markers change."""
         started = {row[0]: row for rows in decoded.rows.values() for row in rows}
-        known = self._store.entries({operation[0] for operation in decoded.operations})
+        known = self._store.entries(set(map(id_of, decoded.operations)))
         entries: Entries = {}
         for id, offset, due_s, append_s in decoded.operations:
-            entry = known.get(id)
+            former = known.get(id)
             start = started.get(offset)
             if due_s is None:
                 known[id] = entries[id] = None
@@ -74,8 +74,10 @@ class MarkerIndex(Index):
                 key, value = start[2], start[3]
                 assert isinstance(key, bytes), "the key of a marker is bytes"
                 known[id] = entries[id] = (due_s, offset, append_s, key, value)
-            elif entry is not None and len(entry) == 5 and self._is_in_time(entry[0], append_s):
-                known[id] = entries[id] = (due_s, offset, append_s, entry[3], entry[4])
+            elif (
+                former is not None and (message := message_of(former)) and self._is_in_time(due_s_of(former), append_s)
+            ):
+                known[id] = entries[id] = (due_s, offset, append_s, *message)
         return entries
 
     def _is_in_time(self, former_due_s: int, append_s: int) -> bool:

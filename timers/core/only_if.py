@@ -27,7 +27,6 @@ from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
     CANCELLED,
-    CANCELLED_DUE_S,
     CHANGED,
     EXISTS,
     NO_VERSION,
@@ -41,6 +40,13 @@ from timers.core.operation import (
     OperationResults,
     Verdict,
     VerdictName,
+    Version,
+    cancelled,
+    due_s_of,
+    id_of,
+    is_cancelled,
+    request_of,
+    version_of,
 )
 from timers.core.ports import Store
 from timers.core.progress import VERDICT_RETENTION, Cuts, Hole, Progress, cut_suffix
@@ -100,10 +106,10 @@ class ConditionalIndex(Index):
             fired_through: None in a replay, which needs no verdicts.
         """
         operations, append_s = decoded.operations, decoded.append_s
-        known = self._store.entries({TIME_ID, *[operation[0] for operation in operations]})
+        known = self._store.entries({TIME_ID, *map(id_of, operations)})
         time_s = self._time_of(known.get(TIME_ID))
-        if fired_through is None and not decoded.conditions and all(each[2] is not None for each in operations):
-            return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
+        if fired_through is None and not decoded.conditions and all(due_s is not None for _, _, due_s, _ in operations):
+            return OperationResults({**latest(operations), TIME_ID: self._time_entry(max(time_s, *append_s.values()))})
         entries: Entries = {}
         verdicts: list[Verdict] = []
         refused: set[int] = set()
@@ -124,11 +130,11 @@ class ConditionalIndex(Index):
             about = entry if refusal is None and self._is_pending(entry, fired_through) else former
             verdict = refusal or self._verdict(due_s, condition, about, fired_through)
             if verdict is not None:
-                asked_s = None if about is None or about[0] == CANCELLED_DUE_S else about[0]
+                asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
                 version = None if condition is None else self._version(after)
                 verdicts.append(Verdict(id, offset, verdict, asked_s, version))
-        entries[TIME_ID] = (time_s, 0, 0)
-        cancels = sum(each[2] is None for each in operations if each[1] in refused)
+        entries[TIME_ID] = self._time_entry(time_s)
+        cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
         decoded.drop(refused)
         return OperationResults(entries, verdicts, refused=len(refused) - cancels)
 
@@ -138,7 +144,7 @@ class ConditionalIndex(Index):
             return None if former is None else EXISTS
         if former is None or condition != self._source(self._version(former)):
             return CHANGED
-        return TOO_LATE if CANCELLED_DUE_S < former[0] <= append_s else None
+        return TOO_LATE if not is_cancelled(former) and due_s_of(former) <= append_s else None
 
     def _source(self, offset: int) -> str:
         return f"{self._place}/{offset}{cut_suffix(self._cuts, offset)}"
@@ -149,9 +155,7 @@ class ConditionalIndex(Index):
         _, offset, due_s, append_s = operation
         if due_s is not None:
             return due_s, offset, append_s
-        if former is None or former[0] == CANCELLED_DUE_S:
-            return former
-        return CANCELLED_DUE_S, offset, time_s
+        return former if former is None or is_cancelled(former) else cancelled(offset, time_s)
 
     def _verdict(
         self, due_s: int | None, condition: str | None, about: Entry | None, fired_through: OrderKey
@@ -163,7 +167,7 @@ class ConditionalIndex(Index):
         """
         if self._is_pending(about, fired_through):
             return CANCELLED if due_s is None else REPLACED
-        if about is not None and about[0] != CANCELLED_DUE_S:
+        if about is not None and not is_cancelled(about):
             return ALREADY_FIRED
         if due_s is None:
             return UNKNOWN
@@ -174,7 +178,7 @@ class ConditionalIndex(Index):
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
         known = self._store.entries([id, TIME_ID])
         entry = known.get(id)
-        if entry is None or entry[0] == CANCELLED_DUE_S:
+        if entry is None or is_cancelled(entry):
             return None
         time_s = self._time_of(known.get(TIME_ID))
         return None if self._is_past(entry, time_s) and not self._is_pending(entry, fired_through) else entry
@@ -184,13 +188,13 @@ class ConditionalIndex(Index):
         self._sweeper.sweep(lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, fired_through))
 
     def _is_pending(self, entry: Entry | None, fired_through: OrderKey) -> bool:
-        if entry is None or entry[0] == CANCELLED_DUE_S:
+        if entry is None or is_cancelled(entry):
             return False
         return self._is_cold(entry) or not self._has_fired(entry, fired_through)
 
     def _is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""
-        due_s, offset, append_s = entry[:3]
+        due_s, offset, append_s = version_of(entry)
         return max(due_s, append_s) + self._retention_at(offset) <= time_s
 
     def _retention_at(self, offset: int) -> int:
@@ -201,10 +205,13 @@ class ConditionalIndex(Index):
     @staticmethod
     def _version(entry: Entry | None) -> int:
         """Returns the offset that a condition must name."""
-        if entry is None:
-            return NO_VERSION
-        return entry[3] if len(entry) == 4 else entry[1]
+        return NO_VERSION if entry is None else request_of(entry)
+
+    @staticmethod
+    def _time_entry(time_s: int) -> Version:
+        """Returns the entry of :data:`TIME_ID`. Inverse: :meth:`_time_of`."""
+        return time_s, 0, 0
 
     @staticmethod
     def _time_of(entry: Entry | None) -> int:
-        return 0 if entry is None else entry[0]
+        return 0 if entry is None else due_s_of(entry)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
+from timers.core.operation import Entry, offset_of
 from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, Rescue, reached
 from timers.core.timer import Row, id_bytes
@@ -140,8 +141,8 @@ def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[byt
             yield cursor, cancel
 
 
-def _is_latest(row: Row, entry: Sequence[object] | None) -> bool:
-    return entry is None or entry[1] == row[0]
+def _is_latest(row: Row, entry: Entry | None) -> bool:
+    return entry is None or offset_of(entry) == row[0]
 
 
 class LostRecords(NamedTuple):

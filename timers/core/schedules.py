@@ -19,9 +19,10 @@ from collections.abc import Sequence
 
 from timers.core.index import Index
 from timers.core.keys import OrderKey
-from timers.core.operation import ANY_VERSION, Entries, Entry, Operation, OperationResults
+from timers.core.operation import Entries, Entry, OperationResults, key_of, offset_of
 from timers.core.ports import Store
 from timers.core.progress import Hole
+from timers.core.timer import Decoded
 
 OVERDUE = "overdue"
 """Error code of a schedule that was due before it was written, if the settings reject such schedules."""
@@ -35,16 +36,17 @@ class ScheduleIndex(Index):
     def __init__(self, store: Store, holes: Sequence[Hole] = ()) -> None:
         super().__init__(store, retention_s=0, holes=holes)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
         entries: Entries = {}
         named_versions: list[tuple[bytes, int]] = []
         superseded: list[OrderKey] = []
-        for id, offset, due_s, version in operations:
+        for id, offset, due_s, append_s in decoded.operations:
             if due_s is not None:
-                entries[id] = (due_s, offset, 0)
+                entries[id] = (due_s, offset, append_s)
                 continue
-            if version != ANY_VERSION:
+            version = decoded.fired_versions.get(offset)
+            if version is not None:
                 if id in entries:
                     self._note_if_superseded(entries[id], version, fired_through, superseded)
                 else:
@@ -60,5 +62,5 @@ class ScheduleIndex(Index):
         self, entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
     ) -> None:
         """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
-        if entry is not None and entry[1] != version and not self._has_fired(entry, fired_through):
-            superseded.append(entry[:2])
+        if entry is not None and offset_of(entry) != version and not self._has_fired(entry, fired_through):
+            superseded.append(key_of(entry))

@@ -179,6 +179,9 @@ class Decoded:
     conditions: dict[int, str] = field(default_factory=dict)
     """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
 
+    fired_versions: dict[int, int] = field(default_factory=dict)
+    """Offset of a tombstone of the engine -> offset of the version that fired. Other cancels end every version."""
+
     def extend(self, later: Decoded) -> None:
         """Add the result of the records that follow."""
         for due_s, rows in later.rows.items():
@@ -189,6 +192,7 @@ class Decoded:
         self.copies.extend(later.copies)
         self.append_s.update(later.append_s)
         self.conditions.update(later.conditions)
+        self.fired_versions.update(later.fired_versions)
         for caller, count in later.callers.items():
             self.callers[caller] = self.callers.get(caller, 0) + count
 

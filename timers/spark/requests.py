@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from timers.core.operation import ANY_VERSION
 from timers.core.timer import id_bytes, key_bytes
 from timers.spark.columns import (
     HEADERS,
@@ -153,10 +152,10 @@ def _decoded(
             callback = key_bytes(row[2]), row[3], row[4]
             rows_by_offset[row[0]] = (TIMER, id, due_s, wait_s, row[1], attempt, request, None, *callback)
     ended: dict[int, str] = {}
-    for named, offset, new_due_s, version in decoded.operations:
+    for named, offset, new_due_s, _ in decoded.operations:
         if new_due_s is None:
-            ours = request_format.topic_is_compacted and version != ANY_VERSION
-            kind, about = (ENDED, version) if ours else (CANCEL, offset)
+            version = decoded.fired_versions.get(offset)
+            kind, about = (CANCEL, offset) if version is None else (ENDED, version)
             ended[offset] = id = h.id_shown(named)
             rows_by_offset[offset] = _without_timer(kind, source(topic, partition, about), id)
     for rejected in decoded.rejected:

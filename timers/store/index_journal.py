@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from timers.core.operation import Entry
+from timers.core.operation import Entry, message_of
 
 ENTRY_BYTES = 250
 """Memory of an entry in one set, besides its id."""
@@ -24,7 +24,7 @@ _ABSENT: Final = (-1, -1, -1)
 
 def _size(entries: Mapping[bytes, Entry | None]) -> int:
     """Memory of entries in one set."""
-    messages = [len(each[3]) + len(each[4]) for each in entries.values() if each is not None and len(each) == 5]
+    messages = [len(key) + len(value) for key, value in filter(None, map(message_of, entries.values()))]
     return sum(map(len, entries)) + ENTRY_BYTES * len(entries) + sum(messages)
 
 

@@ -1,14 +1,17 @@
 """A store in memory, for the simulator and for tests."""
 
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.lineage import Lineage
-from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
+from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
+
+_key: Callable[[tuple[OrderKey, Row]], OrderKey] = itemgetter(0)
 
 
 class MemoryStore:
@@ -53,7 +56,7 @@ class MemoryStore:
     ) -> None:
         for due_s, group in rows.items():
             for row in group:
-                insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
+                insort(self._rows, ((due_s, row[0]), row), key=_key)
         for id, entry in entries.items():
             if entry is None:
                 self._entries.pop(id, None)
@@ -71,17 +74,15 @@ class MemoryStore:
 
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         entries = sorted(self._entries.items())
-        return [(id, entry[1]) for id, entry in entries if entry[0] == CANCELLED_DUE_S and entry[1] >= offset]
+        return [(id, at) for id, entry in entries if is_cancelled(entry) and (at := offset_of(entry)) >= offset]
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
-        key = lambda entry: entry[0]  # noqa: E731
-        entries = self._rows[
-            bisect_right(self._rows, after, key=key) : bisect_right(self._rows, (until_s, MAX_OFFSET), key=key)
-        ]
-        while entries:
-            due_s = entries[0][0][0]
-            group = [row for (due, _), row in entries[: self._group] if due == due_s]
-            entries = entries[len(group) :]
+        start, end = (bisect_right(self._rows, key, key=_key) for key in (after, (until_s, MAX_OFFSET)))
+        found = self._rows[start:end]
+        while found:
+            due_s = found[0][0][0]
+            group = [row for (due, _), row in found[: self._group] if due == due_s]
+            found = found[len(group) :]
             yield due_s, group
 
     def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
@@ -89,7 +90,7 @@ class MemoryStore:
             yield (due_s, rows[-1][0]), rows
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
-        end = bisect_right(self._rows, through, key=lambda entry: entry[0])
+        end = bisect_right(self._rows, through, key=_key)
         assert end == count, f"{end} rows at or below {through}, not {count}"
         del self._rows[:end]
 
@@ -97,10 +98,10 @@ class MemoryStore:
         return self._rows[0][0][0] if self._rows else None
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        end = bisect_right(self._rows, fired_through, key=lambda entry: entry[0])
+        end = bisect_right(self._rows, fired_through, key=_key)
         passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
         del self._rows[:end]
         if passed_over:
-            self._rows = [entry for entry in self._rows if entry[1][0] < next_offset]
+            self._rows = [(key, row) for key, row in self._rows if row[0] < next_offset]
             self.applied = next_offset
             self.lineage = self.lineage.before(next_offset)

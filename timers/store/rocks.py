@@ -21,7 +21,7 @@ from rocksdict import WriteBatch
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
-from timers.core.operation import CANCELLED_DUE_S, NO_ENTRIES, Entry
+from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage, Lost
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
@@ -211,12 +211,12 @@ class RocksStore:
         if journal is None:
             return []
         entries = ((key[1:], self._decoded(layout.unpack_entry, value)) for key, value in self._db.items(INDEX, OTHER))
-        cancels = {id: entry[1] for id, entry in entries if entry[0] == CANCELLED_DUE_S}
+        cancels = {id: offset_of(entry) for id, entry in entries if is_cancelled(entry)}
         for id, entry in journal.items():
             cancels.pop(id, None)
-            if entry is not None and entry[0] == CANCELLED_DUE_S:
-                cancels[id] = entry[1]
-        return sorted((id, cancelled) for id, cancelled in cancels.items() if cancelled >= offset)
+            if entry is not None and is_cancelled(entry):
+                cancels[id] = offset_of(entry)
+        return sorted((id, at) for id, at in cancels.items() if at >= offset)
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
         try:

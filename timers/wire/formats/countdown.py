@@ -109,7 +109,7 @@ def _decode_record(decoded: Decoded, record: Any, headers: Headers, max_request_
             "id-not-key", f"the id is {quoted(id):.60} and the record has {shown}: an id must also be the record key"
         )
     if countdown_ms is None:
-        decoded.operations.append((record.key, record.offset, None, 0))
+        decoded.operations.append((record.key, record.offset, None, record.timestamp // 1000))
         return CANCEL
     due_s = _former_due_s(headers, record.timestamp)
     republished = due_s is not None

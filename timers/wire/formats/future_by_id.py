@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from timers.core.operation import ABSENT, ANY_VERSION
+from timers.core.operation import ABSENT
 from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
@@ -114,8 +114,9 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             condition = None if has_due_alone or not headers else decode_condition(record)
             id = decode_id(key)
             if value is None:
-                operations.append((key, offset, None, ANY_VERSION))
-                append_s[offset] = record.timestamp // 1000 if record.timestamp_type == LOG_APPEND_TIME else 0
+                timestamp_s = record.timestamp // 1000
+                operations.append((key, offset, None, timestamp_s))
+                append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
                 if condition is not None:
                     decoded.conditions[offset] = condition
                 continue

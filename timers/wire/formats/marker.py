@@ -18,7 +18,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Origin, Row, key_bytes
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, future
@@ -41,7 +40,7 @@ def decode(records: Sequence[Any], max_request_bytes: int, callback_topic: str =
             marker = _parse(record.value, max_request_bytes)
             id = f"{marker.message_id.partition}/{marker.message_id.offset}"
             if marker.type == Marker.END:
-                decoded.operations.append((id.encode(), record.offset, None, ANY_VERSION))
+                decoded.operations.append((id.encode(), record.offset, None, record.timestamp // 1000))
                 continue
             due_s = _compute_due_s(record.timestamp, marker.redeliver_after_ms)
         except InvalidRequestError as error:

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes, id_text, key_bytes
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError, check_id, check_size, check_topic, decode_due, rejected
@@ -91,7 +90,9 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             if not key or len(key) > MAX_ID_BYTES:
                 check_id(key, MAX_ID_BYTES)
             if value is None:
-                operations.append((key, offset, None, fired_version(headers, offset) if headers else ANY_VERSION))
+                operations.append((key, offset, None, 0))
+                if headers and (version := fired_version(headers, offset)) is not None:
+                    decoded.fired_versions[offset] = version
                 continue
             is_plain = len(headers) == 3 and (headers[0][0], headers[1][0], headers[2][0]) == _PLAIN
             if is_plain:
@@ -119,7 +120,7 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
         except InvalidRequestError as error:
             decoded.rejected.append(rejected(record, error))
             if key:
-                operations.append((key, offset, None, ANY_VERSION))
+                operations.append((key, offset, None, 0))
             continue
         # `as_published` rebuilds the record, with timestamp and headers. Plain headers can be computed from the row, so
         # the row keeps only other headers.
@@ -182,10 +183,10 @@ def tombstone_headers(offset: int) -> list[h.Header]:
     return [(h.TIMER_FIRED_OFFSET, b"%d" % offset)]
 
 
-def fired_version(headers: Sequence[h.Header], offset: int) -> int:
-    """Return the offset of the version that a tombstone names; :data:`ANY_VERSION` for a tombstone of a user."""
+def fired_version(headers: Sequence[h.Header], offset: int) -> int | None:
+    """Return the offset of the version that a tombstone names; None for a tombstone of a user."""
     for name, value in headers:
         if name == h.TIMER_FIRED_OFFSET and value is not None and value.isdigit() and len(value) <= 18:
             version = int(value)
-            return version if version < offset else ANY_VERSION
-    return ANY_VERSION
+            return version if version < offset else None
+    return None

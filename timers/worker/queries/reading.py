@@ -10,6 +10,7 @@ from typing import NamedTuple
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.listing import Listed, Page, Position, key_after
 from timers.core.machine import Machine
+from timers.core.operation import key_of, request_of
 from timers.core.timer import Origin, Row, id_bytes
 from timers.wire import query as wire
 from timers.wire import topics
@@ -156,13 +157,13 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     entry = machine.find(id_bytes(id))
     if entry is None:
         return None
-    due_s, offset = entry[:2]
+    key = due_s, _ = key_of(entry)
     cold = machine.is_cold(entry)
-    if cold or machine.progress.has_fired((due_s, offset)):
+    if cold or machine.progress.has_fired(key):
         state = wire.COLD if cold else wire.FIRED
-        source = topics.source(place.topic, place.partition, entry[3] if len(entry) == 4 else offset)
+        source = topics.source(place.topic, place.partition, request_of(entry))
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
-    row = _row(machine, (due_s, offset))
+    row = _row(machine, key)
     return None if row is None else _with_state(row, due_s, place, wire.PENDING, with_value)
 
 
@@ -177,7 +178,7 @@ def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: 
     id = None if row[5] is None else row[5].timer_id
     latest = machine.find_copy(row[0]) if id is None else machine.find(id_bytes(id))
     # The timer is stored under its own offset or, after its promotion from the cold tier, under that of its copy.
-    for each in (key,) if latest is None else (key, latest[:2]):
+    for each in (key,) if latest is None else (key, key_of(latest)):
         stored = _row(machine, each)
         if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):
             return _with_state(stored, due_s, place, wire.PENDING, with_value)

@@ -28,12 +28,12 @@ from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.key_partition import partition_of
 from timers.request_formats import enabled_formats
 from timers.wire import headers as h
 from timers.wire import headers as names
 from timers.wire import topics, verdict
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.key_partition import partition_of
 
 MAX_READING_S = 3.0
 """Time for all partitions of a topic together."""

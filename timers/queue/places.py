@@ -17,9 +17,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.kafka.leaders import AnsweringLeaders, WriteAccess
+from timers.key_partition import partition_of
 from timers.queue import records
 from timers.queue.settling import Job
-from timers.wire.key_partition import partition_of
 
 _log = logging.getLogger("timers.queue")
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from timers.wire.key_partition import librdkafka_partition
+from timers.key_partition import librdkafka_partition
 
 _SEED = 0x9747B28C
 _MULTIPLIER = np.uint32(0x5BD1E995)

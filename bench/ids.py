@@ -54,10 +54,7 @@ class DiscardingOutbox:
     def __init__(self) -> None:
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()
-        self.has_old_witness = False
         self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
-
-    def tell_group(self) -> None: ...
 
     def begin(self, tick: Tick) -> None:
         self._transaction.begin(tick)

@@ -53,10 +53,6 @@ class ListOutbox:
         """(offset, error code) of all dead letters."""
         return [(entry.offset, entry.code) for _, rejected, _ in self.commits for entry in rejected]
 
-    has_old_witness = False
-
-    def tell_group(self) -> None: ...
-
     def begin(self, tick: Tick) -> None:
         self.tick = tick
         self._open = defaultdict(list)

@@ -35,7 +35,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 class SimMachine:
     """A machine that hangs while it fires, until ``go_on`` is set."""
 
-    clock_is_behind = recovering = rescuing = has_old_witness = False
+    clock_is_behind = recovering = rescuing = False
     may_accept = True
     oldest_due_s = released_s = None
 
@@ -67,7 +67,9 @@ def metrics() -> PartitionMetrics:
 @pytest.fixture
 def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     listener: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
-    runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, metrics)  # type: ignore[arg-type]
+    transaction: Any = SimpleNamespace(has_old_witness=False)
+    held: Any = machine
+    runner = Runner("requests/3", held, transaction, lambda: None, threading.Event(), listener, metrics)
     machine.go_on.set()
     runner.start()
     yield runner

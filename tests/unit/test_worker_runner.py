@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,9 +45,28 @@ class SimListener:
         self.failure = error
 
 
+TOLD: Any = SimpleNamespace(has_old_witness=False)
+"""Stands for the transaction of a machine whose group knows all that was committed."""
+
+
+class Owing:
+    """Stands for the transaction of a machine whose group lacks what was committed."""
+
+    def __init__(self, outbox: ListOutbox) -> None:
+        self._outbox = outbox
+        self.has_old_witness = True
+        self.fired_before_telling: list[int] = []
+        self.told = threading.Event()
+
+    def tell_group(self) -> None:
+        self.fired_before_telling.append(len(self._outbox.fired))
+        self.has_old_witness = False
+        self.told.set()
+
+
 def started(listener: SimListener) -> Runner:
     runner = Runner(
-        "timer-request/0", NativeRig().machine, lambda: None, threading.Event(), listener, PartitionMetrics()
+        "timer-request/0", NativeRig().machine, TOLD, lambda: None, threading.Event(), listener, PartitionMetrics()
     )
     runner.start()
     return runner
@@ -123,31 +144,19 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
     assert listener.failure is None
 
 
-class OwingOutbox(ListOutbox):
-    """An outbox whose group lacks what was committed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_old_witness = True
-        self.fired_before_telling: list[int] = []
-        self.told = threading.Event()
-
-    def tell_group(self) -> None:
-        self.fired_before_telling.append(len(self.fired))
-        self.has_old_witness = False
-        self.told.set()
-
-
 def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it() -> None:
-    listener, outbox = SimListener(), OwingOutbox()
+    listener, outbox = SimListener(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     rig.ask(1)
-    runner = Runner("timer-request/0", rig.machine, lambda: None, threading.Event(), listener, PartitionMetrics())
+    owing: Any = Owing(outbox)
+    runner = Runner(
+        "timer-request/0", rig.machine, owing, lambda: None, threading.Event(), listener, PartitionMetrics()
+    )
     runner.tick(Tick(1000))
     runner.deliver(rig.fetch())
     runner.start()
-    assert outbox.told.wait(PATIENCE_S)
+    assert owing.told.wait(PATIENCE_S)
     runner.stop()
     assert runner.join(PATIENCE_S)
-    assert outbox.fired_before_telling == [1]
+    assert owing.fired_before_telling == [1]
     assert listener.failure is None

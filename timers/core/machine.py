@@ -568,19 +568,6 @@ class Machine:
         remembered_s = 0 if self._index is None else self._index.remembered_s
         self.progress = self.doubts.settled(self.progress, self._committed, remembered_s)
 
-    @property
-    def has_old_witness(self) -> bool:
-        """Whether :meth:`tell_group` should be called as soon as there is nothing else to do."""
-        return self._outbox.has_old_witness
-
-    def tell_group(self) -> None:
-        """Let the consumer group have a copy of the committed progress [I8].
-
-        Raises:
-            Lost: drop this machine and open it again.
-        """
-        self._outbox.tell_group()
-
     def raise_level(self, level: int) -> bool:
         """Raise the feature level, in a transaction of its own. It applies to records that are accepted from now on.
 

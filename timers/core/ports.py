@@ -160,13 +160,6 @@ class Outbox(Protocol):
     def chunk(self) -> ChunkSize:
         """How many timers the next transaction may have; the same object for all machines of a partition."""
 
-    @property
-    def has_old_witness(self) -> bool:
-        """Whether the group should get a newer copy of the committed progress when there is nothing else to do [I8]."""
-
-    def tell_group(self) -> None:
-        """Let the group have the committed progress, in a transaction of its own. Raises as :meth:`commit`."""
-
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
 

@@ -159,14 +159,6 @@ class Policy:
 
     # ---- calls of the machine -----------------------------------------------------------------------------------
 
-    @property
-    def has_old_witness(self) -> bool:
-        return self.transaction.has_old_witness
-
-    def tell_group(self) -> None:
-        """Let the group have the committed progress."""
-        self.transaction.tell_group()
-
     def begin(self, tick: Tick) -> None:
         """Begin a transaction that happens at ``tick``."""
         self._tick = tick

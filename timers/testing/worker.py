@@ -87,8 +87,9 @@ class SimRunner:
     def step(self) -> None:
         """Do one step, and read requests again if the loop asks for it."""
         outcome = self.loop.step(idle_too_long=self.idle_too_long)
-        if self.machine.has_old_witness and not self.loop.firing:
-            self.machine.tell_group()
+        transaction = self.outbox.policy.transaction
+        if transaction.has_old_witness and not self.loop.firing:
+            transaction.tell_group()
         if outcome.read_again_from is not None:
             self.read_to = outcome.read_again_from
         if outcome.settled:

@@ -23,7 +23,7 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, TimersError
-from timers.firing.policy import Policy, policy_of
+from timers.firing.policy import policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.firing.transaction import WITNESS_S, Transaction
@@ -61,7 +61,7 @@ class _Open(NamedTuple):
     """An open partition."""
 
     loop: Loop
-    outbox: Policy
+    transaction: Transaction
     store: RocksStore
 
 
@@ -193,7 +193,7 @@ class _Server:
                 each.loop.add_tick(tick)
         for partition, each in list(self._open.items()):
             try:
-                self._step(consumer, partition, each.loop)
+                self._step(consumer, partition, each)
             except (Lost, KafkaException) as error:
                 self._fail(consumer, partition, error, AFTER_LOST)
             except TimersError:
@@ -202,7 +202,8 @@ class _Server:
                 logger.exception("%s/%d failed with an exception that no code expects", self._topic, partition)
                 self._fail(consumer, partition, error, AFTER_UNFORESEEN)
 
-    def _step(self, consumer: Consumer, partition: int, loop: Loop) -> None:
+    def _step(self, consumer: Consumer, partition: int, opened: _Open) -> None:
+        loop, transaction = opened.loop, opened.transaction
         while not loop.idle and not self._retries.stop.is_set():
             outcome = loop.step(idle_too_long=monotonic() > self._committed_at[partition] + IDLE_COMMIT_S)
             if outcome.committed:
@@ -210,8 +211,8 @@ class _Server:
             if outcome.read_again_from is not None:
                 loop.fetches.clear()
                 self._read_from(consumer, partition, outcome.read_again_from)
-        if loop.machine.has_old_witness:
-            loop.machine.tell_group()
+        if transaction.has_old_witness:
+            transaction.tell_group()
 
     def _read_from(self, consumer: Consumer, partition: int, position: int) -> None:
         self._position[partition] = position
@@ -268,7 +269,7 @@ class _Server:
             machine = spec.machine(progress, store, outbox, metrics.counters)
             place = progress_partition(tp, cluster, settings)
             transaction.bind(cluster.topic_ids[self._topic], place, machine.cuts)
-            return _Open(Loop(machine), outbox, store)
+            return _Open(Loop(machine), transaction, store)
         except BaseException as error:  # the store may be damaged
             forget_frames(error)
             transaction.close()
@@ -290,7 +291,7 @@ class _Server:
         self._position.pop(partition, None)
         with contextlib.suppress(KafkaException):
             consumer.incremental_unassign([KafkaTopicPartition(self._topic, partition)])
-        closed.outbox.transaction.close()
+        closed.transaction.close()
         try:
             closed.store.close()
         except StoreError as error:  # what was not flushed is read again

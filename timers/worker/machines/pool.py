@@ -396,7 +396,7 @@ class Pool:
         metrics.reopened += again
         parts = self._bound
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        runner = Runner("/".join(map(str, tp)), opened.machine, opened.close, opened.stop, self, metrics)
+        runner = Runner("/".join(map(str, tp)), *opened, self, metrics)
         self._runners = {**self._runners, tp: runner}
         self._consumer.read_again(tp, opened.machine.position)
         self._consumer.wake()

@@ -21,7 +21,7 @@ from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
-from timers.firing.transaction import WITNESS_S
+from timers.firing.transaction import WITNESS_S, Transaction
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import forget_frames
 
@@ -90,6 +90,7 @@ class Runner:
     Args:
         name: ``<topic>/<partition>``, for logs and the thread.
         machine: opened; from now on only this runner calls it.
+        transaction: of the machine.
         close: releases store and producer; called on the runner's thread when it ends.
         stop: ends the thread when set; the machine's outbox watches it too.
         listener: gets the reports.
@@ -100,6 +101,7 @@ class Runner:
         self,
         name: str,
         machine: Machine,
+        transaction: Transaction,
         close: Callable[[], None],
         stop: threading.Event,
         listener: Listener,
@@ -107,6 +109,7 @@ class Runner:
     ) -> None:
         self.name = name
         self.machine = machine
+        self._transaction = transaction
         self._loop = Loop(machine)
         self._close = close
         self._stop = stop
@@ -185,8 +188,8 @@ class Runner:
                 idle_s = monotonic() - self._last_commit
                 size = self._loop.fetches[0].size if self._loop.fetches else 0
                 self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S), size)
-                if self.machine.has_old_witness and not (self._loop.firing or self._until_quiet_s()):
-                    self.machine.tell_group()
+                if self._transaction.has_old_witness and not (self._loop.firing or self._until_quiet_s()):
+                    self._transaction.tell_group()
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
@@ -207,7 +210,7 @@ class Runner:
             self._metrics.heartbeat.rest()
         while True:
             try:
-                item = self._inbox.get(wait, self._until_quiet_s() if self.machine.has_old_witness else None)
+                item = self._inbox.get(wait, self._until_quiet_s() if self._transaction.has_old_witness else None)
             except Empty:
                 break
             wait = False

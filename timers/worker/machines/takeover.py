@@ -16,6 +16,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog
+from timers.firing.transaction import Transaction
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.topics import compacted_now
@@ -43,6 +44,7 @@ class OpenMachine(NamedTuple):
     """A machine whose thread may start."""
 
     machine: Machine
+    transaction: Transaction
     close: Callable[[], None]
     """Releases its store and producer."""
     stop: threading.Event
@@ -100,7 +102,7 @@ class Takeover:
         try:
             asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
             await self._check_leaders(parts, tp)
-            machine, close = await self._open(parts, tp, metrics, stop, asked)
+            machine, transaction, close = await self._open(parts, tp, metrics, stop, asked)
         except BaseException:
             self._capacity.leave()
             raise
@@ -111,7 +113,7 @@ class Takeover:
             finally:
                 self._capacity.leave()
 
-        return OpenMachine(machine, close_and_leave, stop)
+        return OpenMachine(machine, transaction, close_and_leave, stop)
 
     async def _open(
         self,
@@ -120,7 +122,7 @@ class Takeover:
         metrics: PartitionMetrics,
         stop: threading.Event,
         asked: Awaitable[dict[str, str]],
-    ) -> tuple[Machine, Callable[[], None]]:
+    ) -> tuple[Machine, Transaction, Callable[[], None]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
         try:
             await self.in_thread(outbox.transaction.open)
@@ -153,7 +155,7 @@ class Takeover:
             forget_frames(error)
             await self.in_thread(close)
             raise
-        return machine, close
+        return machine, outbox.transaction, close
 
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:
         """Raise Lost if a log of the machine has no leader: every further step would wait for it."""

@@ -13,7 +13,7 @@ one invariant each, and must find every mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from timers.core.chunk_size import LARGEST
 from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
+from timers.core.grouping import runs
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.lineage import Leader, Lineage, PassedBatch
@@ -37,7 +38,6 @@ from timers.core.timer import (
     Row,
     RowsByDue,
     Tick,
-    bytes_of,
     latest_tick,
 )
 from timers.core.variant import Variant
@@ -75,14 +75,14 @@ STEPS: Mapping[State, Mapping[str, Sequence[State]]] = {
     },
     State.CLOCK_BEHIND: {
         "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
-        "raise_level": [State.CLOCK_BEHIND],
+        "commit_change": [State.CLOCK_BEHIND],
         "commit_progress": [State.CLOCK_BEHIND],
     },
     State.ACCEPTING: {
         "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
         "accept": [State.ACCEPTING],
         "fire_chunk": [State.ACCEPTING],
-        "raise_level": [State.ACCEPTING],
+        "commit_change": [State.ACCEPTING],
         "commit_progress": [State.ACCEPTING],
     },
 }
@@ -449,7 +449,7 @@ class Machine:
         count = size = 0
         full = fires = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
-        for due, rows, due_bytes in _runs(scanned, max_rows, max_bytes):
+        for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
             if full:
                 through = last
                 break
@@ -569,20 +569,22 @@ class Machine:
         self.progress = self.doubts.settled(self.progress, self._committed, remembered_s)
 
     def raise_level(self, level: int) -> bool:
-        """Raise the feature level, in a transaction of its own. It applies to records that are accepted from now on.
+        """Raise the feature level, as :meth:`commit_change`. It applies to records that are accepted from now on."""
+        return self.progress.level >= level or self.commit_change(lambda now: now.with_setting(FEATURE_LEVEL, level))
+
+    def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
+        """Commit a change of the progress, in a transaction of its own.
 
         Returns:
-            Whether the machine has the level. If not, it recovers or has no tick yet: try again later.
+            Whether it is committed. If not, the machine recovers or has no tick yet: try again later.
 
         Raises:
             Lost: drop this machine and open it again.
         """
-        if self.progress.level >= level:
-            return True
-        if self._tick is None or "raise_level" not in STEPS[self.state]:
+        if self._tick is None or "commit_change" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
-        self._commit(self.progress.with_setting(FEATURE_LEVEL, level))
+        self._commit(change(self.progress))
         self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
         return True
 
@@ -664,23 +666,3 @@ def _split_late(rows: RowsByDue, fired_through: OrderKey) -> tuple[RowsByDue, Ro
             if waiting_rows:
                 waiting[due_s] = waiting_rows
     return late, waiting
-
-
-def _runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
-    """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
-
-    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
-    each call.
-    """
-    run: list[DueRows] = []
-    before = count = size = 0
-    for due_s, rows in scanned:
-        group_bytes = bytes_of(rows)
-        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
-            yield run, count, size
-            run, before, count, size = [], before + count, 0, 0
-        run.append((due_s, rows))
-        count += len(rows)
-        size += group_bytes
-    if run:
-        yield run, count, size

@@ -1,6 +1,6 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.chunk_size import ChunkSize
@@ -56,6 +56,39 @@ class IndexPage(NamedTuple):
     """Without the newest ones, if the store keeps these apart."""
     through: bytes | None
     """The id that was read last; None at the end of the index."""
+
+
+class View(Protocol):
+    """What a store holds at one moment, while the machine goes on to change it. It is read once, from its begin.
+
+    Close it before its store. One thread at a time uses it, which may be another one than that of the machine.
+
+    Attributes:
+        applied: as :attr:`Store.applied` at that moment.
+        rows: number of rows in it.
+        history: as :attr:`Store.history`.
+    """
+
+    @property
+    def applied(self) -> int: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def history(self) -> tuple[SettingChange, ...]: ...
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields keys and values of the store in the order of keys, as :mod:`timers.store.layout` describes them.
+
+        Without ``applied`` and the history, and without what counts the writes of one database.
+
+        Raises:
+            Lost: the store was damaged, or more or fewer rows were read than it held.
+        """
+
+    def close(self) -> None:
+        """Release what keeps the moment."""
 
 
 class Store(Protocol):
@@ -150,6 +183,20 @@ class Store(Protocol):
         offset was accepted here without a commit, and another owner moved ``fired_through`` past it without reading it.
         In this case all rows from ``next_offset`` on are deleted, and ``applied`` becomes ``next_offset``: the machine
         reads these requests again and fires the late ones. The index is not changed; it is then ahead of ``applied``.
+        """
+
+
+class SnapshotStore(Store, Protocol):
+    """A store from which snapshots are taken, and which may be restored from one (:mod:`timers.core.snapshots`)."""
+
+    def view(self) -> View:
+        """Returns a view of the store as it is now."""
+
+    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
+        """Fill an empty store with the keys and values of a view.
+
+        ``applied`` comes with the last write: if ``items`` raises, or the process ends before, the store must be
+        emptied. An opening empties a store that holds rows and no ``applied``.
         """
 
 

@@ -61,6 +61,16 @@ class SimStore(MemoryStore):
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
+    def _load(self, key: bytes, value: bytes) -> None:
+        self.faults.point("while a store is restored")
+        self._past.append(self._image())
+        super()._load(key, value)
+
+    @property
+    def is_partly_restored(self) -> bool:
+        """Whether a restore was interrupted."""
+        return not self.applied and bool(self._rows or self._entries)
+
     def note_read_through(self, second: int) -> None:
         self._past.append(self._image())
         super().note_read_through(second)
@@ -97,7 +107,7 @@ class SimDisk:
         assert machine not in self._open, f"the store of {machine} is open already"
         if machine not in self._stores:
             self._stores[machine] = self._store(faults)
-        elif self._stores[machine].condemned:
+        elif self._stores[machine].condemned or self._stores[machine].is_partly_restored:
             self._stores[machine].empty()
         self._open.add(machine)
         self._stores[machine].closed = False

@@ -1,0 +1,171 @@
+"""Snapshots: when one is due, which one is restored, and what is compared before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from timers.core.levels import SNAPSHOTS
+from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, NamedSnapshot, Progress
+from timers.core.snapshots import (
+    CHUNK_BYTES,
+    Footer,
+    Place,
+    Unreadable,
+    check_footer,
+    footer_of,
+    is_due,
+    restored,
+    to_restore,
+    with_named,
+)
+from timers.core.timer import Row
+from timers.store.memory import MemoryStore
+
+PLACE = Place("cluster", "app", b"topic id", 3, "timer-request")
+
+
+def named(number: int, applied: int = 40, size: int = 1, rows: int = 3) -> NamedSnapshot:
+    return NamedSnapshot(b"id", number, 0, size, applied, 7, rows, b"digest")
+
+
+def row(offset: int) -> Row:
+    return offset, "target", "key", b"value", None, None
+
+
+def stored(*keys: tuple[int, int], applied: int, progress: Progress) -> MemoryStore:
+    store = MemoryStore()
+    for due_s, offset in keys:
+        store.write({due_s: [row(offset)]}, applied, {b"id": (due_s, offset, 7)})
+    store.note_history(progress.settings)
+    return store
+
+
+class SimSnapshots:
+    """Snapshots of stores. Those without a store cannot be read."""
+
+    def __init__(self, progress: Progress, stores: dict[int, MemoryStore]) -> None:
+        self.footers: dict[int, Footer] = {}
+        self._stores = stores
+        for each in (progress.snapshot, progress.older_snapshot):
+            if each is not None and each.number in stores:
+                view = stores[each.number].view()
+                self.footers[each.number] = footer_of(view, PLACE, (0, 0), each.keys, each.digest)
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        if named.number not in self.footers:
+            raise Unreadable("out of range")
+        return self.footers[named.number]
+
+    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._stores[named.number].view()
+
+
+def restore(store: MemoryStore, progress: Progress, snapshots: SimSnapshots) -> tuple[MemoryStore, dict[int, str]]:
+    said: dict[int, str] = {}
+    found = restored(
+        store,
+        progress,
+        PLACE,
+        snapshots,
+        lambda _: MemoryStore(),
+        lambda each, why: said.update({each.number: str(why)}),
+    )
+    return found, said
+
+
+def progress_of(*snapshots: NamedSnapshot, next_offset: int = 50) -> Progress:
+    newest, older = (*snapshots, None, None)[:2]
+    progress = Progress(0).with_setting(FEATURE_LEVEL, SNAPSHOTS).with_setting(SEAL, 12345)
+    return replace(progress, next_offset=next_offset, snapshot=newest, older_snapshot=older)
+
+
+def test_a_store_is_restored_without_what_has_fired_since() -> None:
+    progress = replace(progress_of(named(1, rows=2)), fired_through=(100, 30))
+    source = stored((100, 30), (100, 31), applied=40, progress=progress)
+    store, said = restore(MemoryStore(), progress, SimSnapshots(progress, {1: source}))
+    assert said == {1: "None"}
+    assert (store.applied, store.history) == (40, progress.settings)
+    assert [*store.scan((-1, 0), 200)] == [(100, [row(31)])]
+    assert store.entries([b"id"]) == source.entries([b"id"])
+
+
+def test_if_the_newest_cannot_be_read_the_older_one_is_restored() -> None:
+    progress = progress_of(named(2), named(1, 30, rows=1))
+    store, said = restore(
+        MemoryStore(), progress, SimSnapshots(progress, {1: stored((100, 5), applied=30, progress=progress)})
+    )
+    assert said == {2: "out of range", 1: "None"}
+    assert store.applied == 30
+
+
+def test_without_a_snapshot_the_store_stays() -> None:
+    store = stored((100, 5), applied=30, progress=Progress())
+    assert restore(store, progress_of(named(2)), SimSnapshots(Progress(), {})) == (store, {2: "out of range"})
+
+
+def test_a_snapshot_that_breaks_in_the_middle_leaves_an_empty_store() -> None:
+    progress = progress_of(named(1, rows=1))
+    snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)})
+
+    def items(named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+        yield next(iter(stored((100, 5), applied=40, progress=progress).view()))
+        raise Unreadable("a wrong digest")
+
+    snapshots.items = items  # type: ignore[method-assign]
+    store, said = restore(MemoryStore(), progress, snapshots)
+    assert (store.pending, store.applied, said) == (0, 0, {1: "a wrong digest"})
+
+
+def test_a_newer_store_is_preferred_and_a_doubtful_log_restores_nothing() -> None:
+    progress = progress_of(named(2, 40, rows=80), named(1, 30, rows=80))
+    assert [each.number for each in to_restore(progress, 0)] == [2, 1]
+    assert [each.number for each in to_restore(progress, 25)] == [2]
+    assert to_restore(progress, 30) == [], "80 rows take as long as 10 records"
+    assert to_restore(replace(progress, doubt=Doubt(20, "worker-1")), 0) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"place": PLACE._replace(partition=4)}, "a snapshot of"),
+        ({"applied": 39}, "not the snapshot"),
+        ({"digest": b"other"}, "not the snapshot"),
+        ({"history_hash": b"other"}, "other settings"),
+    ],
+)
+def test_a_footer_of_another_snapshot_is_refused(change: dict[str, object], why: str) -> None:
+    progress = progress_of(named(1, rows=1))
+    footer = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)}).footers[1]
+    check_footer(footer, named(1, rows=1), PLACE, progress)
+    with pytest.raises(Unreadable, match=why):
+        check_footer(footer._replace(**change), named(1, rows=1), PLACE, progress)  # type: ignore[arg-type]
+
+
+def test_a_footer_says_the_settings_but_not_the_seal() -> None:
+    progress = progress_of(named(1, rows=1))
+    footer = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)}).footers[1]
+    assert [each.name for each in footer.history] == [FEATURE_LEVEL]
+    later = progress.with_setting(SEAL, 7)
+    check_footer(footer, named(1, rows=1), PLACE, later)
+
+
+def test_a_snapshot_that_lost_its_end_does_not_become_the_older_one() -> None:
+    progress = progress_of(named(2), named(1))
+    whole, broken = (with_named(progress, named(3), newest_is_whole=each) for each in (True, False))
+    assert (whole.snapshot, whole.older_snapshot) == (named(3), named(2))
+    assert (broken.snapshot, broken.older_snapshot) == (named(3), named(1))
+
+
+def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None:
+    def due(progress: Progress, pending: int = 1000, record_bytes: float = 100, *, is_behind: bool = False) -> bool:
+        return is_due(progress, pending, record_bytes, factor=2, most_records=10**6, is_behind=is_behind)
+
+    mib = 1024 * 1024
+    assert not due(Progress(10**5)) and due(Progress(10**5), record_bytes=17 * mib / 10**5)
+    assert due(Progress(10**6 + 1)) and not due(Progress(10**6 + 1), record_bytes=1, is_behind=True)
+    large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 1000))
+    assert not due(large, record_bytes=190 * 1024) and due(large, record_bytes=210 * 1024)
+    assert not due(large, 500, 0) and due(large, 400, 0)

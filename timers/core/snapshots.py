@@ -1,0 +1,200 @@
+"""Snapshots: what the store of a machine holds at one offset of its log, written to a topic of their own [I30].
+
+A worker without a usable store restores the newest snapshot that progress names, and reads the log from there on
+instead of from its start. A restored store *is* a store that stopped at this offset: what follows is what an opening
+does with each store. So a snapshot needs no rule about what is in it.
+
+Progress names a snapshot only after the brokers have all of its records, in a transaction of the machine. A worker that
+has lost the partition is fenced there. Its records have a number of their own, and no reader takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from hashlib import sha256
+from typing import NamedTuple, Protocol, TypeVar
+
+from timers.core.keys import OrderKey
+from timers.core.levels import SNAPSHOTS
+from timers.core.machine import Machine, State
+from timers.core.ports import SnapshotStore, View
+from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
+from timers.core.store_validity import catch_up
+
+CHUNK_BYTES = 512 * 1024
+"""Size of a record of a snapshot."""
+
+LEAST_BYTES = 16 * 1024 * 1024
+"""A log that has grown by less than this is read again."""
+
+ROWS_A_RECORD = 8
+"""So many rows are restored in the time in which one record of the log is read again."""
+
+_Store = TypeVar("_Store", bound=SnapshotStore)
+
+
+class Place(NamedTuple):
+    """Which machine a snapshot is of."""
+
+    cluster: str
+    app: str
+    topic_id: bytes
+    """Id of the request topic."""
+    partition: int
+    request_format: str
+
+
+class Footer(NamedTuple):
+    """The end of a snapshot. It says of itself what progress says of it, in case that the progress is lost."""
+
+    place: Place
+    applied: int
+    fired_through: OrderKey
+    history: tuple[SettingChange, ...]
+    """The settings below ``applied``, without the seal: who reads snapshots must not be able to forge copies."""
+    history_hash: bytes
+    """Of all settings below ``applied``."""
+    keys: int
+    rows: int
+    digest: bytes
+
+
+class Unreadable(Exception):
+    """The brokers answered, and a snapshot is not there, or is another one."""
+
+
+class Snapshots(Protocol):
+    """The snapshots of one partition. Both methods raise :class:`Unreadable`; silent brokers are waited for."""
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        """Returns the footer that stands at the end of a snapshot."""
+
+    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
+        """Yields its keys and values. Before the end, the digest of all of them was compared."""
+
+
+def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
+    """Returns a hash of the settings that decide about the records below ``applied``."""
+    below = [(each.name, each.from_offset, each.value) for each in history if each.from_offset < applied]
+    return sha256(repr(below).encode()).digest()
+
+
+def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, digest: bytes) -> Footer:
+    """Returns the footer of a snapshot.
+
+    Args:
+        view: what it holds.
+        fired_through: of the machine.
+        keys: number of keys in it.
+        digest: of all of them.
+    """
+    below = [each for each in view.history if each.from_offset < view.applied]
+    known = tuple(each for each in below if each.name != SEAL)
+    hashed = history_hash(below, view.applied)
+    return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
+
+
+# ---- taking ----------------------------------------------------------------------------------------------------------
+
+
+def may_take(machine: Machine) -> bool:
+    """Whether a view of the machine's store may be taken, and its snapshot be named later."""
+    return machine.progress.level >= SNAPSHOTS and machine.state is State.ACCEPTING
+
+
+def is_due(
+    progress: Progress, pending: int, record_bytes: float, *, factor: float, most_records: int, is_behind: bool
+) -> bool:
+    """Whether to take a snapshot: the log has grown, or what is named is much larger than what is pending.
+
+    Args:
+        progress: of the machine.
+        pending: number of rows in its store.
+        record_bytes: mean size of a request.
+        factor: how many times as large as the last snapshot the log becomes before the next one.
+        most_records: after so many records a snapshot is taken although they are small, so that a replay stays short.
+        is_behind: whether timers are due that have not fired. Then a snapshot waits for twice as much.
+    """
+    newest, times = progress.snapshot, 2 if is_behind else 1
+    size = 0 if newest is None else (newest.end_offset - newest.first_offset) * CHUNK_BYTES
+    records = progress.next_offset - (0 if newest is None else newest.applied)
+    if records > times * most_records or records * record_bytes > times * max(factor * size, LEAST_BYTES):
+        return True
+    if newest is None or not newest.rows:
+        return False
+    return size > times * (factor * size * pending / newest.rows + LEAST_BYTES)
+
+
+def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool) -> Progress:
+    """Returns the progress that names a snapshot, all of whose records the brokers have.
+
+    Args:
+        newest_is_whole: whether the snapshot that was the newest one until now is still there, by its footer. If not,
+            it does not become the older one.
+    """
+    older = progress.snapshot if newest_is_whole else progress.older_snapshot
+    return replace(progress, snapshot=new, older_snapshot=older)
+
+
+# ---- restoring -------------------------------------------------------------------------------------------------------
+
+
+def to_restore(progress: Progress, applied: int) -> list[NamedSnapshot]:
+    """Returns the snapshots to restore instead of reading the log from ``applied`` on, in the order to try them.
+
+    A doubtful log is not read, so a store that is whole is all that counts [I29].
+    """
+    named = (progress.snapshot, progress.older_snapshot) if progress.doubt is None else ()
+    return [each for each in named if each is not None and applied + each.rows // ROWS_A_RECORD < each.applied]
+
+
+def check_footer(footer: Footer, named: NamedSnapshot, place: Place, progress: Progress) -> None:
+    """Compare the footer of a snapshot with what progress says.
+
+    Raises:
+        Unreadable: it is another snapshot, or was made under other settings.
+    """
+    if footer.place != place:
+        raise Unreadable(f"it is a snapshot of {footer.place}, not of {place}")
+    if (footer.applied, footer.keys, footer.rows, footer.digest) != (named.applied, *named[-3:]):
+        raise Unreadable("it is not the snapshot that the progress names")
+    if footer.history_hash != history_hash(progress.settings, named.applied):
+        raise Unreadable("it was made under other settings than those of the progress")
+
+
+def restored(
+    store: _Store,
+    progress: Progress,
+    place: Place,
+    snapshots: Snapshots,
+    emptied: Callable[[_Store], _Store],
+    report: Callable[[NamedSnapshot, Unreadable | None], None],
+) -> _Store:
+    """Returns a store that was restored from the newest snapshot that can be read; or as it was, if there is none.
+
+    Args:
+        store: after :func:`timers.core.store_validity.catch_up`, or empty.
+        progress: with which the machine opens.
+        place: of the machine.
+        emptied: empties a store, and returns the empty one.
+        report: called with each snapshot that was tried, and why it cannot be read.
+    """
+    for named in to_restore(progress, store.applied):
+        try:
+            check_footer(snapshots.footer(named), named, place, progress)
+        except Unreadable as why:
+            report(named, why)
+            continue
+        store = emptied(store)
+        try:
+            below = tuple(each for each in progress.settings if each.from_offset < named.applied)
+            store.restore(snapshots.items(named), named.applied, below)
+        except Unreadable as why:
+            store = emptied(store)
+            report(named, why)
+            continue
+        catch_up(store, progress)  # it has the settings of the progress
+        report(named, None)
+        break
+    return store

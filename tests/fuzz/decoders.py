@@ -34,7 +34,9 @@ from tests.fuzz.records import (
     retry_headers,
 )
 from tests.harness.discarding import UsableTopics, discarding
-from timers.core.progress import Progress
+from timers.core.keys import NEVER
+from timers.core.progress import NamedSnapshot, Progress, SettingChange
+from timers.core.snapshots import Footer, Place, Unreadable
 from timers.core.timer import Decoded, Origin, Tick
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
@@ -42,7 +44,7 @@ from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
 from timers.v1.marker_pb2 import Marker
-from timers.wire import checks, dead_letter, future, headers, progress, topics
+from timers.wire import checks, dead_letter, future, headers, progress, snapshot, topics
 from timers.wire.dead_letter import CODES
 from timers.wire.formats import RequestRecord, countdown, future_by_id, marker, schedule
 
@@ -250,6 +252,47 @@ _SENTENCES = frozenset(
 )
 
 
+def snapshots(draw: Draw) -> set[str]:
+    """Records of a snapshot topic: a snapshot is read whole, or the error has a sentence for the operator."""
+    stream = draw.many(6, lambda draw: (draw.blob(20), draw.blob(60)))
+    encoder = snapshot.Encoder(stream, 8 + draw.number(40))
+    values = [*encoder, _footer(draw)]
+    named = NamedSnapshot(b"", 7, 0, len(values), 7, encoder.keys, 0, encoder.digest)
+    sent: list[tuple[bytes | None, bytes | None]] = []
+    for index, value in enumerate(values):
+        kind = draw.number(30)
+        others = [(snapshot.record_key(8, index), value), (draw.blob(13), draw.blob(9))] if kind == 0 else []
+        key = snapshot.record_key(7, index + (kind == 1))
+        sent += [*others, *[(key, draw.damaged(value) if kind == 2 else value)] * (kind != 3)]
+    try:
+        found = list(snapshot.items(sent, named))
+    except Unreadable as why:
+        outcome = {sentence for sentence in _SNAPSHOT_SENTENCES if sentence in str(why)} or {str(why)}
+    else:
+        assert found == stream
+        outcome = {"whole"}
+    try:
+        decoded = snapshot.decode_footer(sent[-1][1] if sent else None)
+    except Unreadable as why:
+        return outcome | ({sentence for sentence in _FOOTER_SENTENCES if sentence in str(why)} or {str(why)})
+    assert snapshot.decode_footer(snapshot.encode_footer(decoded)) == decoded
+    return outcome | {"footer"}
+
+
+def _footer(draw: Draw) -> bytes:
+    place = Place(draw.text(9), draw.text(9), draw.blob(16), draw.number(2**31 - 1), draw.text(9))
+    changes = tuple(draw.many(3, lambda draw: SettingChange(draw.text(9), draw.number(9), draw.number(2**64))))
+    key = draw.pick([NEVER, (draw.number(2**64 - 1), draw.number(2**64 - 1))])
+    numbers = draw.number(2**63 - 1), draw.number(9)
+    return snapshot.encode_footer(Footer(place, numbers[0], key, changes, draw.blob(32), *numbers, draw.blob(32)))
+
+
+_SNAPSHOT_SENTENCES = frozenset(
+    {"is missing", "begins with", "so it is damaged", "that are no entry", "not the digest of"}
+)
+_FOOTER_SENTENCES = frozenset({"no footer", "footer is damaged"})
+
+
 def dead_letters(draw: Draw) -> set[str]:
     """Records of the dead letter topic, as the command line reads them."""
     key, value = request_key(draw), request_value(draw)
@@ -328,6 +371,7 @@ FUZZES = {
     "schedules": Fuzz(schedules, frozenset(_SCHEDULE_CODES | {"accepted", "cancel"})),
     "markers": Fuzz(markers, frozenset(_MARKER_CODES | {"accepted", "no message"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
+    "snapshots": Fuzz(snapshots, _SNAPSHOT_SENTENCES | _FOOTER_SENTENCES | {"whole", "footer"}),
     "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "truncated", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),
 }

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.snapshots import restored
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Batch
@@ -21,6 +22,7 @@ from timers.store import layout, memory_limit, rocks
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
+from timers.store.view import RocksView
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 ALL_S = 10**11
@@ -56,6 +58,8 @@ ROWS = st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9)
 BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
 FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3), st.integers(0, 3)))
 REOPEN = st.tuples(st.just("reopen"), st.none())
+VIEW = st.tuples(st.just("view"), st.none())
+RESTORE = st.tuples(st.just("restore"), st.none())
 OVERTAKEN = st.tuples(
     st.just("superseded"), st.tuples(SECONDS, st.integers(0, 30) | st.just(MAX_OFFSET), st.integers(0, 30))
 )
@@ -89,6 +93,12 @@ def paged(store: Store, limit: int) -> list[tuple[bytes, Entry]]:
     return entries
 
 
+def meaning(store: MemoryStore | RocksStore) -> tuple[object, ...]:
+    """All that a store holds."""
+    entries = {id: entry for id, entry in store.entries(ALL_IDS).items() if entry}
+    return store.applied, store.pending, store.lineage, rows_of(store), entries
+
+
 class Twins:
     """Both stores, given the same calls."""
 
@@ -98,6 +108,8 @@ class Twins:
         self.rocks = RocksStore.open(path, "here", MEMORY, indexed=True)
         self.fired_through: OrderKey = NEVER
         self.next_offset = 0
+        self._viewed: tuple[RocksView, tuple[object, ...]] | None = None
+        self._restored = 0
 
     @property
     def now_s(self) -> int:
@@ -145,8 +157,33 @@ class Twins:
                 self.rocks.delete(last, count, rest)
                 self.memory.delete(last, count, rest)
 
+    def view(self) -> None:
+        """Take a view of the store on disk, and remember what the one in memory holds now."""
+        self.end_view()
+        self._viewed = self.rocks.view(), meaning(self.memory)
+
+    def end_view(self) -> None:
+        """Restore another store from the view: it holds what the twin held then."""
+        if self._viewed is not None:
+            view, seen = self._viewed
+            self._viewed, other = None, self._from(view)
+            assert meaning(other) == seen
+            other.close()
+
+    def restore(self) -> None:
+        """Go on with a store that was restored from a view of this one."""
+        self.end_view()
+        other = self._from(self.rocks.view())
+        self.rocks.close()
+        self.rocks, self.path = other, self.path.with_name(f"restored-{self._restored}")
+
+    def _from(self, view: RocksView) -> RocksStore:
+        self._restored += 1
+        return restored(self.path.with_name(f"restored-{self._restored}"), view, MEMORY, indexed=True)
+
     def reopen(self) -> None:
         """Close and open again."""
+        self.end_view()
         self.rocks.close()
         self.rocks = RocksStore.open(self.path, "here", MEMORY, indexed=True)
         self.drop()
@@ -154,6 +191,7 @@ class Twins:
     def superseded(self, ahead_s: int, offset: int, next_offset: int) -> None:
         """Another owner came in between, fired up to a key, and has accepted less, or more, than we."""
         self.fired_through = max(self.fired_through, (self.now_s + ahead_s, offset))
+        self.end_view()
         self.rocks.close()
         self.rocks = RocksStore.open(self.path, "here", MEMORY, indexed=True)
         self.drop(next_offset)
@@ -219,7 +257,7 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins.rocks.close()
 
 
-CALLS = st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=6, max_size=20)
+CALLS = st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN, VIEW, RESTORE), min_size=6, max_size=20)
 
 
 @settings(max_examples=25)
@@ -247,6 +285,7 @@ def compare(calls: list[tuple[str, object]], second: int) -> None:
             else:
                 call(*argument)  # type: ignore[misc]
             twins.check(second)
+        twins.end_view()
         twins.rocks.close()
     finally:
         shutil.rmtree(path)

@@ -52,8 +52,9 @@ class Database:
     Attributes:
         rdict: for hot loops, for which :meth:`items` is too slow; they must call :meth:`ended_early`.
         no_caching: read options for blocks that are read a single time.
-        iterators: generators that read ``rdict``. :meth:`close` ends them: RocksDB keeps the lock of the directory as
-            long as there is an iterator, and an exception may refer to one until the garbage collector looks at it.
+        iterators: generators and views that read ``rdict``. :meth:`close` closes them: RocksDB keeps the lock of the
+            directory as long as there is an iterator, and an exception may refer to one until the garbage collector
+            looks at it.
     """
 
     def __init__(self, path: Path, rdict: Rdict, condemnations: Condemnations) -> None:
@@ -63,7 +64,7 @@ class Database:
         self._path = path
         self._condemnations = condemnations
         self._broken = self._condemned = False
-        self.iterators: WeakSet[Generator[Any]] = WeakSet()
+        self.iterators: WeakSet[Any] = WeakSet()
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True
         self._write_options.no_slowdown = True  # if RocksDB lets writers wait after all, the write fails

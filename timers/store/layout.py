@@ -133,6 +133,12 @@ unpack: Callable[[Any], list[Row]] = partial(msgpack.unpackb, use_list=False, un
 """The rows of one entry."""
 
 
+def row_count(value: bytes) -> int:
+    """The number of rows in an entry: the length of an array of MessagePack."""
+    kind = value[0]
+    return kind & 15 if kind < 0xDC else int.from_bytes(value[1 : 3 if kind == 0xDC else 5])
+
+
 def parts(rows: list[Row]) -> Iterator[list[Row]]:
     """Rows of one due second, in groups that become one entry each."""
     for start in range(0, len(rows), GROUP_ROWS):

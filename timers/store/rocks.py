@@ -32,6 +32,7 @@ from timers.store.failures import STALE, UNREADABLE, Condemnations, StoreDamaged
 from timers.store.index_journal import IndexJournal
 from timers.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
 from timers.store.memory_limit import RocksMemory
+from timers.store.view import RocksView
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,15 @@ POINT_DELETES = 128
 """Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
 flush, so it is used only for more entries."""
 
+RESTORE_BYTES = 256 * 1024
+"""Size of one write of a restore. No other thread runs meanwhile."""
+
+ENTRY_BYTES = 64
+"""Memory of an entry of a batch, beside its value."""
+
 
 class RocksStore:
-    """Implements :class:`timers.core.ports.Store`. Open with :meth:`open`.
+    """Implements :class:`timers.core.ports.SnapshotStore`. Open with :meth:`open`.
 
     Every method that reads or writes raises :class:`StoreDamaged` if the store is damaged, and :class:`StoreError` if
     the system refuses.
@@ -85,7 +92,8 @@ class RocksStore:
         *,
         indexed: bool = False,
     ) -> RocksStore:
-        """Open the store at ``path``. If it is damaged, or belongs to another log, app or format, it is emptied first.
+        """Open the store at ``path``. If it is damaged, was restored only in part, or belongs to another log, app or
+        format, it is emptied first.
 
         Args:
             path: a directory for this store only; made if it is missing.
@@ -102,7 +110,7 @@ class RocksStore:
             if path.exists():
                 try:
                     db = Database.reopen(path, options, full_identity, condemnations)
-                    if db is not None:
+                    if db is not None and _is_whole(db):
                         return cls._of(db, memory, indexed=indexed)
                 except StoreDamaged as damage:
                     logger.error("%s", damage)
@@ -129,8 +137,39 @@ class RocksStore:
 
     def _restore(self, journal: IndexJournal) -> None:
         for key, packed in self._db.items(JOURNAL, INDEX):
-            entries = self._decoded(_unpack_any, packed)
-            journal.restore(U64.unpack_from(key, 1)[0], entries)
+            self._remember(journal, key, packed)
+
+    def _remember(self, journal: IndexJournal, key: bytes, packed: bytes) -> None:
+        journal.restore(U64.unpack_from(key, 1)[0], self._decoded(_unpack_any, packed))
+
+    def view(self) -> RocksView:
+        return RocksView(self._db, self.applied, self.pending, self.history, self.read_through_s)
+
+    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
+        """See :class:`timers.core.ports.SnapshotStore`. Nothing is judged, and rows are not unpacked."""
+        batch, size, pending = WriteBatch(raw_mode=True), 0, 0
+        put, journal, last = batch.put, self._journal, dict[bytes, bytes]()
+        for key, value in items:
+            if key < ROWS_END:
+                pending += layout.row_count(value)
+            elif key < INDEX and journal is not None:
+                self._remember(journal, key, value)
+            elif key >= OTHER:
+                last[key] = value
+                continue
+            put(key, value)
+            size += len(value) + ENTRY_BYTES
+            if size >= RESTORE_BYTES:
+                self._db.write(batch)
+                batch, size = WriteBatch(raw_mode=True), 0
+                put = batch.put
+        for key, value in last.items():
+            put(key, value)
+        put(layout.HISTORY, _pack_history(history))
+        packed, through = last.get(layout.LINEAGE), last.get(layout.READ_THROUGH)
+        lineage = Lineage() if packed is None else self._decoded(layout.unpack_lineage, packed)
+        self._write(batch, pending, applied, lineage)
+        self.read_through_s = None if through is None else self._decoded(U64.unpack, through)[0]
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
@@ -152,8 +191,7 @@ class RocksStore:
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         if history != self.history:
             batch = WriteBatch(raw_mode=True)
-            packed = msgpack.packb([(change.name, change.from_offset, change.value) for change in history])
-            batch.put(layout.HISTORY, packed)
+            batch.put(layout.HISTORY, _pack_history(history))
             self._write(batch, self.pending, self.applied)
 
     def write(
@@ -331,6 +369,23 @@ class RocksStore:
             self._memory.forget(self._journal)
             self._journal = None
         self._db.close()
+
+
+def _is_whole(db: Database) -> bool:
+    """Whether no restore of a database was interrupted: ``applied`` comes with the last write. If one was, the database
+    is closed."""
+    is_whole = False
+    try:
+        is_whole = db.get(layout.APPLIED) is not None or db.first_from(b"") >= OTHER
+        return is_whole
+    finally:
+        if not is_whole:
+            db.close()
+
+
+def _pack_history(history: tuple[SettingChange, ...]) -> bytes:
+    packed: bytes = msgpack.packb([(change.name, change.from_offset, change.value) for change in history])
+    return packed
 
 
 def _put(batch: WriteBatch, entries: Iterable[tuple[bytes, Entry | None]]) -> None:

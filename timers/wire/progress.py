@@ -21,7 +21,7 @@ from timers.core.progress import (
 )
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
-from timers.v1 import progress_pb2
+from timers.v1 import progress_pb2, snapshot_pb2
 from timers.wire.topics import partition_name
 
 APP_KEY = b"#app/0"
@@ -90,11 +90,16 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     return with_checksum(message)
 
 
-def with_checksum(message: progress_pb2.Progress) -> bytes:
+def with_checksum(message: progress_pb2.Progress | snapshot_pb2.SnapshotFooter) -> bytes:
     """Return the bytes of a message, followed by a checksum over them."""
     message.ClearField("checksum")
     value: bytes = message.SerializeToString()
     return value + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value))
+
+
+def has_checksum(value: bytes) -> bool:
+    """Whether the bytes of a message end with a checksum over those before it."""
+    return value[-_CHECKSUM.size :] == _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value[: -_CHECKSUM.size]))
 
 
 def decode(
@@ -125,7 +130,7 @@ def decode(
             f"this one reads {levels.FIRST} and higher. Start with another TIMERS_APP_ID: then all timers that the "
             "request topics still hold fire, also those that have fired"
         )
-    if value[-_CHECKSUM.size :] != _CHECKSUM.pack(_CHECKSUM_TAG, crc32(value[: -_CHECKSUM.size])):
+    if not has_checksum(value):
         raise LogMismatch(
             f"the progress record of {name} has no valid checksum: was it damaged, or written by another program?"
         )
@@ -152,7 +157,8 @@ def decode(
     return progress, message.topic_id
 
 
-def _fired_through(message: progress_pb2.Progress | progress_pb2.Rescue) -> OrderKey:
+def fired_key(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb2.SnapshotFooter) -> OrderKey:
+    """Return the key up to which a machine had fired."""
     return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
 
 
@@ -160,7 +166,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
     known, batch = message.lineage, message.lineage.batch
     return Progress(
         message.next_offset,
-        _fired_through(message),
+        fired_key(message),
         settings,
         Lineage(
             tuple((each.epoch, each.first_offset) for each in known.epochs),
@@ -169,9 +175,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             else None,
             known.end,
         ),
-        tuple(
-            Rescue(each.from_offset, each.next_offset, _fired_through(each), each.through) for each in message.rescues
-        ),
+        tuple(Rescue(each.from_offset, each.next_offset, fired_key(each), each.through) for each in message.rescues),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
         _snapshot(message.snapshot) if message.HasField("snapshot") else None,
         _snapshot(message.older_snapshot) if message.HasField("older_snapshot") else None,

@@ -1,0 +1,39 @@
+"""Records of snapshots, without brokers: what a view becomes, and a store that is restored from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timers.core.keys import OrderKey
+from timers.core.ports import View
+from timers.core.progress import NamedSnapshot
+from timers.core.snapshots import Place, footer_of
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
+from timers.wire import snapshot
+
+PLACE = Place("cluster", "app", b"t" * 16, 3, "future-by-id")
+NUMBER = 7
+CHUNK_BYTES = 64
+"""Small, so that each test has many records."""
+
+Records = list[tuple[bytes | None, bytes | None]]
+
+
+def records_of(view: View, fired_through: OrderKey = (5, 6), number: int = NUMBER) -> tuple[Records, NamedSnapshot]:
+    """The records of a view, which is closed, and what a progress says of them."""
+    encoder = snapshot.Encoder(view, CHUNK_BYTES)
+    values = list(encoder)
+    view.close()
+    values.append(snapshot.encode_footer(footer_of(view, PLACE, fired_through, encoder.keys, encoder.digest)))
+    records: Records = [(snapshot.record_key(number, index), value) for index, value in enumerate(values)]
+    named = NamedSnapshot(b"s" * 16, number, 0, len(records), view.applied, encoder.keys, view.rows, encoder.digest)
+    return records, named
+
+
+def restored(path: Path, view: View, memory: RocksMemory, *, indexed: bool) -> RocksStore:
+    """A new store that holds what a view holds."""
+    records, named = records_of(view)
+    store = RocksStore.open(path, "here", memory, indexed=indexed)
+    store.restore(snapshot.items(records, named), named.applied, view.history)
+    return store

@@ -215,6 +215,15 @@ def _stale_after_s(settings: Settings, config: dict[str, dict[str, str]]) -> dic
     }
 
 
+def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:
+    """The id that the cluster gave a topic; None if it does not exist. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    return _topic_ids(_describe(admin, [name], None, timeout_s)).get(name)
+
+
 def _topic_ids(found: dict[str, Any]) -> dict[str, bytes]:
     return {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()}
 

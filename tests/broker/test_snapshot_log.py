@@ -1,0 +1,167 @@
+"""Snapshots on their topic: what was written is read again, and what the brokers no longer have is unreadable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.harness.cluster import client_settings
+from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
+from tests.harness.system import System
+from timers.core.ports import Lost
+from timers.core.progress import NamedSnapshot
+from timers.core.snapshots import Footer, Unreadable, footer_of
+from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
+from timers.store.memory import MemoryStore, MemoryView
+from timers.wire import snapshot
+
+pytestmark = pytest.mark.broker
+
+FAST = 1e9
+
+
+def view(rows: int = 40, row_bytes: int = 100_000) -> MemoryView:
+    store = MemoryStore()
+    group = [(at, "topic", "key", bytes([at]) * row_bytes, None, None) for at in range(rows)]
+    store.write({due_s: [row] for due_s, row in enumerate(group)}, rows)
+    return store.view()
+
+
+def footer(of: MemoryView) -> Callable[[int, bytes], Footer]:
+    return lambda keys, digest: footer_of(of, PLACE, (5, 6), keys, digest)
+
+
+@contextmanager
+def log_of(system: System, topic: str, check: Callable[[], None] = lambda: None) -> Iterator[SnapshotLog]:
+    log = SnapshotLog(system.settings, topic, 0, check)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def publish(system: System, topic: str, records: Records) -> None:
+    producer = Producer(client_settings(system.address))
+    for key, value in records:
+        producer.produce(topic, value, key, 0)
+    assert producer.flush(30) == 0
+
+
+def stop() -> None:
+    raise Lost("told to stop")
+
+
+def test_what_is_written_is_read_again(system: System) -> None:
+    topic = system.create_topic(f"{system.settings.app_id}-snapshot", 2)
+    publish(system, topic, [(snapshot.record_key(9, 0), b"\1dof another attempt")])
+    seen = view()
+    with log_of(system, topic) as log:
+        first = log.write(seen, footer(seen), FAST)
+        second = log.write(seen, footer(seen), FAST)
+        assert (first.first_offset, first.end_offset) == (1, 10), "eight records of 512 KB, and the footer"
+        assert second.first_offset == 10 and second.number != first.number
+        assert (first.applied, first.rows, first.keys) == (40, 40, len(list(seen)))
+        for named in (first, second):
+            assert list(log.items(named)) == list(seen)
+            assert log.footer(named) == footer_of(seen, PLACE, (5, 6), named.keys, named.digest)
+        assert log.has_footer(first)
+        assert not log.has_footer(first._replace(number=8)), "it is a footer of another number"
+        log.delete_before(second.first_offset)
+        with pytest.raises(Unreadable, match=r"has the offsets 10 to 18, and not all of 1 to 9"):
+            log.footer(first)
+        assert list(log.items(second)) == list(seen)
+
+
+def test_a_snapshot_is_written_at_its_pace_and_may_be_stopped(system: System) -> None:
+    topic = system.create_topic(f"{system.settings.app_id}-snapshot")
+    seen = view()
+    began = monotonic()
+    with log_of(system, topic) as log:
+        log.write(seen, footer(seen), 4_000_000.0)
+        assert monotonic() - began >= 1.0
+    with log_of(system, topic, stop) as log, pytest.raises(Lost, match="told to stop"):
+        log.write(seen, footer(seen), 1000.0)
+
+
+def test_records_of_others_in_between_are_skipped_and_a_missing_one_is_noticed(system: System) -> None:
+    topic = system.create_topic(f"{system.settings.app_id}-snapshot")
+    records, named = records_of(view(3, 100))
+    others: Records = [(snapshot.record_key(8, 0), b"\1dx"), (b"a key of another program", None), (None, b"v")]
+    mixed = [each for record in records for each in (record, *others)][: -len(others)]
+    publish(system, topic, mixed)
+    end = len(mixed)
+    publish(system, topic, [*records[:1], *records[2:]])
+    whole = named._replace(topic_id=topic_id(system, topic), end_offset=end)
+    broken = whole._replace(first_offset=end, end_offset=end + len(records) - 1)
+    with log_of(system, topic) as log:
+        assert len(list(log.items(whole))) == named.keys
+        assert log.footer(broken).keys == named.keys, "its footer is there"
+        with pytest.raises(Unreadable, match="record 1 is missing: record 2 follows"):
+            list(log.items(broken))
+        with pytest.raises(Unreadable, match="last record begins with"):
+            log.footer(whole._replace(end_offset=1))
+
+
+def topic_id(system: System, topic: str) -> bytes:
+    seen = view(1, 1)
+    with log_of(system, topic) as log:
+        return log.write(seen, footer(seen), FAST).topic_id
+
+
+@pytest.fixture
+def gone(system: System) -> tuple[str, NamedSnapshot]:
+    topic = system.create_topic(f"{system.settings.app_id}-snapshot")
+    seen = view(1, 1)
+    with log_of(system, topic) as log:
+        named = log.write(seen, footer(seen), FAST)
+    system.delete_topic(topic)
+    return topic, named
+
+
+def test_a_topic_that_was_deleted_is_an_answer(system: System, gone: tuple[str, NamedSnapshot]) -> None:
+    topic, named = gone
+    seen = view(1, 1)
+    with log_of(system, topic) as log:
+        with pytest.raises(Unreadable, match=f"^the topic of snapshots '{topic}' does not exist"):
+            log.footer(named)
+        with pytest.raises(Unwritten, match=f"^the topic of snapshots '{topic}' does not exist"):
+            log.write(seen, footer(seen), FAST)
+
+
+def test_a_topic_that_was_made_anew_is_an_answer(system: System, gone: tuple[str, NamedSnapshot]) -> None:
+    topic, named = gone
+    system.create_topic(topic)
+    with log_of(system, topic) as log:
+        log.write(one := view(1, 1), footer(one), FAST)
+        with pytest.raises(Unreadable, match="was made anew"):
+            log.footer(named)
+
+
+def test_a_topic_that_takes_no_record_of_a_snapshot_is_named(system: System) -> None:
+    topic = system.create_topic(f"{system.settings.app_id}-snapshot", max_message_bytes="1000")
+    seen = view(12, RECORD_BYTES // 4)
+    for at, item in enumerate(seen.items):  # bytes that cannot be compressed
+        assert isinstance(seen.items, list)
+        seen.items[at] = item[0], item[1][:20] + bytes(hash((at, each)) & 255 for each in range(5000))
+    with log_of(system, topic) as log, pytest.raises(Unwritten, match=r"-snapshot/0 takes no snapshot: .*size"):
+        log.write(seen, footer(seen), FAST)
+
+
+def test_silence_of_the_brokers_is_waited_for() -> None:
+    from timers.config.settings import Settings
+
+    waits = iter(range(3))
+
+    def check() -> None:
+        if next(waits, None) is None:
+            raise Lost("told to stop")
+
+    log = SnapshotLog(Settings(brokers="localhost:1"), "t", 0, check)
+    named = NamedSnapshot(b"t", NUMBER, 0, 1, 0, 0, 0, b"")
+    with pytest.raises(Lost, match="told to stop"):
+        log.footer(named)
+    log.close()

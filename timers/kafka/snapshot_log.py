@@ -1,0 +1,255 @@
+"""Writes snapshots to their topic, and reads them (:mod:`timers.wire.snapshot`).
+
+A snapshot is one stretch of one partition. Records of other attempts may lie in between.
+
+Only an answer of the brokers makes a snapshot unreadable. Silence, a partition without a leader and a missing right are
+waited for: else an election would stop a partition whose log no longer begins at 0 for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic, sleep
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from timers.config.settings import Settings
+from timers.core.ports import View
+from timers.core.progress import NamedSnapshot
+from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
+from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
+from timers.kafka.error_codes import NO_TOPIC, code_of
+from timers.kafka.records import read
+from timers.kafka.topics import topic_id
+from timers.wire import snapshot
+
+logger = logging.getLogger(__name__)
+
+UNACKNOWLEDGED_S = 60.0
+"""A snapshot with a record that is not acknowledged within this time is given up: the next partition has its turn."""
+
+WAITING_BYTES = 4 * 1024 * 1024
+"""Memory of records that wait to be sent, or to be restored."""
+
+RECORD_BYTES = CHUNK_BYTES + 1024
+"""Largest record of a snapshot, without compression."""
+
+_POLL_S = 0.1
+_AGAIN_S = 1.0
+
+_ANSWERS = {
+    KafkaError._AUTO_OFFSET_RESET: "has lost its records",
+    KafkaError.OFFSET_OUT_OF_RANGE: "has lost its records",
+    KafkaError._BAD_MSG: "has a damaged record",
+    KafkaError._BAD_COMPRESSION: "has a damaged record",
+    KafkaError.INVALID_MSG: "has a damaged record",
+}
+"""Errors that are answers about the records; all others are waited for."""
+
+
+class Unwritten(Exception):
+    """A snapshot was given up. What was written of it is skipped by all readers."""
+
+
+class _Sending:
+    """One snapshot on its way to the brokers."""
+
+    def __init__(
+        self, settings: Settings, to: tuple[str, int], number: int, bytes_per_s: float, check: Callable[[], None]
+    ) -> None:
+        (self._topic, self._partition), self._number, self._bytes_per_s, self._check = to, number, bytes_per_s, check
+        self._began, self._bytes, self._sent = monotonic(), 0, 0
+        self._offsets: list[int] = []
+        self._failure: KafkaError | None = None
+        config = {
+            **librdkafka(settings),
+            "error_cb": self._note_error,
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "message.max.bytes": RECORD_BYTES,
+            "message.timeout.ms": int(UNACKNOWLEDGED_S * 1000),
+            "queue.buffering.max.kbytes": WAITING_BYTES // 1024,
+            "linger.ms": 5,
+        }
+        self._producer = Producer(config, logger=LIBRDKAFKA_LOG)
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failure = error
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failure = error
+        else:
+            self._offsets.append(message.offset() or 0)
+
+    def send(self, value: bytes) -> None:
+        """Send the next record, not faster than the limit."""
+        key = snapshot.record_key(self._number, self._sent)
+        self._sent += 1
+        self._bytes += len(value)
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, self._partition, on_delivery=self._note)
+                break
+            except BufferError:
+                self._wait(_POLL_S)
+        while (ahead_s := self._began + self._bytes / self._bytes_per_s - monotonic()) > 0:
+            self._wait(min(ahead_s, _POLL_S))
+        self._wait(0)
+
+    def _wait(self, seconds: float) -> None:
+        self._producer.poll(seconds)
+        self._check()
+        if self._failure is not None:
+            raise KafkaException(self._failure)
+
+    def finish(self) -> tuple[int, int]:
+        """Wait for all acknowledgements. Returns the offsets of the first and of the last record."""
+        while len(self._offsets) < self._sent:
+            self._wait(_POLL_S)
+        return min(self._offsets), max(self._offsets)
+
+    def end(self) -> None:
+        """Drop what was not sent."""
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+class SnapshotLog:
+    """The snapshots of one partition, as :class:`timers.core.snapshots.Snapshots`. Used by one thread. Close it.
+
+    Args:
+        settings: of the app.
+        topic: of snapshots.
+        partition: of this topic.
+        check: called about ten times a second while it works; may raise to stop.
+    """
+
+    def __init__(self, settings: Settings, topic: str, partition: int, check: Callable[[], None]) -> None:
+        self._settings, self._topic, self._partition, self._check = settings, topic, partition, check
+        self._name = f"{topic}/{partition}"
+        self._waits_for = ""
+        config = {**librdkafka(settings), "error_cb": lambda error: None}
+        self._admin = AdminClient({**config, "socket.timeout.ms": int(SILENT_S * 1000)})
+        self._consumer = reader(
+            config,
+            isolation_level="read_uncommitted",
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            check_crcs=True,
+            queued_max_messages_kbytes=WAITING_BYTES // 1024,
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def write(self, view: View, footer: Callable[[int, bytes], Footer], bytes_per_s: float) -> NamedSnapshot:
+        """Write a snapshot, and wait until all in-sync replicas have all of it. Blocks.
+
+        Its producer is its own, so no other producer waits for it. It needs no transaction: nothing reads a snapshot
+        that no progress names.
+
+        Args:
+            view: what to write; the caller closes it.
+            footer: returns the footer for a number of keys and their digest.
+            bytes_per_s: how fast.
+
+        Raises:
+            Unwritten: the topic does not exist, or the brokers refuse it or do not answer.
+        """
+        number = int.from_bytes(os.urandom(8))
+        sending = _Sending(self._settings, (self._topic, self._partition), number, bytes_per_s, self._check)
+        encoder = snapshot.Encoder(view)
+        try:
+            known = topic_id(self._admin, self._topic, SILENT_S)
+            if known is None:
+                raise Unwritten(f"the topic of snapshots {self._topic!r} does not exist")
+            for value in encoder:
+                sending.send(value)
+            end = footer(encoder.keys, encoder.digest)
+            sending.send(snapshot.encode_footer(end))
+            first, last = sending.finish()
+            if topic_id(self._admin, self._topic, SILENT_S) != known:
+                raise Unwritten(f"the topic of snapshots {self._topic!r} was made anew meanwhile")
+        except KafkaException as error:
+            raise Unwritten(f"{self._name} takes no snapshot: {error.args[0].str()}") from error
+        finally:
+            sending.end()
+        return NamedSnapshot(known, number, first, last + 1, end.applied, end.keys, end.rows, end.digest)
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        """See :class:`timers.core.snapshots.Snapshots`. A log loses its end first: with the footer all is there."""
+        self._look(named)
+        last = list(self._records(named, named.end_offset - 1))
+        if not last or (snapshot.parse_key(last[0][0]) or (None,))[0] != named.number:
+            raise Unreadable(f"{self._name} has no footer of it at offset {named.end_offset - 1}")
+        return snapshot.decode_footer(last[0][1])
+
+    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
+        """See :class:`timers.core.snapshots.Snapshots`."""
+        return snapshot.items(self._records(named, named.first_offset), named)
+
+    def has_footer(self, named: NamedSnapshot) -> bool:
+        """Whether a snapshot is whole, by its footer."""
+        try:
+            self.footer(named)
+        except Unreadable:
+            return False
+        return True
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records before an offset.
+
+        Raises:
+            KafkaException: the brokers do not answer, or refuse.
+        """
+        for deleted in self._admin.delete_records([TopicPartition(self._topic, self._partition, offset)]).values():
+            deleted.result()
+
+    def _look(self, named: NamedSnapshot) -> None:
+        """Compare what the progress says with the topic, which a user may have deleted or made anew."""
+        while True:
+            try:
+                known = topic_id(self._admin, self._topic, SILENT_S)
+                if known != named.topic_id:
+                    what = "does not exist" if known is None else f"was made anew: its id is {known.hex()}"
+                    raise Unreadable(f"the topic of snapshots {self._topic!r} {what}")
+                place = TopicPartition(self._topic, self._partition)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
+                if not low <= named.first_offset <= named.end_offset <= high:
+                    theirs = f"{named.first_offset} to {named.end_offset - 1}"
+                    raise Unreadable(f"{self._name} has the offsets {low} to {high - 1}, and not all of {theirs}")
+                return
+            except KafkaException as error:
+                self._wait_after(error)
+
+    def _wait_after(self, error: KafkaException) -> None:
+        """Wait before the next attempt, unless the error is an answer."""
+        code, text = code_of(error), error.args[0].str()
+        if code in _ANSWERS or code in NO_TOPIC:
+            raise Unreadable(f"{self._name} {_ANSWERS.get(code, 'does not exist')} ({text})") from error
+        if self._waits_for != text:
+            self._waits_for = text
+            logger.warning("%s: a snapshot cannot be read now (%s); waiting", self._name, text)
+        until = monotonic() + _AGAIN_S
+        while monotonic() < until:
+            self._check()
+            sleep(_POLL_S)
+
+    def _records(self, named: NamedSnapshot, position: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+        end = named.end_offset
+        place = self._consumer, self._topic, self._partition
+        while position < end:
+            try:
+                for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):
+                    yield message.key(), message.value()
+                    position = (message.offset() or 0) + 1
+                    self._check()
+                return
+            except KafkaException as error:
+                self._wait_after(error)
+                self._look(named)  # a partition that has lost its end is silent

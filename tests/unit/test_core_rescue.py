@@ -16,7 +16,7 @@ from timers.core.loop import Loop
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Lost
 from timers.core.progress import History, NamedSnapshot, Progress, SettingChange, cut_suffix
-from timers.core.rescue import Held, cut_of, held
+from timers.core.rescue import Cut, Held, StoreUse, compared, cut_of, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
@@ -50,17 +50,17 @@ def rescuing(progress: Progress, store: MemoryStore, spec: PartitionSpec) -> tup
     ("next_offset", "applied", "answers", "end", "cut"),
     [
         pytest.param(20, 20, (None, None), 20, None, id="the same log"),
-        pytest.param(20, 20, (None, None), 15, 15, id="shorter than the progress"),
-        pytest.param(10, 20, (None, None), 15, 15, id="shorter than the store"),
-        pytest.param(20, 20, (Parted(12), Parted(12)), 30, 12, id="grown again"),
-        pytest.param(20, 20, (Parted(None), None), 30, 3, id="not known where: the start of the log"),
-        pytest.param(10, 20, (None, Parted(15)), 30, 15, id="only what the store accepted without a commit"),
+        pytest.param(20, 20, (None, None), 15, Cut(15), id="shorter than the progress"),
+        pytest.param(10, 20, (None, None), 15, Cut(15, of_store=True), id="shorter than the store"),
+        pytest.param(20, 20, (Parted(12), Parted(12)), 30, Cut(12), id="grown again"),
+        pytest.param(20, 20, (Parted(None), None), 30, Cut(3), id="not known where: the start of the log"),
+        pytest.param(10, 20, (None, Parted(15)), 30, Cut(15, of_store=True), id="only what the store accepted without a commit"),
         pytest.param(20, 10, (None, Parted(5)), 30, None, id="an old store is no reason to stop"),
         pytest.param(20, 20, (Unknown(), Unknown()), 30, None, id="compaction removed the batch"),
     ],
 )
 def test_from_where_on_a_log_is_another_one(
-    next_offset: int, applied: int, answers: Any, end: int, cut: int | None
+    next_offset: int, applied: int, answers: Any, end: int, cut: Cut | None
 ) -> None:
     assert cut_of(Progress(next_offset), stored(applied=applied), answers, 3, end) == cut
 
@@ -70,6 +70,20 @@ def test_a_store_of_another_history_does_not_stop_its_partition() -> None:
     store.note_history((SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 5),))
     progress = Progress(10, settings=History([SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 7)]))
     assert cut_of(progress, store, (None, Parted(5)), 0, 30) is None
+
+
+def test_a_store_of_a_lost_log_does_not_take_back_what_another_owner_accepted() -> None:
+    """The store has accepted 5 to 19 of a log that was lost before a commit. Another owner read the log that took its
+    place up to 12, and fired from it."""
+    store = stored((950, row(4)), (950, row(7)), (800, row(14)), applied=20)
+    progress = Progress(12, (900, 10**9), lineage=LINEAGE)
+    after, use = compared(progress, store, (None, Parted(5)), 0, 30, lambda before, cut: before.shortened(*cut))
+    assert use is StoreUse.RESCUE and after.next_offset == 12 and after.lineage == progress.lineage.before(12)
+    assert held(progress, store, Cut(5, of_store=True)) == Held(timers=2, cancels=0), "none of its own has fired"
+    # The store of the other owner holds this log: its rows are no dead letters.
+    own = stored((950, row(7)), applied=12)
+    again, use = compared(after, own, (None, None), 0, 30, lambda before, cut: before.shortened(*cut))
+    assert again == after and use is StoreUse.APPLY
 
 
 def test_what_a_store_holds_of_the_lost_range_is_counted() -> None:
@@ -83,7 +97,7 @@ def test_what_a_store_holds_of_the_lost_range_is_counted() -> None:
     store = stored(*rows, (800, row(14)), (800, row(19)), entries=entries)
     progress = Progress(next_offset=19, fired_through=(900, 10**9))
     # Row 14 has fired; row 19 has not, because its offset is not below next_offset; row 15 was replaced.
-    assert held(progress, store, 10) == Held(timers=3, cancels=1)
+    assert held(progress, store, Cut(10)) == Held(timers=3, cancels=1)
 
 
 def test_lost_timers_and_cancels_become_dead_letters_once_across_crashes() -> None:
@@ -129,7 +143,7 @@ def test_a_second_loss_before_all_dead_letters_of_the_first_are_written() -> Non
     begun = replace(first, fired_through=(910, 10**9), rescues=(rescue._replace(through=encode((950, 15))),))
     progress = begun.shortened(3)
     assert progress.witness.cut == 2
-    assert held(begun, store, 3) == Held(timers=2, cancels=1)
+    assert held(begun, store, Cut(3)) == Held(timers=2, cancels=1)
     outbox = ListOutbox()
     seen: list[object] = []
     for _ in range(9):

@@ -247,15 +247,20 @@ class Progress:
             known = known.with_setting(FEATURE_LEVEL, witness.level)
         return known.with_setting(LOG_CUT, witness.cut) if cut < witness.cut else known
 
-    def shortened(self, end: int) -> Progress:
-        """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
-        settings = [replace(change, from_offset=min(change.from_offset, end)) for change in self.settings]
+    def shortened(self, end: int, of_store: bool = False) -> Progress:
+        """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28].
+
+        Args:
+            of_store: only a store has what was lost. The log is that of this progress, so ``next_offset`` stays.
+        """
+        before_offset = max(self.next_offset, end) if of_store else end
+        settings = [replace(change, from_offset=min(change.from_offset, before_offset)) for change in self.settings]
         cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
-        next_offset = min(self.next_offset, end)
-        rescue = Rescue(end, self.next_offset, self.fired_through)
+        next_offset = min(self.next_offset, before_offset)
+        rescue = Rescue(end, end if of_store else self.next_offset, self.fired_through)
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
         is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
-        doubt = self.doubt and self.doubt._replace(before_offset=min(end, self.doubt.before_offset))
+        doubt = self.doubt and self.doubt._replace(before_offset=min(before_offset, self.doubt.before_offset))
         # A snapshot above the end holds requests that the log has lost.
         snapshots = [each for each in (self.snapshot, self.older_snapshot) if each is not None and each.applied <= end]
         newest, older = (*snapshots, None, None)[:2]
@@ -263,7 +268,7 @@ class Progress:
             self,
             next_offset=next_offset,
             settings=History((*settings, cut)),
-            lineage=self.lineage.before(end),
+            lineage=self.lineage.before(before_offset),
             rescues=(*self.rescues, rescue) if is_below else (rescue,),
             doubt=doubt,
             snapshot=newest,

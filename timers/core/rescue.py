@@ -29,20 +29,31 @@ _CANCELS = b"\xfe"
 """First byte of a cursor behind all rows; an id follows."""
 
 
+class Cut(NamedTuple):
+    """From which offset on a log is not the one that was accepted."""
+
+    offset: int
+    of_store: bool = False
+    """Whether the log is that of the progress. The store, which was written further than any commit, is of another
+    one: another owner has accepted the requests that took their place, and some of these may have fired."""
+
+
 def cut_of(
     progress: Progress, store: Store, answers: Sequence[Parted | Unknown | None], log_start: int, log_end: int
-) -> int | None:
-    """Returns from which offset on the log is not the one that was accepted; None if it is that one.
+) -> Cut | None:
+    """Returns from where on the log is not the one that was accepted; None if it is that one.
 
     Args:
         answers: of the leader, for the lineages of progress and store.
         log_start, log_end: first offset and end of the log.
     """
     of_progress, of_store = answers
-    found = [cut_below(progress.next_offset, of_progress, log_start, log_end)]
+    cut, found = cut_below(progress.next_offset, of_progress, log_start, log_end), None
     if store.applied > progress.next_offset and progress.has_same_history(store.history, store.applied):
-        found.append(cut_below(store.applied, of_store, log_start, log_end))
-    return min((cut for cut in found if cut is not None), default=None)
+        found = cut_below(store.applied, of_store, log_start, log_end)
+    if found is not None and (cut is None or found < cut):
+        return Cut(found, of_store=cut is None)
+    return None if cut is None else Cut(cut)
 
 
 def cut_below(position: int, answer: Parted | Unknown | None, log_start: int, log_end: int) -> int | None:
@@ -75,21 +86,21 @@ def compared(
     answers: Sequence[Parted | Unknown | None],
     log_start: int,
     log_end: int,
-    accept: Callable[[Progress, int], Progress],
+    accept: Callable[[Progress, Cut], Progress],
 ) -> tuple[Progress, StoreUse]:
     """Decide with which progress a machine opens, and what happens to its store, after the log was compared.
 
     Args:
         answers, log_start, log_end: as those of :func:`cut_of`.
-        accept: returns the progress after a cut at an offset. Raises :class:`timers.errors.LogMismatch` if the loss was
+        accept: returns the progress after a cut. Raises :class:`timers.errors.LogMismatch` if the loss was
             not accepted; then the store stays as it is.
     """
     cut = cut_of(progress, store, answers, log_start, log_end)
     if cut is not None:
         progress = accept(progress, cut)
-    if progress.rescues_of(store.history, store.applied):
-        return progress, StoreUse.RESCUE
     is_of_this_log = answers[1] is None and store.applied <= log_end
+    if not is_of_this_log and progress.rescues_of(store.history, store.applied):
+        return progress, StoreUse.RESCUE
     return progress, StoreUse.APPLY if is_of_this_log else StoreUse.EMPTY
 
 
@@ -100,9 +111,9 @@ class Held(NamedTuple):
     cancels: int
 
 
-def held(progress: Progress, store: Store, cut: int) -> Held:
-    """Count what becomes dead letters if a cut at this offset is accepted. It reads all of the store."""
-    rescues = progress.shortened(cut).rescues_of(store.history, store.applied)
+def held(progress: Progress, store: Store, cut: Cut) -> Held:
+    """Count what becomes dead letters if this cut is accepted. It reads all of the store."""
+    rescues = progress.shortened(*cut).rescues_of(store.history, store.applied)
     timers = sum(len(rows) for _, rows in _lost_rows(rescues, progress.holes, store)) if rescues else 0
     return Held(timers, sum(1 for _ in _lost_cancels(rescues, store)))
 

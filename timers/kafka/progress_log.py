@@ -25,7 +25,7 @@ from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
 from timers.core.lineage import Lineage
 from timers.core.progress import PARTITIONS, Progress, Witness
-from timers.core.rescue import cut_below
+from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level
@@ -405,7 +405,7 @@ class ProgressLog:
             (answer,) = answers.get(tp, [None])
             cut = cut_below(progress.next_offset, answer, *self.ends(*tp))
             if cut is not None:
-                found[tp] = self.accept_cut(tp, progress, cut, holds)
+                found[tp] = self.accept_cut(tp, progress, Cut(cut), holds)
         return found
 
     async def _compare(self, asked: Mapping[TopicPartition, list[Lineage]]) -> dict[TopicPartition, list[Answer]]:
@@ -415,8 +415,8 @@ class ProgressLog:
         finally:
             await lineages.close()
 
-    def accept_cut(self, tp: TopicPartition, progress: Progress, cut: int, holds: str) -> Progress:
-        """Returns the progress with which a machine goes on after its log has lost the records from ``cut`` on [I28].
+    def accept_cut(self, tp: TopicPartition, progress: Progress, cut: Cut, holds: str) -> Progress:
+        """Returns the progress with which a machine goes on after its log has lost its end [I28].
 
         Args:
             holds: what a store holds of the range that is gone, as a sentence.
@@ -428,9 +428,9 @@ class ProgressLog:
         return self.mismatch(
             tp,
             f"{topic}/{partition} was read up to offset {progress.next_offset}, and has lost its records from offset "
-            f"{cut} on; what is there now are other records, or none (was an unclean leader elected, or an old copy "
+            f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old copy "
             f"of a disk restored?). {holds}",
-            progress.shortened(cut),
+            progress.shortened(*cut),
         )
 
     def mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress, way: str = "without them") -> Progress:

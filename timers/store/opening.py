@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, Progress
-from timers.core.rescue import StoreUse, compared, held
+from timers.core.rescue import Cut, StoreUse, compared, held
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.counted import counted
@@ -135,11 +135,11 @@ class Opening(NamedTuple):
         lineages = progress.lineage, store.lineage
         return self.compare(self.tp, lineages) if any(each.end for each in lineages) else (None, None)
 
-    def _accept(self, store: RocksStore, progress: Progress, cut: int) -> Progress:
+    def _accept(self, store: RocksStore, progress: Progress, cut: Cut) -> Progress:
         return self.log.accept_cut(self.tp, progress, cut, self._holds(progress, store, cut))
 
     @staticmethod
-    def _holds(progress: Progress, store: RocksStore, cut: int) -> str:
+    def _holds(progress: Progress, store: RocksStore, cut: Cut) -> str:
         timers, cancels = held(progress, store, cut)
         if not timers and not cancels:
             return "This worker's store holds nothing of them"

@@ -24,7 +24,7 @@ from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.core.rescue import StoreUse, compared
+from timers.core.rescue import Cut, StoreUse, compared
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
@@ -286,11 +286,11 @@ class SimWorker:
             ends[found] = self.log.epoch_end(*machine, found)
         return found
 
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
         """Returns the progress after a cut, if the operator accepts the loss."""
         if machine not in self.accepted:
-            raise LogMismatch(f"{machine} has lost its records from {cut} on")
-        return progress.shortened(cut)
+            raise LogMismatch(f"{machine} has lost its records from {cut.offset} on")
+        return progress.shortened(*cut)
 
     def compare_logs(self) -> None:
         """Compare the logs of the open machines, as a worker does every 10 s."""

@@ -98,8 +98,6 @@ class LosingSpark(SimSpark):
     def _work(self, *, faults: bool = True) -> None:
         if self._is_stopped:
             return
-        if not faults or self.random.random() < 0.2:
-            self.read_logs._compare_at_s = 0.0  # ten seconds have passed
         try:
             self._micro_batch(faults=faults)
         except CheckpointMismatch:  # the driver plans anew

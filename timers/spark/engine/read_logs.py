@@ -6,7 +6,7 @@ the tasks commit the answer with the progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
@@ -19,7 +19,7 @@ from timers.errors import CheckpointMismatch
 from timers.kafka.log_lineage import WAIT_S, LogLineages
 
 CHECK_S = 10.0
-"""Seconds between two comparisons of the partitions from which a micro-batch reads nothing new."""
+"""Seconds after which a micro-batch waits also for the leaders of partitions from which it reads nothing new."""
 
 ANSWER_S = 20.0
 """How long a micro-batch waits for the answers of all leaders."""
@@ -60,9 +60,10 @@ class ReadLogs:
             CheckpointMismatch: a log is not the one that was read.
             Lost: a leader does not answer.
         """
-        asked: Collection[int] = ends.keys()
+        # A log may have grown to its former end again: then it shows nothing new, and is another one.
+        asked = awaited = set(ends)
         if monotonic() < self._compare_at_s:
-            asked = {partition for partition, end in ends.items() if end != self._known(partition).end}
+            awaited = {partition for partition, end in ends.items() if end != self._known(partition).end}
         else:
             self._compare_at_s = monotonic() + CHECK_S
         give_up_s = monotonic() + ANSWER_S
@@ -70,6 +71,7 @@ class ReadLogs:
             coroutine = self._ask({(self._topic, partition): ends[partition] for partition in asked})
             with suppress(TimeoutError):
                 asked = self._submit(coroutine).result(2 * WAIT_S)
+            asked = asked & awaited
             if asked and monotonic() > give_up_s:
                 raise Lost(f"the leader of {self._topic}/{min(asked)} does not tell its leader epochs")
             if asked:

@@ -9,6 +9,7 @@ from tests.simulation.edits import Mutation, changed
 from timers.core.lineage import Leader, Lineage, Parted
 from timers.core.machine import Machine
 from timers.core.progress import Progress
+from timers.core.rescue import Cut
 from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
 from timers.testing.store import SimStore
@@ -83,14 +84,14 @@ class CountsNoMarkers(Machine):
 class NotesNoCut(SimWorker):
     """The acceptance leaves no cut in the history: the store of a former owner still counts."""
 
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
         return replace(super().accept(machine, store, progress, cut), settings=progress.settings)
 
 
 class EmptiesTheStoreFirst(SimWorker):
     """After the acceptance the store is emptied before its timers are dead letters."""
 
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
         accepted = super().accept(machine, store, progress, cut)
         store.empty()
         return accepted
@@ -99,7 +100,7 @@ class EmptiesTheStoreFirst(SimWorker):
 class ReadsFromTheOldPosition(SimWorker):
     """After the acceptance reading goes on from the former position."""
 
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: int) -> Progress:
+    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
         accepted = super().accept(machine, store, progress, cut)
         return replace(accepted, next_offset=min(progress.next_offset, self.log.end(*machine)))
 
@@ -113,6 +114,9 @@ MUTATIONS = {
     "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
     "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),
     "T6 the store is ignored": Mutation(worker=IgnoresTheStore),
+    "T6 a store takes back what another owner accepted": changed(
+        ("return Cut(found, of_store=cut is None)", "return Cut(found)"),
+    ),
     "T7 no cut in the history": Mutation(worker=NotesNoCut),
     "T7 reading goes on from the old position": Mutation(worker=ReadsFromTheOldPosition),
     "T8 the store is emptied first": Mutation(worker=EmptiesTheStoreFirst),

@@ -54,7 +54,7 @@ def rescuing(progress: Progress, store: MemoryStore, spec: PartitionSpec) -> tup
         pytest.param(10, 20, (None, None), 15, Cut(15, of_store=True), id="shorter than the store"),
         pytest.param(20, 20, (Parted(12), Parted(12)), 30, Cut(12), id="grown again"),
         pytest.param(20, 20, (Parted(None), None), 30, Cut(3), id="not known where: the start of the log"),
-        pytest.param(10, 20, (None, Parted(15)), 30, Cut(15, of_store=True), id="only what the store accepted without a commit"),
+        pytest.param(10, 20, (None, Parted(15)), 30, Cut(15, of_store=True), id="only uncommitted"),
         pytest.param(20, 10, (None, Parted(5)), 30, None, id="an old store is no reason to stop"),
         pytest.param(20, 20, (Unknown(), Unknown()), 30, None, id="compaction removed the batch"),
     ],

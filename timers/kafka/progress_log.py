@@ -428,8 +428,8 @@ class ProgressLog:
         return self.mismatch(
             tp,
             f"{topic}/{partition} was read up to offset {progress.next_offset}, and has lost its records from offset "
-            f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old copy "
-            f"of a disk restored?). {holds}",
+            f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old "
+            f"copy of a disk restored?). {holds}",
             progress.shortened(*cut),
         )
 

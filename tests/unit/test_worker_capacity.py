@@ -119,6 +119,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         def close(self) -> None:
             closed.append("store")
 
+        view = close
+
     class SimParts:
         settings = cluster = ask_log = None
 
@@ -135,7 +137,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
     monkeypatch.setattr(taken, "_formats", {"requests": None})
-    monkeypatch.setattr(takeover, "open_partition", lambda *_: (None, SimStore()))
+    monkeypatch.setattr(takeover, "open_partition", lambda *_: (None, SimStore(), 0))
+    monkeypatch.setattr(takeover, "restore", lambda *arguments: arguments[-2])
 
     async def opening() -> Any:
         return await taken.open(SimParts(), ("requests", 0), None, threading.Event())

@@ -26,6 +26,8 @@ from timers.worker.machines.runner import Runner
 
 STUCK_S = 0.3
 
+NO_VIEW: Any = None
+
 
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     listener: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
     transaction: Any = SimpleNamespace(has_old_witness=False)
     held: Any = machine
-    runner = Runner("requests/3", held, transaction, lambda: None, threading.Event(), listener, metrics)
+    runner = Runner("requests/3", held, transaction, lambda: None, threading.Event(), NO_VIEW, listener, metrics)
     machine.go_on.set()
     runner.start()
     yield runner

@@ -20,6 +20,8 @@ from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, Runner
 
 PATIENCE_S = 30
 
+NO_VIEW: Any = None
+
 
 class SimListener:
     """A listener that keeps the events of a runner."""
@@ -66,7 +68,14 @@ class Owing:
 
 def started(listener: SimListener) -> Runner:
     runner = Runner(
-        "timer-request/0", NativeRig().machine, TOLD, lambda: None, threading.Event(), listener, PartitionMetrics()
+        "timer-request/0",
+        NativeRig().machine,
+        TOLD,
+        lambda: None,
+        threading.Event(),
+        NO_VIEW,
+        listener,
+        PartitionMetrics(),
     )
     runner.start()
     return runner
@@ -150,7 +159,7 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
     rig.ask(1)
     owing: Any = Owing(outbox)
     runner = Runner(
-        "timer-request/0", rig.machine, owing, lambda: None, threading.Event(), listener, PartitionMetrics()
+        "timer-request/0", rig.machine, owing, lambda: None, threading.Event(), NO_VIEW, listener, PartitionMetrics()
     )
     runner.tick(Tick(1000))
     runner.deliver(rig.fetch())

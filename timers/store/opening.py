@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from urllib.parse import quote
 
 from timers.config.settings import Settings
@@ -26,7 +26,15 @@ from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
 
-Opened: TypeAlias = tuple[Progress, RocksStore]
+
+class Opened(NamedTuple):
+    """A machine can be made of these."""
+
+    progress: Progress
+    store: RocksStore
+    low: int
+    """The first offset of the log."""
+
 
 ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
@@ -65,8 +73,8 @@ def open_partition(
         opening = Opening(
             log, settings, cluster, memory, condemnations, tp, ends, ask.compare, compacted, indexed=indexed
         )
-        progress, store = opening.open(progress)
-        return first or progress, store
+        opened = opening.open(progress)
+        return opened if first is None else opened._replace(progress=first)
 
 
 class Opening(NamedTuple):
@@ -94,7 +102,7 @@ class Opening(NamedTuple):
             answers = self._compare(progress, store)
             progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:
-                return progress, store
+                return Opened(progress, store, low)
             usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.indexed)
             applied = store.applied if usable else 0
             # Before the store is emptied: it may be the only one that holds what the log lacks.
@@ -102,9 +110,7 @@ class Opening(NamedTuple):
             if applied < low:
                 self.log.check_start(self.tp, low, applied, progress)
             if not usable:
-                store.close()
-                RocksStore.wipe(self._path)
-                store = self._open()
+                store = self._emptied(store)
             if store.applied < low:
                 store.write({}, low)
         except StoreDamaged as damage:
@@ -118,18 +124,15 @@ class Opening(NamedTuple):
             forget_frames(error)
             store.close()
             raise
-        return progress, store
+        return Opened(progress, store, low)
 
     def _open(self) -> RocksStore:
-        topic, partition = self.tp
-        topic_id = self.cluster.topic_ids[topic].hex()
-        log_id = f"cluster={self.cluster.cluster_id} topic={topic_id} partition={partition}"
-        identity = f"{log_id} app={self.settings.app_id}"
-        return RocksStore.open(self._path, identity, self.memory, self.condemnations, indexed=self.indexed)
+        return open_store(self.settings, self.cluster, self.memory, self.condemnations, self.tp, indexed=self.indexed)
 
-    @property
-    def _path(self) -> Path:
-        return store_path(self.settings, self.tp)
+    def _emptied(self, store: RocksStore) -> RocksStore:
+        store.close()
+        RocksStore.wipe(store_path(self.settings, self.tp))
+        return self._open()
 
     def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
         lineages = progress.lineage, store.lineage
@@ -147,6 +150,22 @@ class Opening(NamedTuple):
             f"This worker's store still holds {counted(timers, 'timer')} and {counted(cancels, 'cancel')} of them, "
             "which become dead letters when the loss is accepted"
         )
+
+
+def open_store(
+    settings: Settings,
+    cluster: Cluster,
+    memory: RocksMemory,
+    condemnations: Condemnations,
+    tp: TopicPartition,
+    *,
+    indexed: bool,
+) -> RocksStore:
+    """Returns the store of a machine. It is emptied first if it belongs to another log or app."""
+    topic, partition = tp
+    log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
+    identity = f"{log_id} app={settings.app_id}"
+    return RocksStore.open(store_path(settings, tp), identity, memory, condemnations, indexed=indexed)
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:

@@ -51,6 +51,11 @@ def canary(app_id: str) -> str:
     return f"{app_id}-canary"
 
 
+def snapshots(app_id: str, topic: str) -> str:
+    """The topic of the snapshots of an app's machines of one request topic, partition by partition."""
+    return f"{app_id}-snapshot-{topic}"
+
+
 def retried(app_id: str) -> str:
     """The compacted topic that says which dead letters were published again. The first retry creates it."""
     return f"{app_id}-dead-letters-retried"

@@ -258,7 +258,7 @@ class _Server:
         outbox = policy_of(settings, tp[0])(settings, retries.targets, transaction)
         try:
             transaction.open()
-            progress, store = open_partition(
+            progress, store, _ = open_partition(
                 settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.ask_log
             )
         except BaseException:

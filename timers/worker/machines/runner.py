@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
-from timers.core.ports import Lost
+from timers.core.ports import Lost, View
 from timers.core.timer import Fetched, Tick
 from timers.firing.transaction import WITNESS_S, Transaction
 from timers.partition_metrics import PartitionMetrics
@@ -93,6 +93,7 @@ class Runner:
         transaction: of the machine.
         close: releases store and producer; called on the runner's thread when it ends.
         stop: ends the thread when set; the machine's outbox watches it too.
+        view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         listener: gets the reports.
         metrics: of the partition.
     """
@@ -104,10 +105,12 @@ class Runner:
         transaction: Transaction,
         close: Callable[[], None],
         stop: threading.Event,
+        view: Callable[[], View],
         listener: Listener,
         metrics: PartitionMetrics,
     ) -> None:
         self.name = name
+        self.view = view
         self.machine = machine
         self._transaction = transaction
         self._loop = Loop(machine)

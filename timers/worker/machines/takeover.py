@@ -7,23 +7,25 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
+from timers.config.settings import Settings
 from timers.core.doubts import commit_refusal
 from timers.core.machine import Machine
-from timers.core.ports import Lost
+from timers.core.ports import Lost, View
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog
 from timers.firing.transaction import Transaction
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
-from timers.kafka.topics import compacted_now
+from timers.kafka.topics import Cluster, compacted_now
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import ANSWER_S, open_partition
+from timers.store.opening import ANSWER_S, Opened, open_partition
+from timers.store.restoring import restore
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.making import Parts, closer
@@ -36,8 +38,16 @@ THREADS = 256
 READERS = 8
 """Number of partitions whose progress is read at a time: each needs a client of librdkafka with its threads."""
 
+RESTORES = 4
+"""Number of stores that are restored at a time: each has clients of librdkafka, and all share the interpreter lock."""
+
+STOP_POLL_S = 0.2
+
 LEADERS_FRESH_S = 1.0
 """Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
+
+
+_Where: TypeAlias = tuple[Settings, Cluster, RocksMemory, Condemnations, dict[str, RequestFormat], TopicPartition]
 
 
 class OpenMachine(NamedTuple):
@@ -49,6 +59,8 @@ class OpenMachine(NamedTuple):
     """Releases its store and producer."""
     stop: threading.Event
     """When set, it ends the waiting for brokers."""
+    view: Callable[[], View]
+    """Returns a view of its store. Call it on the machine's thread."""
 
 
 class Takeover:
@@ -67,6 +79,7 @@ class Takeover:
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
         self._reading = asyncio.Semaphore(READERS)
+        self._restoring = threading.Semaphore(RESTORES)
         self._admin: AdminClient | None = None
         self._leaderless: asyncio.Future[frozenset[TopicPartition]] | None = None
         self._leaderless_until = 0.0
@@ -102,7 +115,7 @@ class Takeover:
         try:
             asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
             await self._check_leaders(parts, tp)
-            machine, transaction, close = await self._open(parts, tp, metrics, stop, asked)
+            machine, transaction, close, view = await self._open(parts, tp, metrics, stop, asked)
         except BaseException:
             self._capacity.leave()
             raise
@@ -113,7 +126,7 @@ class Takeover:
             finally:
                 self._capacity.leave()
 
-        return OpenMachine(machine, transaction, close_and_leave, stop)
+        return OpenMachine(machine, transaction, close_and_leave, stop, view)
 
     async def _open(
         self,
@@ -122,20 +135,17 @@ class Takeover:
         metrics: PartitionMetrics,
         stop: threading.Event,
         asked: Awaitable[dict[str, str]],
-    ) -> tuple[Machine, Transaction, Callable[[], None]]:
+    ) -> tuple[Machine, Transaction, Callable[[], None], Callable[[], View]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
+        where = parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp
         try:
             await self.in_thread(outbox.transaction.open)
             compacted = (await asyncio.shield(asked)).get(tp[0])
             async with self._reading:
                 if stop.is_set():
                     raise Lost("told to stop")
-                progress, store = await self.in_thread(
-                    open_partition,
-                    *(parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp),
-                    parts.ask_log,
-                    compacted,
-                )
+                opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
+            progress, store, _ = await self.in_thread(self._restore, where, opened, stop)
         except DoubtfulLog as doubtful:
             try:
                 if compacted is not None:
@@ -155,7 +165,25 @@ class Takeover:
             forget_frames(error)
             await self.in_thread(close)
             raise
-        return machine, outbox.transaction, close
+        return machine, outbox.transaction, close, store.view
+
+    def _restore(self, where: _Where, opened: Opened, stop: threading.Event) -> Opened:
+        """Restore a store, outside of the places of those whose progress is read: it may take long."""
+
+        def check() -> None:
+            if stop.is_set():
+                raise Lost("told to stop")
+
+        try:
+            while not self._restoring.acquire(timeout=STOP_POLL_S):
+                check()
+        except Lost:
+            opened.store.close()
+            raise
+        try:
+            return restore(*where, opened, check)
+        finally:
+            self._restoring.release()
 
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:
         """Raise Lost if a log of the machine has no leader: every further step would wait for it."""

@@ -1,0 +1,153 @@
+"""An opening restores a store from the snapshots that the progress names, or leaves it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.snapshots import Records, records_of
+from timers.config.settings import Settings
+from timers.core.keys import NEVER
+from timers.core.ports import Lost
+from timers.core.progress import NamedSnapshot, Progress, Rescue
+from timers.core.snapshots import Footer, Unreadable
+from timers.core.timer import Row
+from timers.store import restoring
+from timers.store.failures import Condemnations
+from timers.store.memory_limit import RocksMemory
+from timers.store.opening import Opened, open_store, store_path
+from timers.store.restoring import restore
+from timers.store.rocks import RocksStore
+from timers.wire import snapshot
+
+TP = "timer-request", 3
+CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})
+MEMORY = RocksMemory(2**22)
+ROWS = 40
+
+
+class SimSnapshotLog:
+    """The records of each snapshot, by its number; those that are missing cannot be read."""
+
+    records: dict[int, Records]
+    closed = 0
+
+    def __init__(self, settings: Settings, topic: str, partition: int, check: Callable[[], None]) -> None:
+        assert (topic, partition) == ("app-snapshot-timer-request", 3)
+        self._check = check
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        if named.number not in self.records:
+            raise Unreadable("it is gone")
+        return snapshot.decode_footer(self.records[named.number][-1][1])
+
+    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
+        for item in snapshot.items(self.records[named.number], named):
+            self._check()
+            yield item
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def row(offset: int) -> Row:
+    return offset, "t", "k", b"v", None, None
+
+
+class Rig:
+    """A machine whose progress names two snapshots: of its store at offset 20, and at offset 40."""
+
+    def __init__(self, path: Path) -> None:
+        self.settings = Settings(data_dir=path, worker_id="w", app_id="app")
+        self.format: Any = SimpleNamespace(name="future-by-id", has_ids=False, topic_is_compacted=False)
+        self.parts = self.settings, CLUSTER, MEMORY, Condemnations()
+        SimSnapshotLog.records, store = {}, self.opened()
+        named = []
+        for number in (1, 2):
+            store.write({due_s: [row(due_s)] for due_s in range(20 * number - 20, 20 * number)}, 20 * number)
+            records, one = records_of(store.view(), NEVER, number)
+            SimSnapshotLog.records[number] = records
+            named.append(one)
+        store.close()
+        RocksStore.wipe(store_path(self.settings, TP))
+        self.progress = Progress(50, (4, 4), snapshot=named[1], older_snapshot=named[0])
+
+    def opened(self) -> RocksStore:
+        return open_store(*self.parts, TP, indexed=False)
+
+    def restore(self, check: Callable[[], None] = lambda: None, low: int = 0, **changes: Any) -> RocksStore:
+        before = Opened(replace(self.progress, **changes), self.opened(), low)
+        return restore(*self.parts, {TP[0]: self.format}, TP, before, check).store
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(restoring, "SnapshotLog", SimSnapshotLog)
+    return Rig(tmp_path)
+
+
+def held(store: RocksStore) -> tuple[int, list[int]]:
+    found = store.applied, [each[0] for _, rows in store.scan(NEVER, 10**9) for each in rows]
+    store.close()
+    return found
+
+
+def test_the_newest_snapshot_is_restored_without_what_has_fired(rig: Rig) -> None:
+    assert held(rig.restore()) == (40, [*range(5, 40)])
+    assert held(rig.opened()) == (40, [*range(5, 40)]), "it is a store as any other"
+
+
+@pytest.mark.parametrize("damage", ["gone", "not whole", "another machine"])
+def test_the_one_before_it_is_restored_if_the_newest_cannot_be_read(
+    damage: str, rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = SimSnapshotLog.records
+    if damage == "gone":
+        del records[2]
+    elif damage == "not whole":
+        del records[2][1]
+    else:
+        footer = snapshot.decode_footer(records[2][-1][1])
+        other = footer._replace(place=footer.place._replace(app="other"))
+        records[2][-1] = records[2][-1][0], snapshot.encode_footer(other)
+    assert held(rig.restore()) == (20, [*range(5, 20)])
+    assert "timer-request/3: its snapshot at offset 40 cannot be read: " in caplog.text
+
+
+def test_the_log_is_read_if_no_snapshot_can_be_read(rig: Rig) -> None:
+    for records in SimSnapshotLog.records.values():
+        del records[1]
+    assert held(rig.restore(low=7)) == (7, [])
+
+
+def test_a_store_that_has_read_more_is_kept(rig: Rig) -> None:
+    store = rig.opened()
+    store.write({99: [row(39)]}, 40)
+    store.close()
+    assert held(rig.restore()) == (40, [39])
+
+
+@pytest.mark.parametrize("why", ["compacted", "rescue"])
+def test_some_machines_do_not_use_snapshots(why: str, rig: Rig) -> None:
+    rig.format.topic_is_compacted = why == "compacted"
+    rescues = (Rescue(30, 50, NEVER),) if why == "rescue" else ()
+    assert held(rig.restore(rescues=rescues)) == (0, [])
+
+
+def test_a_restore_that_is_stopped_leaves_a_closed_store_that_is_emptied(rig: Rig) -> None:
+    ticks = iter(range(10))
+
+    def check() -> None:
+        if next(ticks, None) is None:
+            raise Lost("told to stop")
+
+    closed = SimSnapshotLog.closed
+    with pytest.raises(Lost, match="told to stop"):
+        rig.restore(check)
+    assert SimSnapshotLog.closed == closed + 1
+    assert held(rig.opened()) == (0, [])

@@ -142,14 +142,14 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import rules, generated files current
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python tests/docs/protos_are_current.py
+	@$(BIN)/python -m tests.docs.protos --check
 
 format: $(VENV)/.dev ## Let ruff lay out and mend the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
-	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/timers/v1/*.proto
+	@$(BIN)/python -m tests.docs.protos
 
 docs: $(VENV)/.dev ## Write docs/settings.md and docs/http-api.md from the code, and the figures of the README from bench/results
 	@$(BIN)/python -m tests.docs.settings_page

@@ -8,14 +8,18 @@ from time import monotonic
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from tests.harness.cluster import client_settings
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
+from tests.harness.waiting import wait_until
+from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
+from timers.kafka.topic_admin import configs
 from timers.store.memory import MemoryStore, MemoryView
 from timers.wire import snapshot
 
@@ -151,9 +155,30 @@ def test_a_topic_that_takes_no_record_of_a_snapshot_is_named(system: System) -> 
         log.write(seen, footer(seen), FAST)
 
 
-def test_silence_of_the_brokers_is_waited_for() -> None:
-    from timers.config.settings import Settings
+def test_a_topic_is_created_like_its_request_topic_and_what_a_user_changes_is_named(system: System) -> None:
+    requests = system.create_topic(f"{system.settings.app_id}-requests", 2, min_insync_replicas="1")
+    topic = f"{system.settings.app_id}-snapshot"
+    with log_of(system, topic) as log:
+        assert log.prepare(requests) == []
+        assert system.cluster.partitions(topic) == [0, 1]
+        wait_until(lambda: configs(system.admin, [topic])[topic]["segment.bytes"] == "16777216", "the configuration")
+        assert log.prepare(requests) == []
+        system.configure(topic, retention_ms="604800000")
+        wait_until(lambda: configs(system.admin, [topic])[topic]["retention.ms"] == "604800000", "the change")
+        (sentence,) = log.prepare(requests)
+        assert "has retention.ms=604800000, so snapshots may get lost" in sentence
+        system.admin.create_partitions([NewPartitions(requests, 3)])[requests].result()
+        wait_until(lambda: log.prepare(requests) and system.cluster.partitions(topic) == [0, 1, 2], "a third partition")
 
+
+def test_a_name_that_is_too_long_for_a_topic_is_said() -> None:
+    log = SnapshotLog(Settings(brokers="localhost:1"), "t" * 250, 0, stop)
+    with pytest.raises(Unwritten, match="its name is too long for Kafka"):
+        log.prepare("requests")
+    log.close()
+
+
+def test_silence_of_the_brokers_is_waited_for() -> None:
     waits = iter(range(3))
 
     def check() -> None:

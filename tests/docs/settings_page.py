@@ -68,6 +68,11 @@ GROUPS = (
         "max_request_bytes chunk_timers chunk_bytes store_memory_mb",
     ),
     Group(
+        "Snapshots",
+        "Change these to trade bytes that are written for time until another worker is ready.",
+        "snapshot_factor snapshot_records snapshot_mb_per_s",
+    ),
+    Group(
         "Timers far ahead",
         "Set these if timers wait for weeks or years. See [the cold tier](cold-tier.md).",
         "hot_horizon_s cold_topic",

@@ -11,7 +11,17 @@ import pytest
 from timers.config.settings import Settings
 from timers.errors import TopicConfigError
 from timers.kafka import topics
-from timers.kafka.own_topics import NOTE, RED, WARNING, WrongConfig, log_new, own_topics, wrong_configs
+from timers.kafka.own_topics import (
+    NOTE,
+    RED,
+    SNAPSHOTS,
+    WARNING,
+    WrongConfig,
+    log_new,
+    own_topics,
+    wrong_configs,
+    wrong_snapshots,
+)
 
 
 def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
@@ -126,3 +136,21 @@ def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCapture
         ("WARNING", found[1].sentence),
         ("INFO", "topic timer-request: cleanup.policy is right again"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("cleanup.policy", "compact", "delete"),
+        ("retention.ms", "604800000", "-1"),
+        ("retention.bytes", "1000", "-1"),
+        ("unclean.leader.election.enable", "true", "false"),
+        ("min.insync.replicas", "1", "2"),
+    ],
+)
+def test_a_wrong_setting_of_a_topic_of_snapshots_is_named(name: str, value: str, needed: str) -> None:
+    sound = {**SNAPSHOTS, "min.insync.replicas": "2"}
+    assert wrong_snapshots("b:1", "t", {**sound, "max.message.bytes": "9000000", "segment.bytes": "1000000"}, 1) == []
+    (sentence,) = wrong_snapshots("b:1", "t", {**sound, name: value}, 2)
+    assert sentence.startswith(f"topic 't' has {name}={value}, ")
+    assert sentence.endswith(f"--entity-name t --add-config {name}={needed}")

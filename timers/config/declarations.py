@@ -343,6 +343,26 @@ class Declarations(ConsoleDeclarations):
         unit="ISO 8601",
         env="TIMERS_ACCEPT_TIME",
     )
+    snapshot_factor: int = number_setting(
+        (0, 100),
+        "A worker writes a snapshot of a partition when its log has grown by this many times the size of the last "
+        "snapshot, and by 16 MiB. A worker without the partition's store reads the snapshot and the log after it. A "
+        "larger factor: fewer bytes are written, and more records are read again. 0: no snapshots.",
+        default=2,
+    )
+    snapshot_records: int = number_setting(
+        (10, 1_000_000_000),
+        "A worker also writes a snapshot of a partition when this many records came after the last one, however small "
+        "they are. So at most about as many are read again when a worker takes the partition over without its store.",
+        default=1_000_000,
+        unit="records",
+    )
+    snapshot_mb_per_s: int = number_setting(
+        (1, 10_000),
+        "How fast a worker writes a snapshot. It writes one at a time.",
+        default=16,
+        unit="MB/s",
+    )
     canary_interval_s: int = number_setting(
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "

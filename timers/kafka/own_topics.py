@@ -146,7 +146,7 @@ logger = logging.getLogger(__name__)
 
 CLEANUP_POLICY, MAX_BYTES = "cleanup.policy", "max.message.bytes"
 RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
-_MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 RED, WARNING, NOTE = SEVERITIES = ("red", "warning", "note")
 """red: timers or dead letters are lost, or timers fire early. warning: a promise is weaker than it could be. note: the
@@ -223,10 +223,7 @@ def _of_topic(
     brokers: str, kept: str, topic: OwnTopic, config: Mapping[str, str], replicas: int
 ) -> Iterable[WrongConfig]:
     def wrong(name: str, severity: str, effect: str, needed: str) -> WrongConfig:
-        command = (
-            f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {topic.name} "
-            f"--add-config {name}={needed}"
-        )
+        command = _alter(brokers, topic.name, name, needed)
         value = f"exactly {needed}" if name == CLEANUP_POLICY else needed
         sentence = f"topic {topic.name!r} has {name}={config[name]}, {effect}; it must be {value}: {command}"
         return WrongConfig(topic.name, name, config[name], severity, sentence)
@@ -251,12 +248,46 @@ def _of_topic(
                 severity = WARNING if topic.is_users else RED
                 yield wrong(name, severity, f"so {kept} that wait longer than its retention are lost", UNLIMITED)
     if topic.must_last and replicas > 1:
-        if int(config.get(_MIN_IN_SYNC) or 2) < 2:
+        if int(config.get(MIN_IN_SYNC) or 2) < 2:
             effect = "so an acknowledged record may have one copy only, and P1 rests on it"
-            yield wrong(_MIN_IN_SYNC, WARNING, effect, "2")
+            yield wrong(MIN_IN_SYNC, WARNING, effect, "2")
         if config.get(_UNCLEAN) == "true":
             effect = "so the election of a leader may lose acknowledged records"
             yield wrong(_UNCLEAN, WARNING, effect, "false")
+
+
+def _alter(brokers: str, topic: str, name: str, value: str) -> str:
+    """The command that changes a setting of a topic."""
+    to = f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {topic}"
+    return f"{to} --add-config {name}={value}"
+
+
+SNAPSHOTS = {
+    CLEANUP_POLICY: "delete",
+    RETENTION_MS: UNLIMITED,
+    RETENTION_BYTES: UNLIMITED,
+    "segment.bytes": str(16 * 1024 * 1024),
+    MAX_BYTES: str(1024 * 1024),
+    _UNCLEAN: "false",
+}
+"""Configuration of a topic of snapshots, beside the number of in-sync replicas, which is that of its request topic."""
+
+
+def wrong_snapshots(brokers: str, topic: str, config: Mapping[str, str], min_in_sync: int) -> list[str]:
+    """What is wrong with the configuration of a topic of snapshots, in sentences: snapshots may get lost.
+
+    Args:
+        min_in_sync: number of in-sync replicas of its request topic.
+    """
+    needed = {name: SNAPSHOTS[name] for name in (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, _UNCLEAN)}
+    if int(config[MIN_IN_SYNC]) < min_in_sync:
+        needed[MIN_IN_SYNC] = str(min_in_sync)
+    return [
+        f"topic {topic!r} has {name}={config[name]}, so snapshots may get lost, and former ones are kept; it must be "
+        f"{value}: {_alter(brokers, topic, name, value)}"
+        for name, value in needed.items()
+        if config[name] != value
+    ]
 
 
 def _one_copy(brokers: str, kept: str, names: list[str], broker_count: int) -> WrongConfig:

@@ -23,8 +23,9 @@ from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
 from timers.kafka.error_codes import NO_TOPIC, code_of
 from timers.kafka.records import read
-from timers.kafka.topics import topic_id
+from timers.kafka.topics import ensure_snapshots, topic_id
 from timers.wire import snapshot
+from timers.wire.topics import is_legal
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +147,23 @@ class SnapshotLog:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def prepare(self, request_topic: str) -> list[str]:
+        """Create the topic if it is missing. Call it before :meth:`write`.
+
+        Returns:
+            What is wrong with its configuration, in sentences. Then no former snapshot should be deleted.
+
+        Raises:
+            Unwritten: it cannot be created, or the brokers do not answer.
+        """
+        if not is_legal(self._topic):
+            raise Unwritten(f"{self._topic!r} would be the topic of snapshots, and its name is too long for Kafka")
+        try:
+            return ensure_snapshots(self._admin, self._settings, request_topic, self._topic)
+        except KafkaException as error:
+            why = error.args[0].str()
+            raise Unwritten(f"the topic of snapshots {self._topic!r} cannot be looked at or created: {why}") from error
 
     def write(self, view: View, footer: Callable[[int, bytes], Footer], bytes_per_s: float) -> NamedSnapshot:
         """Write a snapshot, and wait until all in-sync replicas have all of it. Blocks.

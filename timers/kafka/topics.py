@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -34,15 +35,18 @@ from timers.kafka.own_topics import (
     COMPACT,
     LOG_APPEND_TIME,
     MAX_BYTES,
+    MIN_IN_SYNC,
     RED,
+    SNAPSHOTS,
     TIMESTAMP_TYPE,
     OwnTopic,
     WrongConfig,
     log_new,
     own_topics,
     wrong_configs,
+    wrong_snapshots,
 )
-from timers.kafka.topic_admin import configs
+from timers.kafka.topic_admin import configs, create
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +217,36 @@ def _stale_after_s(settings: Settings, config: dict[str, dict[str, str]]) -> dic
         for name, each in found.items()
         if COMPACT in each.get(CLEANUP_POLICY, "")
     }
+
+
+def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str, name: str) -> list[str]:
+    """Create the topic of a request topic's snapshots, or its missing partitions. Blocks.
+
+    It has as many partitions, replicas and in-sync replicas as the request topic.
+
+    Returns:
+        What is wrong with its configuration, in sentences.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    found = _describe(admin, [request_topic, name])
+    config = configs(admin, found, TIMEOUT_S)
+    requests, in_sync = found[request_topic].partitions, config[request_topic][MIN_IN_SYNC]
+    replicas = len(requests[0].replicas)
+    if name not in found:
+        new = NewTopic(name, len(requests), replicas, config={**SNAPSHOTS, MIN_IN_SYNC: in_sync})
+        if create(admin, new, TIMEOUT_S):
+            logger.info("created topic %s with %d partitions", name, len(requests))
+        return []
+    partitions = found[name].partitions
+    if len(partitions) < len(requests):
+        admin.create_partitions([NewPartitions(name, len(requests))], request_timeout=TIMEOUT_S)[name].result()
+    wrong = wrong_snapshots(settings.brokers, name, config[name], int(in_sync))
+    fewest = min(len(each.replicas) for each in partitions)
+    if fewest < replicas:
+        wrong.append(f"topic {name!r} has {fewest} replicas, and its request topic {replicas}: give it as many")
+    return wrong
 
 
 def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:

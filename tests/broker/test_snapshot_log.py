@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -11,17 +12,24 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from tests.harness.cluster import client_settings
+from tests.harness.command_line import command, set_environment
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
+from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
-from timers.core.progress import NamedSnapshot
+from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable, footer_of
+from timers.kafka import topics
+from timers.kafka.progress_log import progress_partition
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
 from timers.kafka.topic_admin import configs
+from timers.kafka.transactions import Record, TransactionalWriter
 from timers.store.memory import MemoryStore, MemoryView
 from timers.wire import snapshot
+from timers.wire.progress import encode, encode_key, machine_name
+from timers.wire.topics import snapshots
 
 pytestmark = pytest.mark.broker
 
@@ -153,6 +161,56 @@ def test_a_topic_that_takes_no_record_of_a_snapshot_is_named(system: System) -> 
         seen.items[at] = item[0], item[1][:20] + bytes(hash((at, each)) & 255 for each in range(5000))
     with log_of(system, topic) as log, pytest.raises(Unwritten, match=r"-snapshot/0 takes no snapshot: .*size"):
         log.write(seen, footer(seen), FAST)
+
+
+def test_snapshots_are_listed_with_their_size_and_age_and_what_they_replace(
+    system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.create_own_topics()
+    set_environment(monkeypatch, system.environment)
+    requests, topic = system.request_topic, snapshots(system.settings.app_id, system.request_topic)
+    publish(system, requests, [(b"1", b"")] * 45)
+    seen = view()
+    with log_of(system, topic) as log:
+        log.prepare(requests)
+        older, newest = (log.write(seen, footer(seen), FAST) for _ in range(2))
+    older = older._replace(applied=30)
+    level = History([SettingChange(FEATURE_LEVEL, 0, SNAPSHOTS)])
+    known = Progress(45, settings=level, snapshot=newest, older_snapshot=older)
+    name_in_progress(system, 0, known)
+    name_in_progress(system, 1, Progress(7))
+    shown = [json.loads(line) for line in command(capsys, "snapshots", "-o", "json").out.splitlines()]
+    age_s = shown[0].pop("age_s")
+    assert 0 <= age_s < 60
+    assert shown == [
+        {
+            "topic": requests,
+            "partition": 0,
+            "offset": 40,
+            "timers": 40,
+            "most_bytes": 9 * 2**19,
+            "log_since": 5,
+            "not_needed": 30,
+            "problem": None,
+        },
+        {"topic": requests, "partition": 1, "offset": None},
+    ]
+    system.cluster.delete_records(topic, {0: newest.first_offset + 1})
+    (first, *_) = command(capsys, "snapshots").out.splitlines()[1:]
+    assert "unreadable" in first and f"{topic}/0 has the offsets 10 to 17, and not all of 9 to 17" in first
+
+
+def name_in_progress(system: System, partition: int, progress: Progress) -> None:
+    """Write the progress of a machine, as its worker would."""
+    settings = system.settings
+    known = topics.ensure(settings)
+    machine = machine_name(settings.app_id, system.request_topic, partition)
+    value = encode(progress, known.topic_ids[system.request_topic], machine)
+    tp = system.request_topic, partition
+    place = progress_partition(tp, known, settings)
+    writer = TransactionalWriter(client_settings(system.address), f"{settings.app_id}-test", 10**6)
+    with writer.transaction() as send:
+        send([Record(settings.progress_topic, place, encode_key(*tp), value, [])])
 
 
 def test_a_topic_is_created_like_its_request_topic_and_what_a_user_changes_is_named(system: System) -> None:

@@ -114,6 +114,7 @@ WALKS: dict[str, Walks] = {
     "formats": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "levels": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "clock": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "snapshots": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "settings": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "broker status": lambda planted: [Walk((), code=3, shows=NOT_AT_ALL)],
     "broker logs": lambda planted: [Walk(())],

@@ -35,6 +35,7 @@ _COMMANDS = {
     "queue": "Send, receive and look at the messages of queues.",
     "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "levels": "Show the feature levels of workers and partitions, and allow a higher one.",
+    "snapshots": "Show the snapshots of partitions: position, size, age, and what of the log they replace.",
     "clock": "Show up to which second partitions have fired, and take a wrong time back.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker, console and demo.",
@@ -58,6 +59,7 @@ _COMMANDS = {
         "formats": "settings:formats",
         "clock": "progress:clock",
         "levels": "progress:levels",
+        "snapshots": "progress:snapshots",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "

@@ -1,10 +1,10 @@
-"""``timers clock`` and ``timers levels``: up to when partitions have fired, at which level, and changes of both."""
+"""Commands about the progress of partitions: up to when they have fired, their levels, and their snapshots."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,7 +18,7 @@ from timers.core.keys import NEVER
 from timers.errors import TimersError
 
 if TYPE_CHECKING:
-    from timers.core.progress import Progress
+    from timers.core.progress import NamedSnapshot, Progress
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
@@ -205,3 +205,82 @@ def _look_up(settings: Settings) -> _Found:
         {member.worker_id: member.supports for member in members},
         {f"{topic}/{partition}": found.level for (topic, partition), found in sorted(machines.items())},
     )
+
+
+ANSWER_S = 10.0
+"""How long to wait for the brokers with one snapshot."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@output_option()
+def snapshots(output: Output) -> None:
+    """Show the newest snapshot of each partition: what it holds, its age, and how much of the log came after it.
+
+    A worker without the store of a partition reads the snapshot and the log after it. The last column says how many
+    offsets of the log neither this snapshot nor the one before it needs any more. Nothing deletes them.
+    """
+    settings = load_settings()
+    with _explained(settings, "the snapshots cannot be read", _MEMBERS) as reports:
+        from timers.kafka.topic_offsets import TopicOffsets
+
+        _, found = _read(settings, reports)
+        offsets, names = TopicOffsets(settings), sorted({topic for topic, _ in found})
+        starts, ends = offsets.starts(names), offsets.ends(names)
+        rows = []
+        for (topic, partition), progress in sorted(found.items()):
+            start, end = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
+            fields = _snapshot(settings, (topic, partition), progress, start, end)
+            rows.append((fields, _cells(fields)))
+    widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(6)]
+    columns = "partition", "offset", "timers", "size", "age", "log since", "not needed"
+    output.table(columns, (*map(max, widths, map(len, columns)), 0), rows)
+
+
+def _snapshot(settings: Settings, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
+    from timers.core.snapshots import CHUNK_BYTES
+
+    newest, older = progress.snapshot, progress.older_snapshot
+    fields: dict[str, Any] = {"topic": tp[0], "partition": tp[1], "offset": None}
+    if newest is None:
+        return fields
+    age_s, problem = _look_at(settings, tp, newest)
+    return {
+        **fields,
+        "offset": newest.applied,
+        "timers": newest.rows,
+        "most_bytes": (newest.end_offset - newest.first_offset) * CHUNK_BYTES,
+        "age_s": age_s,
+        "log_since": max(0, end - newest.applied),
+        "not_needed": 0 if older is None or problem else max(0, min(newest.applied, older.applied) - start),
+        "problem": problem,
+    }
+
+
+def _look_at(settings: Settings, tp: TopicPartition, named: NamedSnapshot) -> tuple[int | None, str | None]:
+    """The age of a snapshot in seconds, or why it cannot be read."""
+    from timers.core.ports import Lost
+    from timers.core.snapshots import Unreadable
+    from timers.kafka.snapshot_log import SnapshotLog
+    from timers.wire import topics
+
+    until = time.monotonic() + ANSWER_S
+
+    def check() -> None:
+        if time.monotonic() > until:
+            raise Lost(f"the brokers did not answer within {ANSWER_S:.0f} s")
+
+    with closing(SnapshotLog(settings, topics.snapshots(settings.app_id, tp[0]), tp[1], check)) as log:
+        try:
+            return max(0, round(time.time() - log.written_ms(named) / 1000)), None
+        except (Unreadable, Lost) as why:
+            return None, str(why)
+
+
+def _cells(fields: dict[str, Any]) -> tuple[str, ...]:
+    name = f"{fields['topic']}/{fields['partition']}"
+    if fields["offset"] is None:
+        return name, "none", "", "", "", "", ""
+    size = f"{fields['most_bytes'] / 1e6:.1f} MB"
+    age = "unreadable" if fields["problem"] else f"{fields['age_s']} s"
+    offset, timers, since, unneeded = (f"{fields[key]:,}" for key in ("offset", "timers", "log_since", "not_needed"))
+    return name, offset, timers, size, age, since, fields["problem"] or unneeded

@@ -268,6 +268,7 @@ SNAPSHOTS = {
     RETENTION_BYTES: UNLIMITED,
     "segment.bytes": str(16 * 1024 * 1024),
     MAX_BYTES: str(1024 * 1024),
+    TIMESTAMP_TYPE: LOG_APPEND_TIME,
     _UNCLEAN: "false",
 }
 """Configuration of a topic of snapshots, beside the number of in-sync replicas, which is that of its request topic."""

@@ -201,15 +201,23 @@ class SnapshotLog:
 
     def footer(self, named: NamedSnapshot) -> Footer:
         """See :class:`timers.core.snapshots.Snapshots`. A log loses its end first: with the footer all is there."""
+        return snapshot.decode_footer(self._last(named).value())
+
+    def written_ms(self, named: NamedSnapshot) -> int:
+        """When a snapshot was complete, in epoch milliseconds of the brokers' clock. Raises as :meth:`footer`."""
+        return int(self._last(named).timestamp()[1])
+
+    def _last(self, named: NamedSnapshot) -> Message:
         self._look(named)
-        last = list(self._records(named, named.end_offset - 1))
-        if not last or (snapshot.parse_key(last[0][0]) or (None,))[0] != named.number:
-            raise Unreadable(f"{self._name} has no footer of it at offset {named.end_offset - 1}")
-        return snapshot.decode_footer(last[0][1])
+        for message in self._messages(named, named.end_offset - 1):
+            if (snapshot.parse_key(message.key()) or (None,))[0] == named.number:
+                return message
+        raise Unreadable(f"{self._name} has no footer of it at offset {named.end_offset - 1}")
 
     def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
         """See :class:`timers.core.snapshots.Snapshots`."""
-        return snapshot.items(self._records(named, named.first_offset), named)
+        messages = self._messages(named, named.first_offset)
+        return snapshot.items(((message.key(), message.value()) for message in messages), named)
 
     def has_footer(self, named: NamedSnapshot) -> bool:
         """Whether a snapshot is whole, by its footer."""
@@ -258,13 +266,13 @@ class SnapshotLog:
             self._check()
             sleep(_POLL_S)
 
-    def _records(self, named: NamedSnapshot, position: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def _messages(self, named: NamedSnapshot, position: int) -> Iterator[Message]:
         end = named.end_offset
         place = self._consumer, self._topic, self._partition
         while position < end:
             try:
                 for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):
-                    yield message.key(), message.value()
+                    yield message
                     position = (message.offset() or 0) + 1
                     self._check()
                 return

@@ -77,8 +77,7 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
 
 
 def unready(status: WorkerStatus) -> list[str]:
-    """The reasons why some or all timers do not fire, a sentence each. If there are none, ``status`` notes that the
-    worker was ready."""
+    """The reasons why some or all timers do not fire, a sentence each."""
     pool, tick_age_s = status.pool, status.tick_age_s
     reasons = []
     if tick_age_s is None:
@@ -116,5 +115,4 @@ def unready(status: WorkerStatus) -> list[str]:
             f"the brokers' clock went back: new requests wait until it shows {iso(fired_s)}, the last second that has "
             "fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
         )
-    status.was_ready = status.was_ready or not reasons
     return reasons

@@ -247,7 +247,7 @@ class TimersApp(faust_internals.App):
     @Service.task
     async def _observe_health(self) -> None:
         while not (self.should_stop or self.status.was_ready):
-            health.unready(self.status)  # also without a caller of the page, the status notes that the worker is ready
+            self.status.was_ready = not health.unready(self.status)  # also without a caller of the page
             await self.sleep(HEALTH_S)
 
     async def on_stop(self) -> None:

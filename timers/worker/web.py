@@ -28,6 +28,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     @page("/health/ready")
     async def ready(web: Any, request: Any) -> Any:
         reasons = health.unready(status)
+        status.was_ready = status.was_ready or not reasons
         pool, tick_age_s = status.pool, status.tick_age_s
         state = {
             "ready": not reasons,

@@ -195,8 +195,8 @@ CHANGED = {
     "[I2] late rows are stored": changed(("all(due_s > fired_s for due_s in rows)", "True")),
     "[I2] memory changes before the commit": changed(
         (
-            "self.counters.transaction.progress = after",
-            "self.counters.transaction.progress = self.progress = self._committed = after",
+            "self.counters.transaction.progress = self.attempted = after",
+            "self.counters.transaction.progress = self.attempted = self.progress = self._committed = after",
         ),
         worker=ContinuesAfterFailure,
     ),

@@ -118,6 +118,7 @@ class Machine:
         progress: the last committed progress, and later changes that need no commit of their own.
         replayed: number of records read again since opening.
         counters: as passed.
+        attempted: the progress that the last transaction has committed, or may have committed if it failed.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
         rescuing: the number of cuts whose losses its store holds. If there are some, the machine does nothing but write
@@ -148,6 +149,7 @@ class Machine:
         self.counters = counters or Counters()
         self.counters.resume(progress, store.applied)
         self._committed = progress
+        self.attempted: Progress | None = None
         self._holes = progress.holes
         self._store = store
         self._passed: Sequence[PassedBatch] = ()
@@ -513,7 +515,7 @@ class Machine:
         """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
         if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
             after = noted(after, self.doubts.worker)
-        self.counters.transaction.progress = after
+        self.counters.transaction.progress = self.attempted = after
         self._outbox.chunk.begun = timers
         try:
             self._outbox.commit(after)

@@ -209,7 +209,7 @@ class PartitionRun:
             try:
                 step()
             except Lost as error:
-                own = self.machine.committed, self._counters.transaction.progress
+                own = self.machine.committed, self.machine.attempted
                 opened = self._partitions.reopen(self._partition, error)
                 self._check_owner(opened.progress, own)
                 self._open(opened)

@@ -68,7 +68,7 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
     _write(brokers, topics.REQUEST, _requests(options.requests, first_s, target))
     _write(brokers, target, _firings(options.requests, first_s))
     written_s = time.monotonic() - begun
-    command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", options.master]
+    command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "-o", "json", "--master", options.master]
     command += ["--output", str(directory / "out"), "--log-file", str(directory / "spark.log")]
     command += ["--conf", f"spark.driver.memory={options.memory}"]
     audit_begun = time.monotonic()

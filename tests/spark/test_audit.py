@@ -149,7 +149,7 @@ def test_the_command_reports_each_planted_fault(spark: SparkSession, system: Sys
     never, twice, by_tick, by_broker, altered, foreseen = planted = plant(system, target)
     (hidden,) = system.send(Request("no-such-topic", int(time.time()) - 300))
 
-    command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", "local[2]"]
+    command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "-o", "json", "--master", "local[2]"]
     command += [*FAST_OPTIONS, "--grace", "0s"]  # the timers were sent a moment ago
     done = subprocess.run(
         [*command, "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "spark.log")],

@@ -58,7 +58,15 @@ def test_a_machine_dies_in_the_midst_of_an_audit(tmp_path: Path, request: pytest
         audit = SparkJob(
             tmp_path / "audit",
             {**system.environment, **login},
-            *("audit", "--json", "--output", str(tmp_path / "out"), "--tables", (tmp_path / "out" / "tables").as_uri()),
+            *(
+                "audit",
+                "-o",
+                "json",
+                "--output",
+                str(tmp_path / "out"),
+                "--tables",
+                (tmp_path / "out" / "tables").as_uri(),
+            ),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=1g"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4"),
             master=cluster.url,

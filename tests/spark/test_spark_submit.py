@@ -70,7 +70,7 @@ def test_an_audit_that_spark_submit_starts_finds_what_is_lost(
     conf = [part for setting in settings for part in ("--conf", setting)]
     arguments = ["--master", cluster.url, "--name", "my-audit", *conf, *arguments_of_the_command(tmp_path)]
     tables = (tmp_path / "out" / "tables").as_uri()
-    job = ("audit", "--json", "--grace", "0s", "--output", str(tmp_path / "out"), "--tables", tables)
+    job = ("audit", "-o", "json", "--grace", "0s", "--output", str(tmp_path / "out"), "--tables", tables)
     done = submit(tmp_path, *arguments, *job, **system.environment)
     assert done.returncode == 3, done.stdout + done.stderr
     # spark-submit sends the output and the messages of the job to its own output.
@@ -146,7 +146,7 @@ def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, r
 
         tables = (tmp_path / "out" / "tables").as_uri()
         log_file = str(tmp_path / "audit.log")
-        job = ("audit", "--json", "--output", str(tmp_path / "out"), "--tables", tables, "--log-file", log_file)
+        job = ("audit", "-o", "json", "--output", str(tmp_path / "out"), "--tables", tables, "--log-file", log_file)
         done = submit(tmp_path, *arguments, *job, **login)
         assert done.returncode == 0, done.stdout + done.stderr
         said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))

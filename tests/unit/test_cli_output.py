@@ -56,7 +56,6 @@ def test_every_command_that_prints_data_can_print_json() -> None:
     for name, command in found.items():
         options = {text for parameter in command.params for text in parameter.opts}
         assert ("-o" in options) == (name not in NO_DATA), name
-        assert ("--json" in options) == (name not in NO_DATA), name
 
 
 def test_an_output_prints_fields_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +77,7 @@ def test_a_table_has_a_head_only_as_text_and_only_with_rows(capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("option", [["-o", "json"], ["--output=json"], ["--json"]])
+@pytest.mark.parametrize("option", [["-o", "json"], ["--output=json"]])
 def test_settings_as_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
     assert main(["settings", *option]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -19,7 +19,6 @@ import click
 from timers.wire.printable import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_JSON = "timers.json"
 
 
 class Output:
@@ -95,28 +94,14 @@ def output_option(*names: str) -> Callable[[_Command], _Command]:
         names: of the option, if ``--output`` has another meaning in this command.
     """
 
-    def note_json(ctx: click.Context, _: click.Parameter, given: bool) -> None:
-        ctx.meta[_JSON] = given
-
-    def make(ctx: click.Context, _: click.Parameter, form: str) -> Output:
-        return Output(as_json=form == "json" or ctx.meta[_JSON])
-
-    def add(command: _Command) -> _Command:
-        form = click.option(
-            *(names or ("--output", "-o")),
-            "output",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            callback=make,
-            help="json: one JSON object a line.",
-        )
-        # The former name of `-o json`; eager, so that it is known when the Output is made.
-        former = click.option(
-            "--json", is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=note_json
-        )
-        return form(former(command))
-
-    return add
+    return click.option(
+        *(names or ("--output", "-o")),
+        "output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        callback=lambda _, __, form: Output(as_json=form == "json"),
+        help="json: one JSON object a line.",
+    )
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

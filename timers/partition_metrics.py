@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters, Histogram
 
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
@@ -57,7 +56,6 @@ class PartitionMetrics:
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
-        chunk: limits the number of timers in the next transaction.
     """
 
     def __init__(self) -> None:
@@ -68,7 +66,6 @@ class PartitionMetrics:
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0
-        self.chunk = ChunkSize()
 
     def transaction_failed(self, reason: str) -> None:
         """Count a transaction that failed, or whose outcome is not known."""

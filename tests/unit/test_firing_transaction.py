@@ -93,8 +93,8 @@ class Rig:
         self.retry_topic = settings.retry_topic
 
     def outbox_of(self, topic: str, requests: Any) -> Policy:
-        settings, counters, chunk = Settings(brokers="localhost:1"), self.metrics.counters, self.metrics.chunk
-        parts: Any = (requests, self.producer, counters, chunk, self.compute_lock, lambda: NOW_S + 0.5)
+        settings, counters = Settings(brokers="localhost:1"), self.metrics.counters
+        parts: Any = (requests, self.producer, counters, self.compute_lock, lambda: NOW_S + 0.5)
         transaction = Transaction(settings, (topic, 0), self.targets, *parts)
         return policy_of(settings, topic)(settings, self.targets, transaction)
 

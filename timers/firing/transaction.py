@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
-from timers.core.chunk_size import SMALL, ChunkSize
+from timers.core.chunk_size import SMALL
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
@@ -124,7 +124,6 @@ class Transaction:
         requests: reads requests again, for dead letters.
         producer: only for this machine.
         counters: totals of the partition.
-        chunk: how many timers the next transaction may have.
         compute_lock: shared by all machines of the worker; held while a transaction is filled. So the first machine's
             records are sent while the next machine computes; without it, all machines would compute at the same time,
             and each one would wait for all.
@@ -132,6 +131,7 @@ class Transaction:
         clock_s: seconds of a clock that never goes back.
 
     Attributes:
+        chunk: how many timers the next transaction may have.
         open: fences the previous owner and rolls back its open transaction. Blocks.
         given_up: timers whose dead letters :meth:`commit` will write.
     """
@@ -144,7 +144,6 @@ class Transaction:
         requests: Requests,
         producer: Producer,
         counters: Counters,
-        chunk: ChunkSize,
         compute_lock: threading.Lock,
         now_s: Callable[[], float | None],
         clock_s: Callable[[], float] = monotonic,
@@ -155,7 +154,7 @@ class Transaction:
         self._requests = requests
         self._producer = producer
         self._counters = counters
-        self.chunk = chunk
+        self.chunk = known.chunk(machine)
         self._compute_lock = compute_lock
         self._now_s = now_s
         self._clock_s = clock_s

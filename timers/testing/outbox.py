@@ -43,7 +43,7 @@ class SimTopics:
     """Implements :class:`timers.firing.ports.Topics`; shared by the machines of a worker.
 
     Attributes:
-        chunks: how many timers fire in one transaction of each machine.
+        chunks: how many timers brokers take in one transaction of each machine.
     """
 
     usable: ClassVar[Mapping[str, int]] = {}
@@ -109,6 +109,9 @@ class SimTopics:
 
     def refresh(self) -> None:
         """Do nothing."""
+
+    def chunk(self, machine: TopicPartition) -> ChunkSize:
+        return self.chunks.setdefault(machine, ChunkSize())
 
 
 class SimRequests:
@@ -321,7 +324,6 @@ def outbox_of(
         SimRequests(log, formats_at(settings, LEVEL)),
         producer,
         counters,
-        known.chunks.setdefault(machine, ChunkSize()),
         threading.Lock(),
         lambda: (log.clock.now_ms + 0.5) / 1000,
         lambda: log.clock.boot_ms / 1000,

@@ -193,7 +193,6 @@ class Outboxes:
             self._request_reader,
             producer,
             metrics.counters,
-            metrics.chunk,
             self._compute_lock,
             lambda: None,
         )

@@ -251,7 +251,6 @@ class _Server:
             retries.request_reader,
             producer,
             metrics.counters,
-            metrics.chunk,
             retries.compute_lock,
             lambda: None,
         )

@@ -56,7 +56,6 @@ class Parts:
             self.request_reader,
             producer,
             metrics.counters,
-            metrics.chunk,
             self.compute_lock,
             self.now_s,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.records import Record
@@ -19,6 +21,7 @@ from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
 from timers.spark.rows import RowFiles
+from timers.spark.session import sentence_of
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.partitioner import partitions_of
 
@@ -106,8 +109,12 @@ def test_files_of_one_import_may_have_other_columns(spark: SparkSession, tmp_pat
     for number, header in enumerate(("due,topic,value", "topic,due,value")):
         (tmp_path / "csv" / f"{number}.csv").write_text(f"{header}\nx,x,x\n")
     assert sorted(row.value or b"" for row in read("parquet").collect()) == [b"", b"", b"a", b"b"]
-    with pytest.raises(Exception, match="CSV header does not conform"):
+    with pytest.raises(PySparkException, match="CSV header does not conform"):
         read("csv").collect()
+    (tmp_path / "csv" / "0.csv").write_text("\ufefftopic,due,value\nx,x,x\n")
+    with pytest.raises(PySparkException) as failed:
+        read("csv").collect()
+    assert re.search(r"CSV file: file:.*/[01]\.csv \(all files need the same header line", sentence_of(failed.value))
     (tmp_path / "csv" / "0.csv").unlink()
     (row,) = read("csv").collect()
     assert (row.topic, row.due, row.value, row[rows.BROKEN]) == (b"x", b"x", b"x", None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from timers.cli.spark.jars import jars as command
 from timers.errors import SparkError
@@ -105,3 +106,10 @@ def test_the_command_prints_arguments_for_spark_submit(cached: list[Path], tmp_p
 
 def test_jars_in_the_directory_of_spark_are_not_sent_again(cached: list[Path], tmp_path: Path) -> None:
     assert jars.missing_in(tmp_path, None) == cached
+
+
+def test_a_header_line_that_differs_is_a_sentence_with_the_name_of_its_file() -> None:
+    said = "CSV header does not conform to the schema.\n Header: \u00ef\u00bb\u00bfdue, topic\nCSV file: file:///b.csv"
+    sentence = session.sentence_of(PySparkException(said))
+    assert sentence.startswith("CSV header does not conform to the schema. CSV file: file:///b.csv (all files need the")
+    assert "byte order mark" in sentence

@@ -89,6 +89,11 @@ _STOPPED = "stopped SparkContext"
 
 _MAX_SENTENCE = 400
 
+_CSV_FILE = "CSV file:"
+"""Begins the line of Spark that names a file whose header line is not that of the first one."""
+
+_SAME_HEADER = "(all files need the same header line; a byte order mark at its begin must be in all of them or in none)"
+
 _OLD_LOGS = 9
 """Number of logs of earlier runs that are kept."""
 
@@ -320,4 +325,8 @@ def sentence_of(error: PySparkException | Py4JError) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # A failure in Python code is a traceback; its last line has the reason.
     failed = next((line for line in reversed(lines) if text.lstrip().startswith("Traceback")), None)
-    return (failed or (lines[0] if lines else type(error).__name__))[:_MAX_SENTENCE]
+    sentence = failed or (lines[0] if lines else type(error).__name__)
+    file = next(
+        (line for line in lines if line.startswith(_CSV_FILE)), None
+    )  # of a header line that is not the first's
+    return f"{sentence} {file} {_SAME_HEADER}"[:_MAX_SENTENCE] if file else sentence[:_MAX_SENTENCE]

@@ -135,7 +135,7 @@ def fire(loop: Loop) -> list[Step]:
     return Walk().go(loop.step, DiscardingProducer.transact)
 
 
-ROADS = {"accept": (accept, 9, 3), "fire": (fire, 12, 8)}
+ROADS = {"accept": (accept, 9, 3), "fire": (fire, 12, 7)}
 """Name -> (what walks it, how many files it may have, how many returns)."""
 
 

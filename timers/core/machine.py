@@ -21,7 +21,6 @@ from typing import Any
 from timers.core.chunk_size import LARGEST
 from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
-from timers.core.grouping import runs
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.lineage import Leader, Lineage, PassedBatch
@@ -39,6 +38,7 @@ from timers.core.timer import (
     RowsByDue,
     Tick,
     latest_tick,
+    runs,
 )
 from timers.core.variant import Variant
 

@@ -6,7 +6,7 @@ work on it. Rows are kept in lists of one due second.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -94,6 +94,26 @@ def bytes_of(rows: Sequence[Row]) -> int:
         if headers:
             size += sum([len(name) + len(value or b"") for name, value in headers])
     return size
+
+
+def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
+    """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
+
+    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+    each call.
+    """
+    run: list[DueRows] = []
+    before = count = size = 0
+    for due_s, rows in scanned:
+        group_bytes = bytes_of(rows)
+        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+            yield run, count, size
+            run, before, count, size = [], before + count, 0, 0
+        run.append((due_s, rows))
+        count += len(rows)
+        size += group_bytes
+    if run:
+        yield run, count, size
 
 
 CUT_VALUE_BYTES = 4096

@@ -16,7 +16,7 @@ import click
 
 from timers import __version__
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import say_failure, say_usage
+from timers.cli.output import flush, say_failure, say_usage
 from timers.errors import TimersError
 from timers.logs import make_safe
 from timers.process_limits import raise_open_files
@@ -90,7 +90,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with extra_of_missing_module():
             code = cli.main(args=args, prog_name="timers", standalone_mode=False)
-        sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
+        flush()  # at exit it would be too late to handle a closed pipe
     except TimersError as error:
         return _fail(str(error), error.exit_code)
     except click.ClickException as error:

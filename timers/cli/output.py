@@ -8,9 +8,11 @@ ignores fields that it does not know: a later version may add some.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -54,9 +56,16 @@ class Output:
             self.show(fields, _aligned(cells, widths))
 
 
+def flush() -> None:
+    """Write what waits for stdout, unless a handler of a queue has closed or removed it."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
 def say(line: str) -> None:
-    """Print a message for a person on stderr."""
-    click.echo(printable(line), err=True)
+    """Print a message for a person on stderr. Without a reader, or if a handler has closed it, it is lost."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(printable(line), err=True)
 
 
 def confirm(question: str) -> bool:
@@ -66,7 +75,8 @@ def confirm(question: str) -> bool:
 
 def say_failure(sentence: str) -> None:
     """Print why the command failed."""
-    click.echo(f"{click.style('timers:', fg='red')} {printable(sentence)}", err=True)
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"{click.style('timers:', fg='red')} {printable(sentence)}", err=True)
 
 
 def say_usage(error: click.ClickException) -> None:

@@ -108,6 +108,7 @@ def run(
     settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
     make_safe(logging.root.handlers)
+    logging.raiseExceptions = False  # if the function closes stderr, its lines are lost, and nothing else
 
     from timers.queue import Backoff, Queue  # not at the top: `--help` needs no librdkafka
 

@@ -1,0 +1,61 @@
+"""What `timers queue run` does after a function that breaks the streams of its process. No brokers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+import importlib
+import logging
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import timers.queue
+from timers.cli.main import main
+
+
+class SimQueue:
+    stopping = False
+
+    def __init__(self, *arguments, **named): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_): ...
+
+    def run(self, handler, concurrency, processes):
+        handler(None)
+        logging.getLogger("timers.queue").warning("it has run")
+
+    def counters(self):
+        return SimpleNamespace(acked=1, retried=0, dead=Counter())
+
+
+timers.queue.Queue = SimQueue
+importlib.import_module("timers.cli.queue.run").load_settings = lambda: SimpleNamespace(brokers="localhost:1")
+sys.exit(main(["queue", "run", "jobs", "module:function"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        "sys.stdout.close()",
+        "sys.stderr.close()",
+        "setattr(sys, 'stdout', None)",
+        "setattr(sys, 'stderr', None)",
+        "os.close(1)",
+        "os.close(2)",
+        "[os.close(1), os.close(2), sys.stdout.close()]",
+    ],
+)
+def test_a_function_that_breaks_a_stream_does_not_change_the_exit_code(breaks: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(f"import os, sys\n\n\ndef function(message):\n    {breaks}\n")
+    done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr.decode()

@@ -1,4 +1,5 @@
-"""Seeds with which the simulators of queues, markers, losses and the engine on Spark find each mutation quickly.
+"""Seeds with which the simulators of queues, markers, losses, snapshots and the engine on Spark find each mutation
+quickly.
 
 A test runs the seed of its mutation in ``quick_seeds.json``. If this run finds the mutation no longer, the test warns,
 and looks for another seed, which takes seconds. ``make mutations-search`` renews the file.
@@ -16,13 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.simulation import loss_mutations, marker_mutations, queue_mutations
+from tests.simulation import loss_mutations, marker_mutations, queue_mutations, snapshot_mutations
 from tests.simulation.edits import applied
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
 from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed
+from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
 from timers.testing.faults import Violation
 
 PATH = Path(__file__).with_name("quick_seeds.json")
@@ -72,6 +74,19 @@ def losses_find(rule: str, seed: int) -> bool:
     return False
 
 
+def snapshots_find(rule: str, seed: int) -> bool:
+    """Whether a simulated run with snapshots finds a mutation."""
+    of_cuts = snapshot_mutations.LOSS_MUTATIONS
+    mutation = of_cuts[rule] if rule in of_cuts else snapshot_mutations.MUTATIONS[rule]
+    simulator = SnapshotLossSimulator if rule in of_cuts else SnapshotSimulator
+    try:
+        with applied(mutation.changes):
+            simulator(seed, parts=mutation.parts, worker=mutation.worker).run()
+    except AssertionError as failure:
+        return isinstance(failure.__cause__, Violation)
+    return False
+
+
 def load() -> dict[str, int]:
     """Return kind and rule -> seed."""
     seeds: dict[str, int] = json.loads(PATH.read_text())
@@ -107,6 +122,10 @@ def all_mutations() -> dict[str, Finds]:
         **{f"queue: {rule}": partial(queue_finds, rule) for rule in queue_mutations.MUTATIONS},
         **{f"markers: {rule}": partial(markers_find, rule) for rule in marker_mutations.MUTATIONS},
         **{f"losses: {rule}": partial(losses_find, rule) for rule in loss_mutations.MUTATIONS},
+        **{
+            f"snapshots: {rule}": partial(snapshots_find, rule)
+            for rule in (*snapshot_mutations.MUTATIONS, *snapshot_mutations.LOSS_MUTATIONS)
+        },
         **{f"spark: {rule}": partial(spark_mutations.spark_finds, rule) for rule in spark_mutations.MUTATIONS},
         **{f"spark losses: {rule}": partial(spark_losses.losses_find, rule) for rule in spark_losses.BROKEN},
     }

@@ -1,0 +1,150 @@
+"""Mutations of the rules for snapshots [I30]: each breaks one rule, and a simulated run must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+
+from tests.simulation.edits import Mutation, changed
+from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
+from timers.core.operation import key_of
+from timers.core.progress import NamedSnapshot, Progress, SettingChange
+from timers.core.timer import TopicPartition
+from timers.store import layout
+from timers.store.memory import MemoryView
+from timers.testing.outbox import TOPIC_ID
+from timers.testing.store import SimStore
+from timers.testing.worker import Parts, SimRunner
+
+
+class NamesEarly(SnapshotWorker):
+    """[S2]: a snapshot is named before the brokers have all of its records."""
+
+    def take(self, runner: SimRunner) -> Iterator[NamedSnapshot | None]:
+        known: list[Chunk] = self.topics.chunks.setdefault(runner.name, [])
+        view, first = [*self.view(runner)], len(known)
+        number = self.numbers.getrandbits(64)
+        digest = sha256(repr(tuple(view[:3])).encode()).digest()
+        named = first, first + 1 + len(view) // 3, runner.store.applied, len(view), runner.store.pending, digest
+        yield NamedSnapshot(TOPIC_ID, number, *named)
+
+
+class DeletesEarly(SnapshotWorker):
+    """[S2]: what was older is deleted before the naming is committed."""
+
+    def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
+        after = super().naming(runner, progress, new)
+        if after.older_snapshot is not None:
+            self.topics.delete_below(runner.name, after.older_snapshot.first_offset)
+        return after
+
+
+class DeletesTheOlderOne(SnapshotWorker):
+    """[S2]: the older named snapshot is deleted too."""
+
+    def delete(self, runner: SimRunner) -> None:
+        newest = runner.machine.committed.snapshot
+        assert newest is not None
+        self.topics.delete_below(runner.name, newest.first_offset)
+
+
+class AnyNumber(SimSnapshots):
+    """Records of any number count, and no digest is compared."""
+
+    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+        for chunk in self._chunks[named.first_offset : named.end_offset]:
+            yield from chunk.items
+
+
+class TakesOtherNumbers(SnapshotWorker):
+    """[S3]: records of another number count."""
+
+    def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
+        return AnyNumber(self.topics, machine)
+
+
+class AppliedFirst(SimStore):
+    """[S3]: ``applied`` is written before the rows."""
+
+    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
+        self.applied = applied
+        super().restore(items, applied, history)
+
+
+class LeavesOutRemembered(SnapshotWorker):
+    """[S10]: ids of timers that have fired or were cancelled are left out."""
+
+    def view(self, runner: SimRunner) -> MemoryView:
+        view, fired = super().view(runner), runner.machine.progress.fired_through
+        kept = [
+            each
+            for each in view
+            if not layout.INDEX <= each[0] < layout.OTHER
+            or each[0] == layout.INDEX
+            or key_of(layout.unpack_entry(each[1])) > fired
+        ]
+        return replace(view, items=kept)
+
+
+class NamesTheCommittedOffset(SnapshotWorker):
+    """[S1]: the offset of a snapshot is that of the last commit, not that of its view."""
+
+    def view(self, runner: SimRunner) -> MemoryView:
+        return replace(super().view(runner), applied=runner.machine.committed.next_offset)
+
+
+class ReadsTheStore(SnapshotWorker):
+    """[S1]: a snapshot is read from the store while it changes."""
+
+    def view(self, runner: SimRunner) -> MemoryView:
+        return replace(super().view(runner), items=self._items(runner))
+
+    @staticmethod
+    def _items(runner: SimRunner) -> Iterator[tuple[bytes, bytes]]:
+        last = b""
+        while after := [each for each in runner.store.view() if each[0] > last]:
+            last = after[0][0]
+            yield after[0]
+
+
+class NamesAfterAnotherOwner(SnapshotWorker):
+    """[S13]: a snapshot that was begun before the machine was opened again is named after it."""
+
+    def snapshot(self, machine: TopicPartition) -> None:
+        runner, kept = self.runners[machine], vars(self).setdefault("kept", {})
+        vars(runner).update(kept.get(machine, {}))
+        super().snapshot(machine)
+        kept[machine] = {name: vars(runner).get(name) for name in ("taken", "taking")}
+
+
+MUTATIONS = {
+    "S1 A is the committed offset": Mutation(worker=NamesTheCommittedOffset),
+    "S1 read while the store changes": Mutation(worker=ReadsTheStore),
+    "S2 named early": Mutation(worker=NamesEarly),
+    "S2 deleted early": Mutation(worker=DeletesEarly),
+    "S2 the older one is deleted": Mutation(worker=DeletesTheOlderOne),
+    "S3 other numbers count": Mutation(worker=TakesOtherNumbers),
+    "S3 applied comes first": Mutation(Parts(store=AppliedFirst), SnapshotWorker),
+    "S3 fired rows stay": changed(("catch_up(store, progress)", "None"), worker=SnapshotWorker),
+    "S3 rows in a hole stay": changed(
+        (
+            "catch_up(store, progress)",
+            "store.drop_through(progress.fired_through, progress.next_offset)",
+        ),
+        worker=SnapshotWorker,
+    ),
+    "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
+    "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),
+    "S14 a broken one becomes the older one": changed(
+        ("progress.snapshot if newest_is_whole else progress.older_snapshot", "progress.snapshot"),
+        worker=SnapshotWorker,
+    ),
+}
+
+LOSS_MUTATIONS = {
+    "S10 a cut is not noted": changed(("History((*settings, cut))", "History(settings)"), worker=SnapshotWorker),
+    "S10 snapshots above a cut stay": changed(
+        ("each is not None and each.applied <= end", "each is not None"), worker=SnapshotWorker
+    ),
+}

@@ -1,0 +1,189 @@
+"""Snapshots of simulated machines: a topic for them, and a worker that takes, names and restores them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from random import Random
+from typing import NamedTuple
+
+from timers.core.levels import SNAPSHOTS
+from timers.core.progress import NamedSnapshot, Progress
+from timers.core.snapshots import Footer, Place, Unreadable, footer_of, may_take, restored, with_named
+from timers.core.timer import TopicPartition
+from timers.partition import PartitionSpec
+from timers.store.memory import MemoryView
+from timers.testing.outbox import TOPIC_ID
+from timers.testing.store import SimStore
+from timers.testing.worker import SimRunner, SimWorker
+
+CHUNK_ITEMS = 3
+
+
+class Chunk(NamedTuple):
+    """One record of a snapshot."""
+
+    number: int
+    at: int
+    items: tuple[tuple[bytes, bytes], ...]
+    footer: Footer | None
+
+
+class SnapshotTopics:
+    """The topics of snapshots of a cluster. A partition begins at the first offset that was not deleted.
+
+    Attributes:
+        chunks: (request topic, partition) -> its records.
+        starts: (request topic, partition) -> its first offset.
+        excused: numbers of the snapshots that lost records in an unclean election, or whose naming was taken back.
+        taken_back: numbers of the latter.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: dict[TopicPartition, list[Chunk]] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.excused: set[int] = set()
+        self.taken_back: set[int] = set()
+
+    def delete_below(self, machine: TopicPartition, offset: int) -> None:
+        self.starts[machine] = max(self.starts.get(machine, 0), offset)
+
+
+class SimSnapshots:
+    """Implements :class:`timers.core.snapshots.Snapshots`, and writes."""
+
+    def __init__(self, topics: SnapshotTopics, machine: TopicPartition) -> None:
+        self._topics = topics
+        self._machine = machine
+        self._chunks = topics.chunks.setdefault(machine, [])
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        if named.first_offset < self._topics.starts.get(self._machine, 0):
+            raise Unreadable("out of range")
+        last = self._chunks[named.end_offset - 1 :][:1]
+        if not last or last[0].number != named.number or last[0].footer is None:
+            raise Unreadable("another record stands at its end")
+        return last[0].footer
+
+    def has_footer(self, named: NamedSnapshot | None) -> bool:
+        try:
+            return named is not None and self.footer(named) is not None
+        except Unreadable:
+            return False
+
+    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+        digest = sha256()
+        for chunk in self.chunks_of(named):
+            digest.update(repr(chunk.items).encode())
+            yield from chunk.items
+        if digest.digest() != named.digest:
+            raise Unreadable("its digest is another one")
+
+    def chunks_of(self, named: NamedSnapshot) -> list[Chunk]:
+        return [each for each in self._chunks[named.first_offset : named.end_offset] if each.number == named.number]
+
+    def write(self, view: MemoryView, place: Place, progress: Progress, number: int) -> Iterator[NamedSnapshot | None]:
+        """Write a snapshot, a record for each step. Yields None, and when the brokers have all of it, what to name."""
+        digest, keys = sha256(), 0
+        chunk: list[tuple[bytes, bytes]] = []
+        offsets: list[int] = []
+        for item in view:
+            chunk.append(item)
+            keys += 1
+            if len(chunk) == CHUNK_ITEMS:
+                offsets.append(self._append(Chunk(number, len(offsets), tuple(chunk), None)))
+                digest.update(repr(tuple(chunk)).encode())
+                chunk = []
+                yield None
+        digest.update(repr(tuple(chunk)).encode())
+        footer = footer_of(view, place, progress.fired_through, keys, digest.digest())
+        offsets.append(self._append(Chunk(number, len(offsets), tuple(chunk), footer)))
+        yield None
+        named = offsets[0], offsets[-1] + 1, view.applied, keys, view.rows, digest.digest()
+        yield NamedSnapshot(TOPIC_ID, number, *named)
+
+    def _append(self, chunk: Chunk) -> int:
+        self._chunks.append(chunk)
+        return len(self._chunks) - 1
+
+
+class SnapshotWorker(SimWorker):
+    """A worker that takes snapshots of its machines, a small step at a time.
+
+    Attributes:
+        topics: shared by the workers of a run.
+        numbers: random source of the numbers.
+        restores: number of stores that were restored.
+    """
+
+    topics = SnapshotTopics()
+    numbers = Random(0)
+    restores = 0
+
+    def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
+        return SimSnapshots(self.topics, machine)
+
+    def place(self, machine: TopicPartition) -> Place:
+        return Place("cluster", self.settings.app_id, TOPIC_ID, machine[1], machine[0])
+
+    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
+        progress = super().open_compared(spec, store, progress)
+        if not progress.rescues and not self.is_refused(spec.tp, progress, 0):
+            self.restore(spec.tp, store, progress)
+        return progress
+
+    def restore(self, machine: TopicPartition, store: SimStore, progress: Progress) -> None:
+        """Restore the newest snapshot that can be read, unless the store is almost as new."""
+
+        def emptied(store: SimStore) -> SimStore:
+            store.empty()
+            return store
+
+        def report(named: NamedSnapshot, why: Unreadable | None) -> None:
+            self.restores += why is None
+
+        restored(store, progress, self.place(machine), self.snapshots_of(machine), emptied, report)
+
+    # ---- taking -------------------------------------------------------------------------------------------------
+
+    def snapshot(self, machine: TopicPartition) -> None:
+        """Do one step of the snapshot of a machine: begin it, write a record, or name it."""
+        runner = self.runners[machine]
+        self._do(machine, lambda: self._snapshot(runner))
+
+    def _snapshot(self, runner: SimRunner) -> None:
+        known = vars(runner)
+        if runner.machine.progress.level < SNAPSHOTS:
+            runner.machine.raise_level(SNAPSHOTS)
+        elif known.get("taken") is not None:
+            if runner.machine.commit_change(lambda progress: self.naming(runner, progress, known["taken"])):
+                known["taken"] = None
+                self.faults.point("before a snapshot is deleted")
+                self.delete(runner)
+        elif known.get("taking") is not None:
+            self.faults.point("while a snapshot is written")
+            known["taken"] = next(known["taking"])
+            if known["taken"] is not None:
+                known["taking"] = None
+        elif may_take(runner.machine) and not runner.machine.recovering:
+            known["taking"] = self.take(runner)
+
+    def take(self, runner: SimRunner) -> Iterator[NamedSnapshot | None]:
+        """Begin a snapshot."""
+        snapshots, number = self.snapshots_of(runner.name), self.numbers.getrandbits(64)
+        return snapshots.write(self.view(runner), self.place(runner.name), runner.machine.progress, number)
+
+    def view(self, runner: SimRunner) -> MemoryView:
+        """Returns what a snapshot holds."""
+        return runner.store.view()
+
+    def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
+        """Returns the progress that names a snapshot."""
+        whole = self.snapshots_of(runner.name).has_footer(progress.snapshot)
+        return with_named(progress, new, newest_is_whole=whole)
+
+    def delete(self, runner: SimRunner) -> None:
+        """Delete what is older than the older named snapshot."""
+        older = runner.machine.committed.older_snapshot
+        if older is not None:
+            self.topics.delete_below(runner.name, older.first_offset)

@@ -53,6 +53,8 @@ class PartitionMetrics:
         transactions: seconds that committed transactions took, from their first record to the commit's answer.
         failed: reason -> transactions that failed, or whose outcome is not known.
         reopened: how often the machine was opened again after a failure.
+        snapshots: how often a snapshot was named.
+        snapshots_failed: how often one was given up.
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
@@ -63,6 +65,8 @@ class PartitionMetrics:
         self.transactions = Histogram(TRANSACTION_BOUNDS_S)
         self.failed: dict[str, int] = {}
         self.reopened = 0
+        self.snapshots = 0
+        self.snapshots_failed = 0
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0

@@ -18,7 +18,7 @@ SNAPSHOTS = 5
 SUPPORTED = SNAPSHOTS
 """The highest level that this version of the project supports."""
 
-RAISED_TO = 4
+RAISED_TO = SNAPSHOTS
 """The highest level to which workers raise all partitions, if the operator allows it."""
 
 

@@ -103,6 +103,11 @@ def may_take(machine: Machine) -> bool:
     return machine.progress.level >= SNAPSHOTS and machine.state is State.ACCEPTING
 
 
+def offsets_since(progress: Progress) -> int:
+    """Returns how many offsets of the log a replay reads after the newest snapshot; without one, all of them."""
+    return progress.next_offset - (0 if progress.snapshot is None else progress.snapshot.applied)
+
+
 def is_due(
     progress: Progress, pending: int, record_bytes: float, *, factor: float, most_records: int, is_behind: bool
 ) -> bool:
@@ -118,7 +123,7 @@ def is_due(
     """
     newest, times = progress.snapshot, 2 if is_behind else 1
     size = 0 if newest is None else (newest.end_offset - newest.first_offset) * CHUNK_BYTES
-    records = progress.next_offset - (0 if newest is None else newest.applied)
+    records = offsets_since(progress)
     if records > times * most_records or records * record_bytes > times * max(factor * size, LEAST_BYTES):
         return True
     if newest is None or not newest.rows:

@@ -43,6 +43,7 @@ from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
 from timers.worker.queries.turns import Turns
+from timers.worker.snapshots import SnapshotTaker
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
@@ -118,6 +119,7 @@ class TimersApp(faust_internals.App):
     tick_reader: TickReader
     log_watch: LogWatch
     group_watch: GroupWatch
+    snapshot_taker: SnapshotTaker
 
     def __init__(self, settings: Settings) -> None:
         self._most_files = process_limits.raise_open_files()
@@ -211,6 +213,7 @@ class TimersApp(faust_internals.App):
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
         self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
+        self.snapshot_taker = SnapshotTaker(settings, pool, now_s, **service)
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
@@ -236,6 +239,8 @@ class TimersApp(faust_internals.App):
         await self.add_runtime_dependency(self.log_watch)
         await self.add_runtime_dependency(self.status.level_watch)
         await self.add_runtime_dependency(self.group_watch)
+        if self.settings.snapshot_factor:
+            await self.add_runtime_dependency(self.snapshot_taker)
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 

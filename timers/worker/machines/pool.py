@@ -14,6 +14,7 @@ from typing import Protocol
 from timers.config.settings import Settings
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
+from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
@@ -25,6 +26,7 @@ from timers.kafka.topics import Cluster
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
+from timers.store.restoring import place_of
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
@@ -176,6 +178,10 @@ class Pool:
     def partitions(self) -> Mapping[str, int]:
         """Number of partitions of each of the worker's topics; empty before :meth:`bind`."""
         return {} if self._parts is None else self._parts.cluster.partitions
+
+    def place_of(self, tp: TopicPartition) -> Place:
+        """Which machine a snapshot of a partition is of."""
+        return place_of(self._bound.settings, self._bound.cluster, tp, self.formats[tp[0]])
 
     @property
     def clock_is_behind(self) -> bool:

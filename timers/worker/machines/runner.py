@@ -138,6 +138,11 @@ class Runner:
         return self._paused
 
     @property
+    def delivered_bytes(self) -> int:
+        """Unpacked bytes of all fetches that this runner got. Any thread."""
+        return self._delivered_bytes
+
+    @property
     def waiting_bytes(self) -> int:
         """Unpacked bytes of the fetches that wait for the machine. Any thread."""
         return self._delivered_bytes - self._consumed_bytes

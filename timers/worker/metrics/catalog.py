@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
+from timers.core.snapshots import offsets_since
 from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
@@ -99,6 +100,21 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_partitions_reopened_total",
         "Partitions opened again after a failure.",
         lambda status: samples.single(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
+    ),
+    Entry(
+        "timers_snapshots_total",
+        "Snapshots that a progress names now or has named.",
+        lambda status: samples.single(sum(metrics.snapshots for metrics in samples.partition_metrics(status))),
+    ),
+    Entry(
+        "timers_snapshots_failed_total",
+        "Snapshots that were given up. The log says why; it is read instead.",
+        lambda status: samples.single(sum(metrics.snapshots_failed for metrics in samples.partition_metrics(status))),
+    ),
+    Entry(
+        "timers_snapshot_unread_offsets{topic,partition}",
+        "Offsets of the request log since the newest snapshot: a worker without a store reads them, and the snapshot.",
+        lambda status: samples.per_partition(status, lambda runner: offsets_since(runner.machine.progress)),
     ),
     Entry(
         "timers_throttled_seconds_total",

@@ -1,0 +1,175 @@
+"""Takes snapshots of this worker's machines, one at a time (:mod:`timers.core.snapshots`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from random import shuffle
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException
+from mode import Service
+
+from timers.config.settings import Settings
+from timers.core.machine import Machine
+from timers.core.ports import Lost
+from timers.core.snapshots import footer_of, is_due, may_take, with_named
+from timers.core.timer import TopicPartition
+from timers.errors import MachineStopped
+from timers.kafka.snapshot_log import SnapshotLog, Unwritten
+from timers.store.failures import StoreDamaged
+from timers.wire import topics
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.runner import Ended, Runner
+from timers.worker.periodic import every
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Seconds between two looks at which machines need a snapshot."""
+
+FOOTER_S = 600.0
+"""Seconds between two looks at the named snapshots of a machine: brokers may have lost them."""
+
+AGAIN_S = 60.0
+"""Seconds after which a machine that got no snapshot has its turn again."""
+
+ANSWER_S = 30.0
+"""Longer than a transaction may last."""
+
+RECORD_BYTES = 256
+"""Size of a request, until this worker has read some."""
+
+BEHIND_S = 10
+"""A machine whose next timer has been due for longer is behind."""
+
+_T = TypeVar("_T")
+
+
+class _Seen(NamedTuple):
+    """A machine at the first look at it."""
+
+    runner: Runner
+    bytes: int
+    position: int
+    checked_at: float
+    """When its named snapshots were looked at."""
+    tried_at: float
+
+
+class SnapshotTaker(Service):
+    """Takes a snapshot of each machine whose log has grown, and lets its progress name it.
+
+    Args:
+        settings: of the worker.
+        pool: its machines.
+        now_s: returns the brokers' time; None while it is not known.
+    """
+
+    def __init__(self, settings: Settings, pool: Pool, now_s: Callable[[], float | None], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._settings = settings
+        self._pool = pool
+        self._now_s = now_s
+        self._seen: dict[TopicPartition, _Seen] = {}
+        self._doubts: set[str] = set()
+
+    @Service.task
+    async def _watch(self) -> None:
+        async for _ in every(LOOK_S, self):
+            runners = list(self._pool.runners.items())
+            shuffle(runners)  # not in the same order in all workers
+            for tp, runner in runners:
+                seen = self._seen.get(tp)
+                if seen is None or seen.runner is not runner:
+                    position, ago = runner.machine.position, monotonic() - AGAIN_S
+                    seen = _Seen(runner, runner.delivered_bytes, position, ago, ago)
+                if not self._pool.formats[tp[0]].topic_is_compacted and not self.should_stop:
+                    seen = await self._turn(tp, seen)
+                self._seen[tp] = seen
+
+    async def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+        """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
+        now, runner = monotonic(), seen.runner
+        checks = runner.machine.progress.snapshot is not None and now > seen.checked_at + FOOTER_S
+        due = self._is_due(tp, seen)
+        if now < seen.tried_at + AGAIN_S or not may_take(runner.machine) or not (due or checks):
+            return seen
+        metrics = self._pool.partition_metrics[tp]
+        try:
+            if await asyncio.to_thread(self._snapshot, tp, runner, due=due):
+                metrics.snapshots += 1
+                return seen._replace(checked_at=now)
+        except StoreDamaged as damage:
+            metrics.snapshots_failed += 1
+            self._pool.fail(tp, damage)  # the machine is opened again, with an empty store
+        except (Ended, Lost, MachineStopped, TimeoutError, KafkaException, Unwritten) as error:
+            metrics.snapshots_failed += 1
+            logger.warning("%s: no snapshot was taken: %s", runner.name, error or "the machine did not answer")
+        return seen._replace(checked_at=now, tried_at=now)
+
+    def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
+        machine = seen.runner.machine
+        records = machine.position - seen.position
+        mean = (seen.runner.delivered_bytes - seen.bytes) / records if records > 0 else RECORD_BYTES
+        oldest_s, now_s = self._pool.partition_metrics[tp].oldest_due_s, self._now_s()
+        return is_due(
+            machine.progress,
+            machine.pending,
+            mean,
+            factor=self._settings.snapshot_factor,
+            most_records=self._settings.snapshot_records,
+            is_behind=oldest_s is not None and now_s is not None and oldest_s < now_s - BEHIND_S,
+        )
+
+    # ---- in a thread ---------------------------------------------------------------------------------------------
+
+    def _snapshot(self, tp: TopicPartition, runner: Runner, *, due: bool) -> bool:
+        """Take a snapshot if one is due, or if a named one was lost. Blocks. Returns whether one was named."""
+
+        def check() -> None:
+            if self.should_stop or self._pool.runners.get(tp) is not runner:
+                raise Lost("the partition was closed meanwhile")
+
+        topic, settings = topics.snapshots(self._settings.app_id, tp[0]), self._settings
+        with closing(SnapshotLog(settings, topic, tp[1], check)) as log:
+            progress = runner.machine.progress
+            named = [each for each in (progress.snapshot, progress.older_snapshot) if each is not None]
+            whole = [log.has_footer(each) for each in named]
+            if not due and all(whole):
+                return False
+            doubts = log.prepare(tp[0])
+            for sentence in {*doubts} - self._doubts:
+                logger.warning("%s", sentence)
+            self._doubts |= {*doubts}
+            view = self._ask(runner, lambda machine: runner.view() if may_take(machine) else None)
+            if view is None:
+                return False
+            began = monotonic()
+            with closing(view):
+                footer = partial(footer_of, view, self._pool.place_of(tp), progress.fired_through)
+                new = log.write(view, footer, settings.snapshot_mb_per_s * 1e6)
+            # A machine that was opened again is another runner: it never names what was begun before.
+            name = partial(with_named, new=new, newest_is_whole=bool(whole) and whole[0])
+            committed = self._ask(runner, lambda machine: machine.committed if machine.commit_change(name) else None)
+            if committed is None:
+                return False
+            said = new.rows, new.applied, monotonic() - began
+            logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
+            if committed.older_snapshot is not None and not doubts:
+                log.delete_before(committed.older_snapshot.first_offset)
+            return True
+
+    @staticmethod
+    def _ask(runner: Runner, question: Callable[[Machine], _T]) -> _T:
+        """Returns the answer of a machine's thread. A question that is not answered in time is taken back."""
+        answer = runner.ask(question)
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            answer.cancel()
+            raise

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from timers.config.settings import Settings
 from timers.core.timer import Rejected
-from timers.dead_letters import retrying
-from timers.dead_letters.letter_log import Span
+from timers.dead_letters import letter_log, retrying
+from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, Marks, QueueTopics
 from timers.dead_letters.retrying import decide
+from timers.errors import TimersError
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
@@ -330,3 +332,19 @@ def test_a_schedule_is_published_again_only_with_force() -> None:
     assert failed.summary == (1_700_000_000, "orders", b"k")
     assert "would replace a newer request with its id" in judgement(failed, failed.request).reason
     assert judgement(failed, failed.request, force=True).request == failed.request
+
+
+@pytest.mark.parametrize("count", [0, TimersError("told to stop")], ids=["no topic", "stopped"])
+def test_a_log_that_cannot_be_opened_closes_its_consumer(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    def partitions_of(*_: Any) -> int:
+        if isinstance(count, TimersError):
+            raise count
+        return int(count)
+
+    monkeypatch.setattr(letter_log, "reader", lambda *_, **__: SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
+    with pytest.raises(TimersError):
+        LetterLog(Settings(brokers="localhost:1"))
+    assert closed == [True]

@@ -72,13 +72,16 @@ class LetterLog:
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
         try:
             count = connection.partitions_of(self._consumer, self._reports, self.topic)
-        except KafkaException as error:
-            raise self._user_error(error, self.topic) from error
-        if not count:
-            raise TimersError(
-                f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
-                "TIMERS_DEAD_LETTER_TOPIC the worker's?"
-            )
+            if not count:
+                raise TimersError(
+                    f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
+                    "TIMERS_DEAD_LETTER_TOPIC the worker's?"
+                )
+        except BaseException as error:
+            self._consumer.close()
+            if isinstance(error, KafkaException):
+                raise self._user_error(error, self.topic) from error
+            raise
         self._offsets = TopicOffsets(settings, timeout_s, skips_leaderless=True)
 
     def _reader(self) -> Consumer:

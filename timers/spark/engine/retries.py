@@ -135,23 +135,28 @@ class _Server:
     def run(self) -> None:
         """Serve until told to stop."""
         settings = self._retries.settings
-        consumer = reader(librdkafka(settings), group_id=settings.app_id, enable_partition_eof=True)
         try:
-            while not self._retries.stop.is_set():
-                self._open_closed(consumer)
-                idle = all(each.loop.idle for each in self._open.values())
-                for partition, error in self._take(consumer.consume(READ_RECORDS, READ_S if idle else 0.0)).items():
-                    self._fail(consumer, partition, error, AFTER_LOST)
-                self._work(consumer)
+            with contextlib.closing(
+                reader(librdkafka(settings), group_id=settings.app_id, enable_partition_eof=True)
+            ) as consumer:
+                try:
+                    self._serve(consumer)
+                finally:
+                    for partition in list(self._open):
+                        self._close(consumer, partition)
         except TimersError as error:
             self._retries.failure = error
         except Exception as error:
             logger.exception("the retries of %s failed with an exception that no code expects", self._topic)
             self._retries.failure = SparkError(f"the retries of {self._topic!r} failed: {error!r}")
-        finally:
-            for partition in list(self._open):
-                self._close(consumer, partition)
-            consumer.close()
+
+    def _serve(self, consumer: Consumer) -> None:
+        while not self._retries.stop.is_set():
+            self._open_closed(consumer)
+            idle = all(each.loop.idle for each in self._open.values())
+            for partition, error in self._take(consumer.consume(READ_RECORDS, READ_S if idle else 0.0)).items():
+                self._fail(consumer, partition, error, AFTER_LOST)
+            self._work(consumer)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

@@ -101,12 +101,6 @@ def queue_returns(group: str) -> str:
     return f"{group}-returns"
 
 
-def queue_of_returns(topic: str) -> str | None:
-    """Return the name of the queue with this returns topic; None if it is no returns topic."""
-    found = re.fullmatch(r"queue\.(.+)-returns", topic)
-    return None if found is None else found[1]
-
-
 def queue_ledger(group: str) -> str:
     """The compacted topic with copies of what the group of a queue has committed."""
     return f"{group}-ledger"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
+from tests.harness.discarding import DiscardingProducer, UsableTopics
 from timers.config.settings import Settings
+from timers.core.counters import Counters
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
-from timers.firing.policy import policy_of
+from timers.firing.policy import MarkerPolicy, policy_of
 from timers.request_formats import enabled_formats
 from timers.wire.formats import RequestRecord, marker
 
@@ -104,7 +109,10 @@ def test_messages_go_to_the_queue_topic_of_the_settings() -> None:
     assert request_format.read(record(START)).rows == {DUE_S: [ROW]}
     assert request_format.is_request_of(record(START), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
     assert not request_format.is_request_of(record(KEEP_ALIVE), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
-    assert policy_of(Settings.load(SETTINGS), "markers").__name__ == "MarkerPolicy"
+    requests: Any = None
+    parts = requests, DiscardingProducer(), Counters(), threading.Lock(), lambda: None
+    policy = policy_of(Settings.load(SETTINGS), ("markers", 0), UsableTopics({}), *parts)
+    assert isinstance(policy, MarkerPolicy)
 
 
 @pytest.mark.parametrize(

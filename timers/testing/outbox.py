@@ -17,7 +17,6 @@ from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.firing.transaction import Transaction
 from timers.testing import faults as f
 from timers.testing.faults import Faults, Violation
 from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
@@ -317,16 +316,8 @@ def outbox_of(
     """The outbox of a machine: the product's own, with a simulated producer and simulated answers of brokers."""
     counters = Counters()
     producer = producer_class(log, settings, machine, faults)
-    transaction = Transaction(
-        settings,
-        machine,
-        known,
-        SimRequests(log, formats_at(settings, LEVEL)),
-        producer,
-        counters,
-        threading.Lock(),
-        lambda: (log.clock.now_ms + 0.5) / 1000,
-        lambda: log.clock.boot_ms / 1000,
-    )
-    transaction.bind(TOPIC_ID, PROGRESS_PARTITION)
-    return SimOutbox(policy_of(settings, machine[0])(settings, known, transaction), producer, counters)
+    requests = SimRequests(log, formats_at(settings, LEVEL))
+    clocks = lambda: (log.clock.now_ms + 0.5) / 1000, lambda: log.clock.boot_ms / 1000
+    policy = policy_of(settings, machine, known, requests, producer, counters, threading.Lock(), *clocks)
+    policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION)
+    return SimOutbox(policy, producer, counters)

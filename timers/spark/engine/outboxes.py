@@ -29,7 +29,6 @@ from timers.firing.breaker import OpenCircuit
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import Transaction
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
@@ -186,18 +185,9 @@ class Outboxes:
         settings, tp = self._settings, (self._settings.request_topic, partition)
         metrics = self._metrics.setdefault(partition, PartitionMetrics())
         producer = TransactionalProducer(self._loop, settings, tp, threading.Event(), metrics)
-        transaction = Transaction(
-            settings,
-            tp,
-            self._targets,
-            self._request_reader,
-            producer,
-            metrics.counters,
-            self._compute_lock,
-            lambda: None,
-        )
-        outbox = policy_of(settings, tp[0])(settings, self._targets, transaction)
-        self._producers[partition], self._outboxes[partition] = producer, outbox
+        parts = self._request_reader, producer, metrics.counters, self._compute_lock, lambda: None
+        self._outboxes[partition] = policy_of(settings, tp, self._targets, *parts)
+        self._producers[partition] = producer
 
     def _read(self, partitions: Collection[int]) -> dict[int, Progress]:
         """The committed progress. Call it after the former owners are fenced [I14].

@@ -249,17 +249,9 @@ class _Server:
         settings, cluster = retries.settings, retries.cluster
         metrics = self._metrics.setdefault(partition, PartitionMetrics())
         producer = TransactionalProducer(retries.producers, settings, tp, retries.stop, metrics)
-        transaction = Transaction(
-            settings,
-            tp,
-            retries.targets,
-            retries.request_reader,
-            producer,
-            metrics.counters,
-            retries.compute_lock,
-            lambda: None,
-        )
-        outbox = policy_of(settings, tp[0])(settings, retries.targets, transaction)
+        parts = retries.request_reader, producer, metrics.counters, retries.compute_lock, lambda: None
+        outbox = policy_of(settings, tp, retries.targets, *parts)
+        transaction = outbox.transaction
         try:
             transaction.open()
             progress, store, _ = open_partition(

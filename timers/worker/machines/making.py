@@ -16,7 +16,6 @@ from timers.errors import StoreError
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import Transaction
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
@@ -49,17 +48,8 @@ class Parts:
     def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> Policy:
         """Returns the outbox of a machine; setting ``stop`` ends its waiting."""
         producer = TransactionalProducer(self.producers, self.settings, tp, stop, metrics)
-        transaction = Transaction(
-            self.settings,
-            tp,
-            self.targets,
-            self.request_reader,
-            producer,
-            metrics.counters,
-            self.compute_lock,
-            self.now_s,
-        )
-        return policy_of(self.settings, tp[0])(self.settings, self.targets, transaction)
+        parts = self.request_reader, producer, metrics.counters, self.compute_lock, self.now_s
+        return policy_of(self.settings, tp, self.targets, *parts)
 
     def machine(
         self,

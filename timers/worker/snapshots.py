@@ -81,16 +81,20 @@ class SnapshotTaker(Service):
     @Service.task
     async def _watch(self) -> None:
         async for _ in every(LOOK_S, self):
-            runners = list(self._pool.runners.items())
-            shuffle(runners)  # not in the same order in all workers
-            for tp, runner in runners:
-                seen = self._seen.get(tp)
-                if seen is None or seen.runner is not runner:
-                    position, ago = runner.machine.position, monotonic() - AGAIN_S
-                    seen = _Seen(runner, runner.delivered_bytes, position, ago, ago)
-                if not self._pool.formats[tp[0]].topic_is_compacted and not self.should_stop:
-                    seen = await self._turn(tp, seen)
-                self._seen[tp] = seen
+            await self._look()
+
+    async def _look(self) -> None:
+        """Give each machine its turn."""
+        runners = list(self._pool.runners.items())
+        shuffle(runners)  # not in the same order in all workers
+        for tp, runner in runners:
+            seen = self._seen.get(tp)
+            if seen is None or seen.runner is not runner:
+                at = seen.checked_at if seen else monotonic() - FOOTER_S
+                seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, monotonic() - AGAIN_S)
+            if not self._pool.formats[tp[0]].topic_is_compacted and not self.should_stop:
+                seen = await self._turn(tp, seen)
+            self._seen[tp] = seen
 
     async def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
@@ -110,7 +114,7 @@ class SnapshotTaker(Service):
         except (Ended, Lost, MachineStopped, TimeoutError, KafkaException, Unwritten) as error:
             metrics.snapshots_failed += 1
             logger.warning("%s: no snapshot was taken: %s", runner.name, error or "the machine did not answer")
-        return seen._replace(checked_at=now, tried_at=now)
+        return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
     def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
         machine = seen.runner.machine

@@ -1,0 +1,236 @@
+"""The service that takes snapshots: whose turn it is, and what a failure of each step leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.core.levels import SNAPSHOTS
+from timers.core.machine import State
+from timers.core.ports import Lost
+from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
+from timers.core.snapshots import Place
+from timers.kafka.snapshot_log import Unwritten
+from timers.partition_metrics import PartitionMetrics
+from timers.store.failures import StoreDamaged
+from timers.store.memory import MemoryStore
+from timers.worker import snapshots
+from timers.worker.snapshots import FOOTER_S, SnapshotTaker
+
+TP = ("requests", 1)
+NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
+
+
+class SimLog:
+    """The topic of snapshots: fails where it is told to."""
+
+    def __init__(self, system: SimSystem) -> None:
+        self.system = system
+
+    def __call__(self, *_: Any) -> SimLog:
+        return self
+
+    def close(self) -> None:
+        self.system.did.append("close")
+
+    def has_footer(self, named: NamedSnapshot) -> bool:
+        return named.number not in self.system.lost
+
+    def prepare(self, topic: str) -> list[str]:
+        return self.system.doubts
+
+    def write(self, view: Any, footer: Callable[[int, bytes], Any], bytes_per_s: float) -> NamedSnapshot:
+        if self.system.error is not None:
+            raise self.system.error
+        end = footer(3, b"digest")
+        self.system.did.append(f"write {end.applied}")
+        return NAMED._replace(number=8, applied=end.applied, first_offset=20)
+
+    def delete_before(self, offset: int) -> None:
+        self.system.did.append(f"delete before {offset}")
+
+
+class SimMachine:
+    """A machine that commits what it is asked to."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = self.committed = progress
+        self.state = State.ACCEPTING
+        self.position, self.pending = progress.next_offset, 2
+
+    def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
+        self.progress = self.committed = change(self.progress)
+        return True
+
+
+class SimRunner:
+    name = "requests/1"
+    delivered_bytes = 0
+
+    def __init__(self, progress: Progress) -> None:
+        self.machine = SimMachine(progress)
+        self.store = MemoryStore()
+        self.store.applied = progress.next_offset
+
+    def view(self) -> Any:
+        return self.store.view()
+
+    def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(question(self.machine))
+        return answer
+
+
+class SimSystem:
+    """A pool with one machine."""
+
+    def __init__(self, progress: Progress, *, compacted: bool = False) -> None:
+        self.did: list[str] = []
+        self.lost: set[int] = set()
+        self.doubts: list[str] = []
+        self.error: Exception | None = None
+        self.failed: list[Exception] = []
+        self.runner = SimRunner(progress)
+        self.metrics = PartitionMetrics()
+        self.runners = {TP: self.runner}
+        self.formats = {TP[0]: SimpleNamespace(topic_is_compacted=compacted)}
+        self.partition_metrics = {TP: self.metrics}
+        settings: Any = SimpleNamespace(app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1)
+        pool: Any = self
+        self.taker = SnapshotTaker(settings, pool, lambda: None)
+
+    def place_of(self, tp: tuple[str, int]) -> Place:
+        return Place("cluster", "app", b"topic id", tp[1], "future")
+
+    def fail(self, tp: tuple[str, int], error: Exception) -> None:
+        self.failed.append(error)
+
+    @property
+    def named(self) -> tuple[int | None, int | None]:
+        progress = self.runner.machine.committed
+        return (
+            progress.snapshot and progress.snapshot.number,
+            progress.older_snapshot and progress.older_snapshot.number,
+        )
+
+    def look(self) -> None:
+        asyncio.run(self.taker._look())
+
+
+def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progress:
+    progress = Progress(next_offset, snapshot=named, older_snapshot=named and named._replace(number=6, first_offset=0))
+    return progress.with_setting(FEATURE_LEVEL, SNAPSHOTS)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimSystem]:
+    def make(progress: Progress, **given: Any) -> SimSystem:
+        system = SimSystem(progress, **given)
+        monkeypatch.setattr(snapshots, "SnapshotLog", SimLog(system))
+        return system
+
+    return make
+
+
+def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_deleted(
+    made: Callable[..., SimSystem],
+) -> None:
+    system = made(progress_at(2000))
+    system.look()
+    assert system.named == (8, 7)
+    assert system.did == ["write 2000", "delete before 10", "close"]
+    assert (system.metrics.snapshots, system.metrics.snapshots_failed) == (1, 0)
+    system.look()
+    assert system.did.count("close") == 1, "nothing has come since"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda system: setattr(system.runner.machine, "state", State.RECOVERING),
+        lambda system: setattr(system.runner.machine, "progress", Progress(2000)),
+        lambda system: system.formats.update({TP[0]: SimpleNamespace(topic_is_compacted=True)}),
+    ],
+    ids=["recovering", "below the level", "compacted"],
+)
+def test_it_waits_or_gets_none(made: Callable[..., SimSystem], change: Callable[[SimSystem], None]) -> None:
+    system = made(progress_at(2000))
+    change(system)
+    system.look()
+    assert system.did == []
+
+
+def test_a_topic_with_a_wrong_configuration_keeps_older_snapshots(
+    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture
+) -> None:
+    system = made(progress_at(2000))
+    system.doubts = ["its retention.ms is 7 days"]
+    system.look()
+    assert system.named == (8, 7)
+    assert system.did == ["write 2000", "close"]
+    assert "its retention.ms is 7 days" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_written_is_one_sentence(
+    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture
+) -> None:
+    system = made(progress_at(2000))
+    system.error = Unwritten("the topic of snapshots does not exist")
+    system.look()
+    system.look()
+    assert system.named == (7, 6)
+    assert system.metrics.snapshots_failed == 1, "the next attempt comes later"
+    assert caplog.text.count("requests/1: no snapshot was taken: the topic of snapshots does not exist") == 1
+
+
+def test_a_damaged_store_opens_its_machine_again(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(2000))
+    system.error = StoreDamaged("a block cannot be read", 0)
+    system.look()
+    assert system.failed == [system.error]
+    assert system.named == (7, 6)
+
+
+def test_a_partition_that_was_closed_meanwhile_names_nothing(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(2000))
+    system.error = Lost("the partition was closed meanwhile")
+    system.look()
+    assert system.named == (7, 6)
+    assert system.failed == []
+
+
+def test_a_lost_snapshot_is_replaced_and_does_not_become_the_older_one(
+    made: Callable[..., SimSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = made(progress_at(950))
+    system.look()
+    assert system.did == ["close"], "it is not due, and whole"
+    system.lost.add(7)
+    system.look()
+    assert system.did == ["close"], "it was looked at just now"
+    seen = system.taker._seen[TP]
+    system.taker._seen[TP] = seen._replace(checked_at=seen.checked_at - FOOTER_S)
+    system.look()
+    assert system.named == (8, 6)
+
+
+def test_a_machine_that_is_opened_again_and_again_is_not_looked_at_each_time(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(950))
+    for _ in range(3):
+        system.look()
+        system.runners[TP] = system.runner = SimRunner(progress_at(950))
+    assert system.did == ["close"]
+    assert system.metrics.snapshots == 0
+
+
+def test_the_first_snapshot_has_none_before_it(made: Callable[..., SimSystem]) -> None:
+    system = made(replace(progress_at(2000, None)))
+    system.look()
+    assert system.named == (8, None)
+    assert system.did == ["write 2000", "close"]

@@ -55,6 +55,8 @@ class PartitionMetrics:
         reopened: how often the machine was opened again after a failure.
         snapshots: how often a snapshot was named.
         snapshots_failed: how often one was given up.
+        snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
+        restoring_s: seconds for which snapshots were restored.
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
@@ -67,6 +69,8 @@ class PartitionMetrics:
         self.reopened = 0
         self.snapshots = 0
         self.snapshots_failed = 0
+        self.snapshot_ms: int | None = None
+        self.restoring_s = 0.0
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0

@@ -17,6 +17,7 @@ import pytest
 from tests.docs.markdown import ROOT
 from timers import process_limits
 from timers.open_connections import most_connections
+from timers.partition_metrics import PartitionMetrics
 from timers.worker.machines import takeover
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
 from timers.worker.machines.takeover import Takeover
@@ -141,7 +142,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     monkeypatch.setattr(takeover, "restore", lambda *arguments: arguments[-2])
 
     async def opening() -> Any:
-        return await taken.open(SimParts(), ("requests", 0), None, threading.Event())
+        return await taken.open(SimParts(), ("requests", 0), PartitionMetrics(), threading.Event())
 
     with pytest.raises(TimeoutError):
         await opening()

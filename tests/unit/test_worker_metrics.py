@@ -6,7 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from timers.config.settings import Settings
+from timers.core.progress import NamedSnapshot, Progress
+from timers.core.snapshots import bytes_of_snapshot
+from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
+from timers.worker.metrics import samples
 from timers.worker.metrics.catalog import METRICS
 
 
@@ -20,3 +24,22 @@ def test_expected_partitions_are_those_of_all_enabled_request_formats() -> None:
     )
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
     assert dict(entry.read(status)) == {(topic,): count for topic, count in formats.items()}
+
+
+def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -> None:
+    named = NamedSnapshot(b"", 7, 10, 13, 40, 5, 5, b"")
+    with_one, without, unknown = (("requests", partition) for partition in range(3))
+    progress = {with_one: Progress(50, snapshot=named), without: Progress(50), unknown: Progress(50, snapshot=named)}
+    metrics = {tp: PartitionMetrics() for tp in progress}
+    metrics[with_one].snapshot_ms = 90_500
+    runners = {tp: SimpleNamespace(machine=SimpleNamespace(progress=each)) for tp, each in progress.items()}
+    pool = SimpleNamespace(runners=runners, partition_metrics=metrics)
+    status: Any = SimpleNamespace(pool=pool, broker_now_s=100.0)
+    assert dict(samples.newest_snapshot(status, lambda each: each.applied)) == {
+        ("requests", "0"): 40,
+        ("requests", "2"): 40,
+    }
+    assert bytes_of_snapshot(named) == 3 * 2**19
+    assert list(samples.snapshot_age(status)) == [(("requests", "0"), 9.5)]
+    status.broker_now_s = None
+    assert not list(samples.snapshot_age(status))

@@ -237,7 +237,7 @@ def snapshots(output: Output) -> None:
 
 
 def _snapshot(settings: Settings, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
-    from timers.core.snapshots import CHUNK_BYTES
+    from timers.core.snapshots import bytes_of_snapshot
 
     newest, older = progress.snapshot, progress.older_snapshot
     fields: dict[str, Any] = {"topic": tp[0], "partition": tp[1], "offset": None}
@@ -248,7 +248,7 @@ def _snapshot(settings: Settings, tp: TopicPartition, progress: Progress, start:
         **fields,
         "offset": newest.applied,
         "timers": newest.rows,
-        "most_bytes": (newest.end_offset - newest.first_offset) * CHUNK_BYTES,
+        "most_bytes": bytes_of_snapshot(newest),
         "age_s": age_s,
         "log_since": max(0, end - newest.applied),
         "not_needed": 0 if older is None or problem else max(0, min(newest.applied, older.applied) - start),

@@ -103,6 +103,11 @@ def may_take(machine: Machine) -> bool:
     return machine.progress.level >= SNAPSHOTS and machine.state is State.ACCEPTING
 
 
+def bytes_of_snapshot(named: NamedSnapshot) -> int:
+    """Returns the size of a snapshot, rounded up to whole records."""
+    return (named.end_offset - named.first_offset) * CHUNK_BYTES
+
+
 def offsets_since(progress: Progress) -> int:
     """Returns how many offsets of the log a replay reads after the newest snapshot; without one, all of them."""
     return progress.next_offset - (0 if progress.snapshot is None else progress.snapshot.applied)
@@ -122,7 +127,7 @@ def is_due(
         is_behind: whether timers are due that have not fired. Then a snapshot waits for twice as much.
     """
     newest, times = progress.snapshot, 2 if is_behind else 1
-    size = 0 if newest is None else (newest.end_offset - newest.first_offset) * CHUNK_BYTES
+    size = 0 if newest is None else bytes_of_snapshot(newest)
     records = offsets_since(progress)
     if records > times * most_records or records * record_bytes > times * max(factor * size, LEAST_BYTES):
         return True

@@ -17,7 +17,7 @@ from mode import Service
 from timers.config.settings import Settings
 from timers.core.machine import Machine
 from timers.core.ports import Lost
-from timers.core.snapshots import footer_of, is_due, may_take, with_named
+from timers.core.snapshots import Unreadable, footer_of, is_due, may_take, with_named
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
@@ -111,9 +111,9 @@ class SnapshotTaker(Service):
         except StoreDamaged as damage:
             metrics.snapshots_failed += 1
             self._pool.fail(tp, damage)  # the machine is opened again, with an empty store
-        except (Ended, Lost, MachineStopped, TimeoutError, KafkaException, Unwritten) as error:
+        except (Ended, Lost, MachineStopped, TimeoutError, KafkaException, Unwritten, Unreadable) as error:
             metrics.snapshots_failed += 1
-            logger.warning("%s: no snapshot was taken: %s", runner.name, error or "the machine did not answer")
+            logger.warning("%s: no snapshot was taken: %s", runner.name, str(error) or "the machine did not answer")
         return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
     def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
@@ -145,6 +145,7 @@ class SnapshotTaker(Service):
             named = [each for each in (progress.snapshot, progress.older_snapshot) if each is not None]
             whole = [log.has_footer(each) for each in named]
             if not due and all(whole):
+                self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(named[0])
                 return False
             doubts = log.prepare(tp[0])
             for sentence in {*doubts} - self._doubts:
@@ -162,6 +163,7 @@ class SnapshotTaker(Service):
             committed = self._ask(runner, lambda machine: machine.committed if machine.commit_change(name) else None)
             if committed is None:
                 return False
+            self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
             if committed.older_snapshot is not None and not doubts:

@@ -145,7 +145,7 @@ class Takeover:
                 if stop.is_set():
                     raise Lost("told to stop")
                 opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
-            progress, store, _ = await self.in_thread(self._restore, where, opened, stop)
+            progress, store, _ = await self.in_thread(self._restore, where, opened, stop, metrics)
         except DoubtfulLog as doubtful:
             try:
                 if compacted is not None:
@@ -167,7 +167,7 @@ class Takeover:
             raise
         return machine, outbox.transaction, close, store.view
 
-    def _restore(self, where: _Where, opened: Opened, stop: threading.Event) -> Opened:
+    def _restore(self, where: _Where, opened: Opened, stop: threading.Event, metrics: PartitionMetrics) -> Opened:
         """Restore a store, outside of the places of those whose progress is read: it may take long."""
 
         def check() -> None:
@@ -180,9 +180,11 @@ class Takeover:
         except Lost:
             opened.store.close()
             raise
+        began = monotonic()
         try:
             return restore(*where, opened, check)
         finally:
+            metrics.restoring_s += monotonic() - began
             self._restoring.release()
 
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:

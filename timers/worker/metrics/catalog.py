@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
-from timers.core.snapshots import offsets_since
+from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
@@ -115,6 +115,26 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_snapshot_unread_offsets{topic,partition}",
         "Offsets of the request log since the newest snapshot: a worker without a store reads them, and the snapshot.",
         lambda status: samples.per_partition(status, lambda runner: offsets_since(runner.machine.progress)),
+    ),
+    Entry(
+        "timers_snapshot_offset{topic,partition}",
+        "Offset of the request log up to which the newest snapshot holds what is pending.",
+        lambda status: samples.newest_snapshot(status, lambda named: named.applied),
+    ),
+    Entry(
+        "timers_snapshot_bytes{topic,partition}",
+        "Size of the newest snapshot before compression, rounded up to 512 KB.",
+        lambda status: samples.newest_snapshot(status, bytes_of_snapshot),
+    ),
+    Entry(
+        "timers_snapshot_age_seconds{topic,partition}",
+        "Seconds since the newest snapshot was complete. Absent for up to 11 minutes after a takeover.",
+        samples.snapshot_age,
+    ),
+    Entry(
+        "timers_restoring_seconds_total",
+        "Seconds for which this worker restored snapshots, summed over partitions.",
+        lambda status: samples.single(sum(metrics.restoring_s for metrics in samples.partition_metrics(status))),
     ),
     Entry(
         "timers_throttled_seconds_total",

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
+from timers.core.progress import NamedSnapshot
 from timers.core.timer import TopicPartition
 from timers.metrics import Labels, Samples
 from timers.partition_metrics import PartitionMetrics
@@ -123,6 +124,22 @@ def failures(status: WorkerStatus) -> Samples:
 def per_partition(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
     """A value of each owned partition."""
     return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
+
+
+def newest_snapshot(status: WorkerStatus, value: Callable[[NamedSnapshot], float]) -> Samples:
+    """A value of the newest snapshot of each owned partition that has one."""
+    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())
+    return [(_labels(tp), value(snapshot)) for tp, snapshot in named if snapshot is not None]
+
+
+def snapshot_age(status: WorkerStatus) -> Samples:
+    """How long ago the newest snapshot of each owned partition was complete."""
+    now_s, known = status.broker_now_s, status.pool.partition_metrics
+    if now_s is not None:
+        for tp in status.pool.runners:
+            written_ms = known[tp].snapshot_ms
+            if written_ms is not None:
+                yield _labels(tp), max(0.0, now_s - written_ms / 1000)
 
 
 def _labels(tp: TopicPartition) -> Labels:

@@ -243,3 +243,16 @@ def test_each_error_of_the_operating_system_has_advice(code: int) -> None:
         Path("/data/s"), Exception(f"IO error: While open a file: /data/s/4.log: {os.strerror(code)}")
     )
     assert failures.REMEDIES[code] in str(error)
+
+
+def test_the_rest_of_a_group_stays_also_if_the_scan_has_read_further(tmp_path: Path) -> None:
+    """A machine reads one group more before it fires, to know where a run of groups ends."""
+    store = opened(tmp_path / "s")
+    store.write({5: [row(0), row(1), row(2)], 6: [row(3)]}, 4)
+    scanned = store.scan(NEVER, 9)
+    (_, group), _ = next(scanned), next(scanned)
+    scanned.close()  # type: ignore[attr-defined]
+    store.delete((5, 0), 1, group[1:])
+    left = [(due_s, each[0]) for due_s, rows in store.scan((5, 0), 9) for each in rows]
+    assert (left, store.pending) == ([(5, 1), (5, 2), (6, 3)], 3)
+    store.close()

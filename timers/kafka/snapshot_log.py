@@ -21,7 +21,7 @@ from timers.core.ports import View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
-from timers.kafka.error_codes import NO_TOPIC, code_of
+from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
 from timers.kafka.topics import ensure_snapshots, topic_id
 from timers.wire import snapshot
@@ -48,7 +48,8 @@ _ANSWERS = {
     KafkaError._BAD_COMPRESSION: "has a damaged record",
     KafkaError.INVALID_MSG: "has a damaged record",
 }
-"""Errors that are answers about the records; all others are waited for."""
+"""Errors that are answers about the records; all others are waited for. Whether the topic exists, only its id says:
+librdkafka knows no partition also while it has no leader."""
 
 
 class Unwritten(Exception):
@@ -256,15 +257,16 @@ class SnapshotLog:
     def _wait_after(self, error: KafkaException) -> None:
         """Wait before the next attempt, unless the error is an answer."""
         code, text = code_of(error), error.args[0].str()
-        if code in _ANSWERS or code in NO_TOPIC:
-            raise Unreadable(f"{self._name} {_ANSWERS.get(code, 'does not exist')} ({text})") from error
+        if code in _ANSWERS:
+            raise Unreadable(f"{self._name} {_ANSWERS[code]} ({text})") from error
         if self._waits_for != text:
             self._waits_for = text
             logger.warning("%s: a snapshot cannot be read now (%s); waiting", self._name, text)
         until = monotonic() + _AGAIN_S
+        self._check()
         while monotonic() < until:
-            self._check()
             sleep(_POLL_S)
+            self._check()
 
     def _messages(self, named: NamedSnapshot, position: int) -> Iterator[Message]:
         end = named.end_offset

@@ -1,0 +1,85 @@
+"""What counts as an answer about a snapshot, and what is waited for. The broker tests read real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.config.settings import Settings
+from timers.core.ports import Lost
+from timers.core.progress import NamedSnapshot
+from timers.core.snapshots import Unreadable
+from timers.kafka import snapshot_log
+from timers.kafka.snapshot_log import SnapshotLog
+from timers.wire import snapshot
+
+NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")
+
+
+class SimConsumer:
+    """Fails with each of these codes once, then answers."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        self.fail()
+        return 0, 5
+
+    def fail(self) -> None:
+        if self.codes:
+            raise KafkaException(KafkaError(self.codes.pop(0)))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(snapshot_log, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: b"id")
+    log: Any = SnapshotLog(Settings(brokers="localhost:1"), "t", 0, lambda: None)
+
+    def read(consumer: SimConsumer, *_: object, **__: object) -> Iterator[Any]:
+        consumer.fail()
+        value = snapshot.record_key(7, 4)
+        yield SimpleNamespace(key=lambda: value, offset=lambda: 4, timestamp=lambda: (1, 99))
+
+    monkeypatch.setattr(snapshot_log, "read", read)
+    log._consumer.close()
+    yield log
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._UNKNOWN_PARTITION),
+        *(KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    ],
+)
+def test_silence_a_missing_leader_and_a_missing_right_are_waited_for(code: int, log: Any) -> None:
+    log._consumer = SimConsumer(code, code)
+    assert log.written_ms(NAMED) == 99
+    assert log._consumer.codes == []
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._BAD_MSG])
+def test_deleted_and_damaged_records_are_an_answer(code: int, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log._consumer = SimConsumer()
+    monkeypatch.setattr(log._consumer, "get_watermark_offsets", lambda *_, **__: (0, 5))
+    log._consumer.codes = [code]
+    with pytest.raises(Unreadable, match=r"^t/0 has "):
+        log.written_ms(NAMED)
+
+
+def test_waiting_ends_when_it_is_told_to(log: Any) -> None:
+    def stop() -> None:
+        raise Lost("told to stop")
+
+    log._consumer, log._check = SimConsumer(KafkaError._TRANSPORT), stop
+    with pytest.raises(Lost, match="told to stop"):
+        log.written_ms(NAMED)

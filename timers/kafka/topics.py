@@ -238,6 +238,7 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
         new = NewTopic(name, len(requests), replicas, config={**SNAPSHOTS, MIN_IN_SYNC: in_sync})
         if create(admin, new, TIMEOUT_S):
             logger.info("created topic %s with %d partitions", name, len(requests))
+        _describe_all(admin, [name])
         return []
     partitions = found[name].partitions
     if len(partitions) < len(requests):

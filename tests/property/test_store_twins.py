@@ -243,6 +243,7 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins = Twins(tmp_path / "store")
     for number in range(40):
         before = b"%d" % max(0, number - 3)
+        twins.next_offset = number + 1  # a store that has applied nothing has no entries
         entry = cancelled(number, 0) if number % 3 else (number, number, 0)
         twins.write([], {b"%d" % number: entry, before: None if number % 2 else (9, 9, 9)})
         if number % 7 == 0:

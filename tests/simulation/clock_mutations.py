@@ -43,7 +43,10 @@ class KeepsHolesOnOpening(SimWorker):
         super().open_store(spec, store, replace(progress, settings=History()))
 
 
-HAS_FIRED = "key_of(entry) <= reached(fired_through, self._holes, offset_of(entry))", "key_of(entry) <= fired_through"
+HAS_FIRED = (
+    "key <= (reached(fired_through, self._holes, key[1]) if self._holes else fired_through)",
+    "key <= fired_through",
+)
 
 CHANGED = {
     "[I20] a later clock agrees": changed(

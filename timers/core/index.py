@@ -151,8 +151,9 @@ class Index:
         self._sweeper.sweep(lambda entry: self._is_over(entry, fired_through))
 
     def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
-        return key_of(entry) <= reached(fired_through, self._holes, offset_of(entry))
+        key = key_of(entry)
+        return key <= (reached(fired_through, self._holes, key[1]) if self._holes else fired_through)
 
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
-        through = reached(fired_through, self._holes, offset_of(entry))
+        through = reached(fired_through, self._holes, offset_of(entry)) if self._holes else fired_through
         return is_over(entry, through, self._retention_s) and not self._is_cold(entry)

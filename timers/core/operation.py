@@ -46,6 +46,8 @@ key_of: Callable[[Entry], OrderKey] = itemgetter(slice(0, 2))
 """Returns the order key of an entry."""
 version_of: Callable[[Entry], Version] = itemgetter(slice(0, 3))
 """Returns due second, source offset and append second of an entry."""
+further_fields_of: Callable[[Entry], tuple[object, ...]] = itemgetter(slice(3, None))
+"""Returns what an entry has beside its version: nothing, unless it is a promoted version or a message."""
 
 
 def request_of(entry: Entry) -> int:

@@ -24,8 +24,12 @@ _ABSENT: Final = (-1, -1, -1)
 
 def _size(entries: Mapping[bytes, Entry | None]) -> int:
     """Memory of entries in one set."""
-    messages = [len(key) + len(value) for key, value in filter(None, map(message_of, entries.values()))]
-    return sum(map(len, entries)) + ENTRY_BYTES * len(entries) + sum(messages)
+    size = sum(map(len, entries)) + ENTRY_BYTES * len(entries)
+    if (
+        message_of(next((entry for entry in entries.values() if entry is not None), None)) is None
+    ):  # all entries of an index are of one kind
+        return size
+    return size + sum(len(key) + len(value) for key, value in filter(None, map(message_of, entries.values())))
 
 
 class IndexJournal:

@@ -40,7 +40,7 @@ from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Batch, Lineage
-from timers.core.operation import Entry, message_of, offset_of, request_of, version_of
+from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
 from timers.core.timer import Row, bytes_of
 
 FORMAT = 2
@@ -84,10 +84,13 @@ def journal_key(number: int) -> bytes:
 
 def pack_entry(entry: Entry) -> bytes:
     """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
-    head, message, request = ENTRY.pack(*version_of(entry)), message_of(entry), request_of(entry)
-    if message is not None:
-        return b"".join((head, U64.pack(len(message[0])), *message))
-    return head if request == offset_of(entry) else head + U64.pack(_REQUEST + request)
+    head = ENTRY.pack(*version_of(entry))
+    if not further_fields_of(entry):
+        return head
+    message = message_of(entry)
+    if message is None:
+        return head + U64.pack(_REQUEST + request_of(entry))
+    return b"".join((head, U64.pack(len(message[0])), *message))
 
 
 def unpack_entry(value: bytes) -> Entry:

@@ -105,6 +105,7 @@ def test_only_timers_with_an_id_of_their_own_format_have_conditions() -> None:
     [
         (7, 8, 9),
         (-1, 8, 9),
+        (7, 8, -1),
         (7, 8, 9, 0),
         (7, 2**62, 9, 2**62 - 1),
         (7, 8, 9, b"", b""),

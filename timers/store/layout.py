@@ -68,7 +68,8 @@ LAST_S = 2**56 - 1
 """A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
-ENTRY = struct.Struct(">qQQ")
+ENTRY = struct.Struct(">qQq")
+"""The last number is signed: records from before the topic had LogAppendTime may have no time, which is -1 ms."""
 
 _REQUEST = 1 << 63
 """Added to the offset of a promoted copy's request: a length of a key is smaller."""

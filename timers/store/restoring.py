@@ -29,6 +29,18 @@ def place_of(settings: Settings, cluster: Cluster, tp: TopicPartition, request_f
     return Place(cluster.cluster_id, settings.app_id, cluster.topic_ids[topic], partition, request_format.name)
 
 
+def may_restore(opened: Opened, request_format: RequestFormat) -> bool:
+    """Whether a snapshot is there that takes less time to restore than its log to be read.
+
+    A store that holds what its log has lost, at its end or at its start, is kept: a restore begins with an empty one,
+    and may fail. A topic that is compacted is always read from its start: how old a snapshot of it may be is not judged
+    yet.
+    """
+    progress, store, low = opened
+    is_last_copy = bool(progress.rescues) or 0 < low < store.applied
+    return not is_last_copy and not request_format.topic_is_compacted and bool(to_restore(progress, store.applied))
+
+
 def restore(
     settings: Settings,
     cluster: Cluster,
@@ -39,18 +51,13 @@ def restore(
     opened: Opened,
     check: Callable[[], None],
 ) -> Opened:
-    """Returns what :func:`timers.store.opening.open_partition` did, with a restored store if that is faster. Blocks.
-
-    A store whose timers the log has lost is kept for their rescue. A topic that is compacted is always read from its
-    start: how old a snapshot of it may be is not judged yet.
+    """Returns what :func:`timers.store.opening.open_partition` did, with a restored store. Blocks.
 
     Args:
         check: called often; may raise to stop.
     """
     progress, store, low = opened
     request_format = formats[tp[0]]
-    if progress.rescues or request_format.topic_is_compacted or not to_restore(progress, store.applied):
-        return opened
     name, began = partition_name(*tp), monotonic()
     current = store
 

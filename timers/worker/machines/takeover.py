@@ -25,7 +25,7 @@ from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import ANSWER_S, Opened, open_partition
-from timers.store.restoring import restore
+from timers.store.restoring import may_restore, restore
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.making import Parts, closer
@@ -145,7 +145,9 @@ class Takeover:
                 if stop.is_set():
                     raise Lost("told to stop")
                 opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
-            progress, store, _ = await self.in_thread(self._restore, where, opened, stop, metrics)
+            if may_restore(opened, self._formats[tp[0]]):
+                opened = await self.in_thread(self._restore, where, opened, stop, metrics)
+            progress, store, _ = opened
         except DoubtfulLog as doubtful:
             try:
                 if compacted is not None:

@@ -19,6 +19,8 @@ from timers.testing.worker import SimRunner, SimWorker
 
 CHUNK_ITEMS = 3
 
+GIVEN_UP = object()
+
 
 class Chunk(NamedTuple):
     """One record of a snapshot."""
@@ -95,12 +97,19 @@ class SimSnapshots:
                 digest.update(repr(tuple(chunk)).encode())
                 chunk = []
                 yield None
+            if self._has_lost(number, offsets):
+                return  # the brokers refuse the next one, because its number is out of order
         digest.update(repr(tuple(chunk)).encode())
         footer = footer_of(view, place, progress.fired_through, keys, digest.digest())
+        if self._has_lost(number, offsets):
+            return
         offsets.append(self._append(Chunk(number, len(offsets), tuple(chunk), footer)))
-        yield None
         named = offsets[0], offsets[-1] + 1, view.applied, keys, view.rows, digest.digest()
         yield NamedSnapshot(TOPIC_ID, number, *named)
+
+    def _has_lost(self, number: int, offsets: list[int]) -> bool:
+        """Whether an election took some of the records."""
+        return any(at >= len(self._chunks) or self._chunks[at].number != number for at in offsets)
 
     def _append(self, chunk: Chunk) -> int:
         self._chunks.append(chunk)
@@ -162,8 +171,10 @@ class SnapshotWorker(SimWorker):
                 self.delete(runner)
         elif known.get("taking") is not None:
             self.faults.point("while a snapshot is written")
-            known["taken"] = next(known["taking"])
-            if known["taken"] is not None:
+            known["taken"] = next(known["taking"], GIVEN_UP)
+            if known["taken"] is GIVEN_UP:
+                known["taken"] = known["taking"] = None
+            elif known["taken"] is not None:
                 known["taking"] = None
         elif may_take(runner.machine) and not runner.machine.recovering:
             known["taking"] = self.take(runner)

@@ -14,7 +14,7 @@ from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import Unreadable
 from timers.kafka import snapshot_log
-from timers.kafka.snapshot_log import SnapshotLog
+from timers.kafka.snapshot_log import SnapshotLog, _Sending
 from timers.wire import snapshot
 
 NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")
@@ -83,3 +83,17 @@ def test_waiting_ends_when_it_is_told_to(log: Any) -> None:
     log._consumer, log._check = SimConsumer(KafkaError._TRANSPORT), stop
     with pytest.raises(Lost, match="told to stop"):
         log.written_ms(NAMED)
+
+
+@pytest.mark.parametrize("offset", [7, 3], ids=["again", "lower"])
+def test_records_whose_offsets_were_given_again_are_not_all_there(offset: int) -> None:
+    sending = _Sending(Settings.load({}), ("app-snapshot-requests", 0), 1, 1e9, lambda: None)
+    message: Any = lambda offset: SimpleNamespace(offset=lambda: offset)  # noqa: E731
+    sending._note(None, message(6))
+    sending._note(None, message(7))
+    sending._wait(0)
+    sending._note(None, message(offset))
+    with pytest.raises(KafkaException) as raised:
+        sending._wait(0)
+    assert raised.value.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sending.end()

@@ -52,6 +52,9 @@ class SimLog:
         self.system.did.append(f"write {end.applied}")
         return NAMED._replace(number=8, applied=end.applied, first_offset=20)
 
+    def written_ms(self, named: NamedSnapshot) -> int:
+        return 1000 * named.number
+
     def delete_before(self, offset: int) -> None:
         self.system.did.append(f"delete before {offset}")
 
@@ -145,7 +148,7 @@ def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_delete
     system.look()
     assert system.named == (8, 7)
     assert system.did == ["write 2000", "delete before 10", "close"]
-    assert (system.metrics.snapshots, system.metrics.snapshots_failed) == (1, 0)
+    assert (system.metrics.snapshots, system.metrics.snapshots_failed, system.metrics.snapshot_ms) == (1, 0, 8000)
     system.look()
     assert system.did.count("close") == 1, "nothing has come since"
 

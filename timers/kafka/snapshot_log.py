@@ -83,10 +83,14 @@ class _Sending:
             self._failure = error
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset() or 0
+        if error is None and self._offsets and offset <= self._offsets[-1]:
+            # An unclean election took all records so far, so a footer would not show that they are there.
+            error = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if error is not None:
             self._failure = error
         else:
-            self._offsets.append(message.offset() or 0)
+            self._offsets.append(offset)
 
     def send(self, value: bytes) -> None:
         """Send the next record, not faster than the limit."""
@@ -144,6 +148,7 @@ class SnapshotLog:
             enable_partition_eof=True,
             check_crcs=True,
             queued_max_messages_kbytes=WAITING_BYTES // 1024,
+            fetch_queue_backoff_ms=10,  # by default it pauses for 1 s each time so much waits
         )
 
     def close(self) -> None:

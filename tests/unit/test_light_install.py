@@ -112,10 +112,8 @@ def test_each_module_of_an_extra_belongs_to_a_package_of_this_extra() -> None:
             assert canonical(packages[module][0]) in names(PROJECT["optional-dependencies"][extra]), module
 
 
-def test_protobuf_may_be_of_the_version_that_generated_the_code_or_of_the_next_major_one() -> None:
-    """What protobuf guarantees: an older runtime refuses the code, and two major versions later it may."""
-    generated = re.findall(
-        r"^# Protobuf Python Version: ((\d+)\S+)$", (ROOT / "timers/v1/future_pb2.py").read_text(), re.M
-    )
-    ((version, major),) = generated
-    assert f"protobuf>={version},<{int(major) + 2}" in PROJECT["dependencies"]
+def test_the_generated_code_works_with_an_older_protobuf_than_the_one_that_generated_it() -> None:
+    """``make test-lowest`` runs it with the lower bound. Two major versions later, protobuf may refuse it."""
+    generated = [*(ROOT / "timers/v1").glob("*_pb2.py")]
+    assert generated and not [each.name for each in generated if "runtime_version" in each.read_text()]
+    assert "protobuf>=5.26,<9" in PROJECT["dependencies"]

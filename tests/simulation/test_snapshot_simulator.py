@@ -11,7 +11,7 @@ from tests.simulation import quick_seeds
 from tests.simulation.snapshot_mutations import LOSS_MUTATIONS, MUTATIONS
 from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
 
-SEEDS = 40
+SEEDS = 25
 """Later seeds run in ``make test-all``."""
 
 

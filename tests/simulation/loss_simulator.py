@@ -291,6 +291,8 @@ class LossSimulator:
     def _accept_some(self) -> None:
         for worker in self.workers:
             for name in list(worker.stopped):
+                if name not in worker.stopped:
+                    continue  # it was killed since
                 self.counts["stopped"] += 1
                 if name not in self._cut:
                     raise Violation(f"{name} stopped, and its log is whole: {worker.stopped[name]}")

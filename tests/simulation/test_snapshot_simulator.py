@@ -41,6 +41,7 @@ def test_no_run_with_snapshots_and_losses_breaks_a_promise() -> None:
 def test_no_later_run_with_snapshots_breaks_a_promise(first: int) -> None:
     for seed in range(first, first + 360):
         SnapshotSimulator(seed).run()
+        SnapshotLossSimulator(seed).run()
 
 
 @pytest.mark.parametrize("rule", [*MUTATIONS, *LOSS_MUTATIONS])

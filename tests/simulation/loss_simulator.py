@@ -49,6 +49,8 @@ class Fate:
     """Whether it may fire again: its log was cut before it, although the logs part after it."""
     fired: int = 0
     letters: int = 0
+    given_up: bool = False
+    """Whether another loss, above the cut that lost it, came before its dead letter. This ends its rescue [I28]."""
     held: bool = False
     """Whether the store of a worker that accepted the loss held it."""
     sources: list[str] = field(default_factory=list)
@@ -272,6 +274,11 @@ class LossSimulator:
         return f"{name[0]} from {cut} of {end} in epoch {epoch}"
 
     def _lose(self, name: TopicPartition, cut: int, epoch: int | None) -> None:
+        rescues = self.workers[0].read_progress(name).rescues
+        for fate in self.fates.values():
+            is_of_former_loss = fate.lost and not fate.letters and (fate.record.topic, 0) == name
+            if is_of_former_loss and rescues and rescues[-1].from_offset < cut and fate.record.offset < cut:
+                fate.given_up, fate.held = True, False
         lost = self.log.elect(*name, cut, epoch=epoch)
         gone = {id(each) for each in lost}
         for fate in self.fates.values():
@@ -320,7 +327,7 @@ class LossSimulator:
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
         cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}
         for token, fate in self.fates.items():
-            if not fate.lost or fate.held or (fate.record.topic, 0) != name:
+            if not fate.lost or fate.given_up or fate.held or (fate.record.topic, 0) != name:
                 continue
             if fate.due_s < 0:
                 fate.held = cancels.get(fate.id or b"") == fate.record.offset

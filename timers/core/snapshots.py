@@ -89,9 +89,8 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
         keys: number of keys in it.
         digest: of all of them.
     """
-    below = [each for each in view.history if each.from_offset < view.applied]
-    known = tuple(each for each in below if each.name != SEAL)
-    hashed = history_hash(below, view.applied)
+    known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
+    hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
 
 

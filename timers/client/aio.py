@@ -7,18 +7,17 @@ import concurrent.futures
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from timers.client.by_id import ById
-from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
+from timers.client.calls import TimerCalls
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission
 from timers.client.publish import OnResult, left_s, set_result
-from timers.client.request import BytesLike, HeadersLike, TimerRequest
+from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
-from timers.core.operation import ABSENT
 from timers.errors import PublishError, TimersError
 from timers.threads import BoundedThreads, call_in_thread, result_of
 from timers.wire.verdict import VerdictMessage
@@ -61,7 +60,7 @@ class _Answers:
                 set_result(future, error())
 
 
-class AsyncTimersClient(ClientParts):
+class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, str], Coroutine[Any, Any, VerdictMessage]]):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
     Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
@@ -85,80 +84,18 @@ class AsyncTimersClient(ClientParts):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @overload
-    async def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: Literal[False] = False,
-    ) -> str: ...
-    @overload
-    async def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str,
-        if_absent: Literal[True],
-        timeout_s: float | None = None,
-    ) -> VerdictMessage: ...
-    async def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: bool = False,
-        timeout_s: float | None = None,
-    ) -> str | VerdictMessage:
-        """Schedule a timer; see :meth:`TimersClient.schedule`.
-
-        If the awaiting task is cancelled, the request may still reach the broker.
-        """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        if if_absent:
-            return await self.update_if(request, ABSENT, timeout_s=timeout_s)
-        if id is not None:
-            deadline, ids = self._deadline(), self._by_id()
-            if not ids.is_open:
-                await self._connect("ids", partial(ids.open, deadline), deadline)
-            future = await self._retry_while_full(partial(ids.schedule, request), deadline)
-            try:
-                return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
-            except TimeoutError:
-                raise self._kafka.unreachable_error() from None
-        return await self._publish(partial(self._publisher.submit, request))
-
-    async def send_later(
-        self,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        topic: str,
-        when: datetime | timedelta | float,
-        *,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-    ) -> str:
-        """Schedule a timer; see :meth:`TimersClient.send_later`."""
-        return await self.schedule(topic, key, value, **when_of(when), headers=headers, token=token, id=id)
+    async def schedule_request(self, request: TimerRequest) -> str:
+        """Schedule the timer of a request. If the awaiting task is cancelled, the broker may still get the request."""
+        if request.id is None:
+            return await self._publish(partial(self._publisher.submit, request))
+        deadline, ids = self._deadline(), self._by_id()
+        if not ids.is_open:
+            await self._connect("ids", partial(ids.open, deadline), deadline)
+        future = await self._retry_while_full(partial(ids.schedule, request), deadline)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error() from None
 
     async def retry_later(
         self,
@@ -173,24 +110,6 @@ class AsyncTimersClient(ClientParts):
         submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
         timer_id = await self._publish(submit)
         return None if is_dead_letter else timer_id
-
-    async def update(
-        self,
-        id: str,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        if_source: str | None = None,
-        timeout_s: float | None = None,
-    ) -> VerdictMessage:
-        """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        return await self.update_if(request, if_source, timeout_s=timeout_s)
 
     async def update_if(
         self,
@@ -209,7 +128,6 @@ class AsyncTimersClient(ClientParts):
         return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
 
     async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
-        """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""
         return await self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
     async def _await_verdict(

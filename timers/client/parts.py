@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
@@ -23,13 +22,6 @@ _CONNECTING_S = 0.5
 
 FULL_QUEUE_WAIT_S = 0.01
 """Time between two tries to submit to a full queue."""
-
-
-class When(TypedDict):
-    """Arguments ``at`` and ``delay``; one of them is None."""
-
-    at: datetime | float | None
-    delay: timedelta | float | None
 
 
 class Submission(Generic[_T]):
@@ -111,8 +103,3 @@ class ClientParts:
         if isinstance(record, TimerRequest):
             return partial(self._publisher.submit, record), False
         return partial(self._publisher.submit_record, *record), True
-
-
-def when_of(when: datetime | timedelta | float) -> When:
-    """The arguments of ``schedule`` for a time, or for a timedelta from now."""
-    return {"at": None, "delay": when} if isinstance(when, timedelta) else {"at": when, "delay": None}

@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
-from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
+from timers.client.calls import TimerCalls
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission
 from timers.client.publish import OnResult, left_s, set_result
-from timers.client.request import BytesLike, HeadersLike, TimerRequest
+from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
-from timers.core.operation import ABSENT
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
 
-class TimersClient(ClientParts):
+class TimersClient(ClientParts, TimerCalls[str, VerdictMessage]):
     """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
 
     Thread-safe; keep one for the life of the process. It connects at its first use. After ``os.fork()`` the child needs
@@ -50,112 +49,12 @@ class TimersClient(ClientParts):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: Literal[False] = False,
-    ) -> str: ...
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str,
-        if_absent: Literal[True],
-        timeout_s: float | None = None,
-    ) -> VerdictMessage: ...
-    def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: bool = False,
-        timeout_s: float | None = None,
-    ) -> str | VerdictMessage:
-        """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
-
-        Args:
-            topic: where the callback goes.
-            key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
-            value: record value of the callback; a str is sent as UTF-8.
-            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. A past time fires at once.
-            delay: time from now: a timedelta or seconds. Give ``at`` or ``delay``.
-            headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
-            token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
-            id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``). A timer with the same
-                id is replaced; :meth:`update` also waits for the verdict.
-            if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
-                repeated, and never makes two timers.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
-
-        Returns:
-            The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
-            header ``timer-id``. With ``if_absent`` the verdict: ``set``, or ``exists`` if there is or was such a timer.
-
-        Raises:
-            InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
-            PublishError: the broker did not take it within the client's ``timeout_s``.
-            NoVerdictError: with ``if_absent``, as :meth:`update`.
-        """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        if if_absent:
-            return self._await_update(request, ABSENT, timeout_s)
-        if id is None:
+    def schedule_request(self, request: TimerRequest) -> str:
+        if request.id is None:
             return self._publish(partial(self._publisher.submit, request))
         deadline, ids = self._deadline(), self._by_id()
         ids.open(deadline)
         return self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline)
-
-    def send_later(
-        self,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        topic: str,
-        when: datetime | timedelta | float,
-        *,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-    ) -> str:
-        """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``.
-
-        Args:
-            key: record key of the callback: any bytes, a str as UTF-8, or None for none.
-            value: record value of the callback; a str is sent as UTF-8.
-            topic: where the callback goes.
-            when: an aware datetime, epoch seconds, or a timedelta from now; rounded up to a whole second.
-            headers: record headers of the callback.
-            token: as in :meth:`schedule`.
-            id: as in :meth:`schedule`.
-
-        Returns:
-            The id that was given, or the timer id.
-
-        Raises:
-            InvalidTimerError, PublishError: as :meth:`schedule`.
-        """
-        return self.schedule(topic, key, value, **when_of(when), headers=headers, token=token, id=id)
 
     def retry_later(
         self,
@@ -191,39 +90,9 @@ class TimersClient(ClientParts):
         timer_id = self._publish(submit)
         return None if is_dead_letter else timer_id
 
-    def update(
-        self,
-        id: str,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        if_source: str | None = None,
-        timeout_s: float | None = None,
+    def update_if(
+        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
     ) -> VerdictMessage:
-        """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
-
-        Args:
-            if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
-                verdict on the change before, or ``source`` as ``timers get`` shows it.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
-
-        Returns:
-            ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,
-            and ``version`` is its source. The client writes one more record, from whose verdict it knows ``unknown``.
-            With ``if_source``: ``replaced``, or ``changed`` or ``too-late``, and then the timer is as it was.
-
-        Raises:
-            NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
-            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
-        """
-        return self._await_update(TimerRequest(topic, key, value, at, delay, headers, token, id), if_source, timeout_s)
-
-    def _await_update(self, request: TimerRequest, condition: str | None, timeout_s: float | None) -> VerdictMessage:
         return self._await_verdict(lambda ids: ids.update(request, condition), timeout_s)
 
     def _await_verdict(
@@ -235,21 +104,6 @@ class TimersClient(ClientParts):
         return ids.wait(self._retry_while_full(partial(submit, ids), deadline), deadline, timeout_s)
 
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
-        """Cancel a timer with an id, and wait for the verdict.
-
-        Args:
-            id: of the timer.
-            if_source: as in :meth:`update`.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
-
-        Returns:
-            ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
-            ``too-late``.
-
-        Raises:
-            NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
-            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
-        """
         return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
     def _publish(self, submit: Callable[[OnResult], None]) -> str:

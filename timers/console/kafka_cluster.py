@@ -133,7 +133,7 @@ class KafkaCluster:
 
     async def schedule(self, request: TimerRequest) -> str:
         """Write a request. Returns its id or its source when all in-sync replicas have it."""
-        return await self._client.schedule(**request._asdict())
+        return await self._client.schedule_request(request)
 
     async def update(
         self,

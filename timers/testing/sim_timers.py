@@ -25,14 +25,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple
 
-from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
+from timers.client.calls import TimerCalls
+from timers.client.request import Encoder, TimerRequest, due_second, id_key
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.operation import ABSENT, UNKNOWN
+from timers.core.operation import UNKNOWN
 from timers.testing.log import EPOCH_S, SimClock, SimLog, SimRecord
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
@@ -69,7 +70,7 @@ class DeadLetter(NamedTuple):
     value: bytes | None
 
 
-class SimTimers:
+class SimTimers(TimerCalls[str, VerdictMessage]):
     """A timer service in memory.
 
     Args:
@@ -99,99 +100,39 @@ class SimTimers:
         self._encode = Encoder(settings.max_request_bytes)
         self.restart()
 
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: Literal[False] = False,
-    ) -> str: ...
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str,
-        if_absent: Literal[True],
-        timeout_s: float = 0,
-    ) -> VerdictMessage: ...
-    def schedule(
-        self,
-        topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: bool = False,
-        timeout_s: float = 0,
-    ) -> str | VerdictMessage:
-        """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns.
-
-        Returns:
-            The id that was given, or the timer id; with ``if_absent`` the verdict.
-        """
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
-        if if_absent:
-            return self._verdict(id or "", self._set(id or "", request, ABSENT))
-        if id is not None:
-            self._set(id, request)
-            return id
+    def schedule_request(self, request: TimerRequest) -> str:
+        """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns."""
+        if request.id is not None:
+            self._set(request)
+            return request.id
         due_s, payload, encoded_headers = self._encoded(request)
         return self.produce(b"%d" % due_s, payload, encoded_headers)
 
-    def update(
-        self,
-        id: str,
-        topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
-        *,
-        at: datetime | float | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        if_source: str | None = None,
-        timeout_s: float = 0,
+    def update_if(
+        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
     ) -> VerdictMessage:
-        """Replace a timer, and return the verdict. ``timeout_s`` has no effect here."""
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
-        source = self._set(id, request, if_source)
-        verdict = self._verdict(id, source)
-        return verdict if if_source is not None else verdict._replace(version=source)
+        """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
+        source = self._set(request, condition)
+        verdict = self._verdict(request.id or "", source)
+        return verdict if condition is not None else verdict._replace(version=source)
 
-    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float = 0) -> VerdictMessage:
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
         condition = future_by_id.encode_condition(if_source)
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
 
-    def _set(self, id: str, request: TimerRequest, condition: str | None = None) -> str:
+    def _set(self, request: TimerRequest, condition: str | None = None) -> str:
+        key = id_key(request.id or "")
         due_s, payload, encoded_headers = self._encoded(request)
         own = [*future_by_id.encode_headers(due_s), *future_by_id.encode_condition(condition)]
-        return self._append(self._settings.id_topic, id_key(id), payload, [*encoded_headers, *own])
+        return self._append(self._settings.id_topic, key, payload, [*encoded_headers, *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))
 
     def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
         due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)
-        _, payload, headers = self._encode(request._replace(at=datetime.fromtimestamp(due_s, UTC), delay=None))
+        _, payload, headers = self._encode(request._replace(at=datetime.fromtimestamp(due_s, UTC), delay=None, id=None))
         encoded_headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers or ()]
         return due_s, payload, encoded_headers
 

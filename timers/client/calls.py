@@ -1,0 +1,184 @@
+"""The calls about one timer that all clients have, also the simulated one of :mod:`timers.testing`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime, timedelta
+from typing import Generic, Literal, TypeVar, overload
+
+from timers.client.request import BytesLike, HeadersLike, TimerRequest
+from timers.core.operation import ABSENT
+
+_Id = TypeVar("_Id")
+_Verdict = TypeVar("_Verdict")
+
+
+class TimerCalls(ABC, Generic[_Id, _Verdict]):
+    """Makes requests of arguments. A client sends them; its calls return ids and verdicts, or coroutines of them."""
+
+    @abstractmethod
+    def schedule_request(self, request: TimerRequest) -> _Id:
+        """Schedule the timer of a request, whose id may be None."""
+
+    @abstractmethod
+    def update_if(self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None) -> _Verdict:
+        """Publish a request with an id, and wait for the verdict.
+
+        Args:
+            condition: ``absent``, or the source of the version that the request was made for; None: none.
+        """
+
+    @abstractmethod
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _Verdict:
+        """Cancel a timer with an id, and wait for the verdict.
+
+        Args:
+            id: of the timer.
+            if_source: as in :meth:`update`.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
+
+        Returns:
+            ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
+            ``too-late``.
+
+        Raises:
+            NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
+            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
+        """
+
+    @overload
+    def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        if_absent: Literal[False] = False,
+    ) -> _Id: ...
+    @overload
+    def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str,
+        if_absent: Literal[True],
+        timeout_s: float | None = None,
+    ) -> _Verdict: ...
+    def schedule(
+        self,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        if_absent: bool = False,
+        timeout_s: float | None = None,
+    ) -> _Id | _Verdict:
+        """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
+
+        Args:
+            topic: where the callback goes.
+            key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
+            value: record value of the callback; a str is sent as UTF-8.
+            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. A past time fires at once.
+            delay: time from now: a timedelta or seconds. Give ``at`` or ``delay``.
+            headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
+            token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
+            id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``). A timer with the same
+                id is replaced; :meth:`update` also waits for the verdict.
+            if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
+                repeated, and never makes two timers.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
+
+        Returns:
+            The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
+            header ``timer-id``. With ``if_absent`` the verdict: ``set``, or ``exists`` if there is or was such a timer.
+
+        Raises:
+            InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
+            PublishError: the broker did not take it within the client's ``timeout_s``.
+            NoVerdictError: with ``if_absent``, as :meth:`update`.
+        """
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        if if_absent:
+            return self.update_if(request, ABSENT, timeout_s=timeout_s)
+        return self.schedule_request(request)
+
+    def send_later(
+        self,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        topic: str,
+        when: datetime | timedelta | float,
+        *,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+    ) -> _Id:
+        """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``.
+
+        Args:
+            key: record key of the callback: any bytes, a str as UTF-8, or None for none.
+            value: record value of the callback; a str is sent as UTF-8.
+            topic: where the callback goes.
+            when: an aware datetime, epoch seconds, or a timedelta from now; rounded up to a whole second.
+            headers: record headers of the callback.
+            token: as in :meth:`schedule`.
+            id: as in :meth:`schedule`.
+
+        Returns:
+            The id that was given, or the timer id.
+
+        Raises:
+            InvalidTimerError, PublishError: as :meth:`schedule`.
+        """
+        at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
+        return self.schedule(topic, key, value, at=at, delay=delay, headers=headers, token=token, id=id)
+
+    def update(
+        self,
+        id: str,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        if_source: str | None = None,
+        timeout_s: float | None = None,
+    ) -> _Verdict:
+        """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
+
+        Args:
+            if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
+                verdict on the change before, or ``source`` as ``timers get`` shows it.
+            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
+
+        Returns:
+            ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,
+            and ``version`` is its source. The client writes one more record, from whose verdict it knows ``unknown``.
+            With ``if_source``: ``replaced``, or ``changed`` or ``too-late``, and then the timer is as it was.
+
+        Raises:
+            NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
+            SettingsError: ``TIMERS_ID_TOPIC`` is empty.
+        """
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        return self.update_if(request, if_source, timeout_s=timeout_s)

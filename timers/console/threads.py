@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from timers.console.problems import Problem
-from timers.slots import Slot, Slots
+from timers.slots import Slots
 
 MAX_WAIT_S = 5.0
 """How long a request waits for a thread before it is refused."""
@@ -50,7 +50,7 @@ class Threads:
 
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(count, f"timers-console-{name}")
-        self._slots = Slots(count)
+        self._slots = Slots(count, MAX_WAIT_S, _busy)
 
     async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The result of a call. If the awaiting task is cancelled, the call holds its thread until it ends or asks
@@ -59,11 +59,10 @@ class Threads:
         Raises:
             Problem: no thread became free in time.
         """
-        slot = Slot(self._slots, MAX_WAIT_S, _busy)
-        await slot.take()
+        await self._slots.take()
 
         def give_back(running: asyncio.Future[_T]) -> None:
-            slot.give_back()
+            self._slots.give_back()
             if not running.cancelled():
                 running.exception()  # read here, or asyncio logs the failure of a call whose task was cancelled
 

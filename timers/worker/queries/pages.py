@@ -13,7 +13,7 @@ from timers.config.settings import Settings
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
 from timers.hosts import Hosts, why_cross_site
-from timers.slots import Slot, Slots
+from timers.slots import Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
 from timers.wire.headers import id_shown
@@ -86,7 +86,7 @@ class QueryPages:
         self._settings = settings
         self._now_s = now_s
         kinds = product((False, True), (LOOK_UP, QUICK, LONG))
-        self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAITING) for kind in kinds}
+        self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAIT_S, _busy, MAX_WAITING) for kind in kinds}
         """(whether another worker asks, how long it takes) -> slots."""
         self.counts = QueryCounts()
         self.queries: Queries | None = None
@@ -105,7 +105,7 @@ class QueryPages:
                 arrived = monotonic()
                 query = wire.parse_query(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
                 self._check_values_allowed(query.with_values)
-                async with self._slot(forwarded, QUICK if query.is_quick else LONG):
+                async with self._slots[forwarded, QUICK if query.is_quick else LONG]:
                     return _following(await queries.page(query, arrived, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
@@ -115,7 +115,7 @@ class QueryPages:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 arrived = monotonic()
                 query = wire.parse_count(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
-                async with self._slot(forwarded, QUICK if query.is_quick else LONG):
+                async with self._slots[forwarded, QUICK if query.is_quick else LONG]:
                     return _following(await queries.count(query, arrived, forwarded=forwarded))
 
             return await self._answer(web, request, LIST, run)
@@ -125,7 +125,7 @@ class QueryPages:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(_given(request))
                 self._check_values_allowed(with_value)
-                async with self._slot(forwarded, LOOK_UP):
+                async with self._slots[forwarded, LOOK_UP]:
                     return {"id": id_shown(id_bytes(id))}, await queries.find(id, with_value, forwarded=forwarded)
 
             return await self._answer(web, request, GET, run)
@@ -159,9 +159,6 @@ class QueryPages:
             outcome = PARTIAL if missing else COMPLETE
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
         return web.json(body, status=status, headers=headers)
-
-    def _slot(self, forwarded: bool, kind: str) -> Slot:
-        return Slot(self._slots[forwarded, kind], MAX_WAIT_S, _busy)
 
     def _allowed_queries(self) -> Queries:
         if self._settings().queries == "off":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import shutil
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from timers.errors import TimersError
+from timers.threads import BoundedThreads
 from timers.waiting import Waiting, exclusive
 
 _MAX_CONCURRENT = 6
@@ -123,61 +123,41 @@ class JarSet:
         return [jar for jar in self.locked() if _sha256(directory / jar.filename) != jar.sha256]
 
     def _download(self, jars: list[Jar], directory: Path, out: TextIO | None) -> None:
-        """Download the jars into the directory, several at once. The caller holds the lock.
+        """Download the jars into the directory, several at once, and show the progress. The caller holds the lock.
 
         The threads are daemons, so Ctrl-C ends the process at once and does not wait for the slowest request.
         """
         incoming = directory / "incoming"
         shutil.rmtree(incoming, ignore_errors=True)
         stop = threading.Event()
-        events: queue.SimpleQueue[int | Jar | BaseException] = queue.SimpleQueue()
+        arrived_bytes: list[int] = []
 
         @contextmanager
         def byte_counter(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
             def update(count: int) -> None:
                 if stop.is_set():
                     raise _DownloadStopped
-                events.put(count)
+                arrived_bytes.append(count)
 
             yield update
 
-        remaining: queue.SimpleQueue[Jar] = queue.SimpleQueue()
-        for jar in jars:
-            remaining.put(jar)
-        context = maven(incoming, byte_counter)
-
-        def download_jars() -> None:
-            try:
-                while not stop.is_set():
-                    jar = remaining.get_nowait()
-                    self._fetch(jar, context, directory)
-                    events.put(jar)
-            except queue.Empty:
-                return
-            except BaseException as error:  # raised again in the waiting thread
-                events.put(error)
-
-        for _ in range(min(_MAX_CONCURRENT, len(jars))):
-            threading.Thread(target=download_jars, name="kafka-jars", daemon=True).start()
+        threads, context = BoundedThreads("kafka-jars", _MAX_CONCURRENT), maven(incoming, byte_counter)
+        calls = [threads.call(self._fetch, jar, context, directory) for jar in jars]
+        message = f"downloading {self.name}, once"
         try:
-            self._wait_for(len(jars), events, out)
+            with Waiting(message, out) as waiting:
+                while len(done := [call for call in calls if call.done()]) < len(calls):
+                    for call in done:
+                        call.result()
+                    waiting.message = f"{message}: {len(done)} of {len(jars)} jars, {sum(arrived_bytes) / 1e6:.0f} MB"
+                    waiting.pause()
+            for call in calls:
+                call.result()
         finally:
             stop.set()
+            for call in calls:
+                call.cancel()
         shutil.rmtree(incoming, ignore_errors=True)
-
-    def _wait_for(self, total: int, events: queue.SimpleQueue[int | Jar | BaseException], out: TextIO | None) -> None:
-        """Wait until ``total`` jars have arrived, and show the progress."""
-        message = f"downloading {self.name}, once"
-        count, size = 0, 0
-        with Waiting(message, out) as waiting:
-            while count < total:
-                waiting.pause()
-                while not events.empty():
-                    event = events.get()
-                    if isinstance(event, BaseException):
-                        raise event
-                    count, size = (count + 1, size) if isinstance(event, Jar) else (count, size + event)
-                waiting.message = f"{message}: {count} of {total} jars, {size / 1e6:.0f} MB"
 
     def _fetch(self, jar: Jar, context: Any, directory: Path) -> None:
         artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -16,9 +16,21 @@ SEEDS = 20
 """Later seeds run in ``make test-all``."""
 
 
+WATCHED = 8
+"""Runs that together do all that such runs are for."""
+
+
+@cache
+def run_of(kind: type[SimSpark], seed: int) -> SimSpark:
+    """A run that has ended; tests that look at the same one share it."""
+    run = kind(seed)
+    run.go()
+    return run
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_runs(seed: int) -> None:
-    SimSpark(seed).go()
+    run_of(SimSpark, seed)
 
 
 @pytest.mark.parametrize("seed", [1000547, 1002246, 1003157])
@@ -35,9 +47,7 @@ def test_later_random_runs(first: int) -> None:
 
 def test_the_runs_do_what_they_are_for() -> None:
     """Requests fire, are rejected and retried; tasks fail; clocks go back; workers run."""
-    runs = [SimSpark(seed) for seed in range(8)]
-    for run in runs:
-        run.go()
+    runs = [run_of(SimSpark, seed) for seed in range(WATCHED)]
     for name in ("fired", "rejected", "retried", "dead-lettered"):
         assert sum(run.checkers.counts[name] for run in runs) > 50, name
     for name in (
@@ -54,7 +64,7 @@ def test_the_runs_do_what_they_are_for() -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_in_which_logs_lose_their_end(seed: int) -> None:
-    LosingSpark(seed).go()
+    run_of(LosingSpark, seed)
 
 
 @pytest.mark.long
@@ -65,9 +75,7 @@ def test_later_runs_in_which_logs_lose_their_end(first: int) -> None:
 
 
 def test_the_losses_are_noticed_and_accepted() -> None:
-    runs = [LosingSpark(seed) for seed in range(8)]
-    for run in runs:
-        run.go()
+    runs = [run_of(LosingSpark, seed) for seed in range(WATCHED)]
     for name in ("cuts", "stopped", "accepted", "letters", "held", "lost checkpoints"):
         assert sum(run.happened[name] for run in runs), name
 

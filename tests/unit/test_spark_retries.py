@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
+
 from timers.config.settings import Settings
-from timers.spark.engine import retries
+from timers.kafka.topics import Cluster
+from timers.spark.engine import outboxes, retries
+from timers.spark.engine.outboxes import Outboxes, Places
+from timers.spark.engine.retries import Retries
+
+SETTINGS = Settings(brokers="localhost:1")
+CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 
 def test_a_thread_that_gets_no_consumer_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +32,22 @@ def test_a_thread_that_gets_no_consumer_ends_the_engine(monkeypatch: pytest.Monk
     running: Any = SimpleNamespace(settings=Settings(brokers="localhost:1"), stop=threading.Event(), failure=None)
     retries._Server(running, [0]).run()
     assert f"the retries of {running.settings.retry_topic!r} failed" in str(running.failure)
+
+
+def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark repeats a task that failed, in the same process: a loop of each attempt would stay."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
+
+    starts: list[Callable[[], object]] = [
+        lambda: Outboxes(Places(SETTINGS, CLUSTER, run=1)),
+        lambda: Retries(SETTINGS, CLUSTER, lambda: None),
+    ]
+    for module in (outboxes, retries):
+        monkeypatch.setattr(module, "Targets", refuse)
+    for start in starts:
+        before = threading.active_count()
+        with pytest.raises(KafkaException):
+            start()
+        assert threading.active_count() == before

@@ -75,9 +75,9 @@ class Outboxes:
         self._starts = dict(places.starts)
         self._cuts = dict(places.cuts)
         self._new = Progress.first(places.first_level)
-        self._loop = ProducerLoop()
         self._targets = Targets(settings, places.cluster.partitions)
         self._request_reader = RequestReader(settings, enabled_formats(settings))
+        self._loop = ProducerLoop()  # after what can fail: nothing would end its thread
         self._compute_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
         self._producers: dict[int, TransactionalProducer] = {}

@@ -84,13 +84,13 @@ class Retries:
         self.cluster = cluster
         self.tick = tick
         self.formats = enabled_formats(settings)
-        self.producers = ProducerLoop()
         self.targets = Targets(settings, cluster.partitions)
         self.request_reader = RequestReader(settings, self.formats)
         self._lineages = LogLineages(settings)
+        self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        self.producers = ProducerLoop()  # after what can fail: nothing would end its thread
         self.ask_log = asking_logs(self._lineages, self.producers.submit, ())
         self.read_logs = ReadLogs(settings.request_topic, self._lineages, self.producers.submit)
-        self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self.condemnations = Condemnations()
         self.compute_lock = threading.Lock()
         self.stop = threading.Event()

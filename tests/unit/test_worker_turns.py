@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from timers.slots import Slot, Slots
+from timers.slots import Slots
 from timers.worker.queries.reading import SLICE_S
 from timers.worker.queries.turns import BURST_S, BUSY_SHARE, END, IDLE_SHARE, START, Turns
 
@@ -97,13 +97,13 @@ async def test_questions_that_wait_do_not_all_begin_together() -> None:
 
 
 async def test_a_queue_has_a_limited_length() -> None:
-    slots = Slots(2, 3)
+    refusal: Callable[[], Exception] = lambda: LookupError("too many")  # noqa: E731
+    slots = Slots(2, 60, refusal, most_waiting=3)
     began: list[int] = []
     ends = asyncio.Event()
-    refusal: Callable[[], Exception] = lambda: LookupError("too many")  # noqa: E731
 
     async def run(number: int) -> None:
-        async with Slot(slots, 60, refusal):
+        async with slots:
             began.append(number)
             await ends.wait()
 
@@ -119,6 +119,10 @@ async def test_a_queue_has_a_limited_length() -> None:
     ends.set()
     await asyncio.wait(tasks)
     assert began == [0, 1, 2, 4]
+
+
+async def test_a_wait_for_a_slot_has_an_end() -> None:
+    slots = Slots(2, 0.01, lambda: LookupError("too long"))
     with pytest.raises(LookupError):
-        async with Slot(slots, 60, refusal), Slot(slots, 60, refusal), Slot(slots, 0.01, refusal):
+        async with slots, slots, slots:
             pass

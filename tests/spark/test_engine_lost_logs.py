@@ -137,3 +137,29 @@ def test_progress_that_lost_its_end_stops_the_engine(
     cut(broker, system.settings.progress_topic, partition, 2)
     with pytest.raises(LogMismatch, match="lost records, or an older record was written there"):
         start.check(spark, system.settings, topics.ensure(system.settings), str(tmp_path / "new"), 2, 2)
+
+
+def test_progress_cut_under_a_running_engine_is_written_again(
+    broker: EmbeddedBroker, system: System, tmp_path: Path
+) -> None:
+    """The engine knows what it has committed: its next transaction says it again, and nothing fires twice."""
+    engine = SparkEngine(tmp_path / "engine", system.environment)
+    system.workers.append(engine)
+    engine.start().ready()
+    fired = system.send(*soon(system.target(), OLD, partition=0))
+    earlier = system.reader(fired[0].target)
+    earlier.take(OLD, PATIENCE_S)
+    all_are_accepted(system)
+    before = progress_of(system)
+    partition = progress_partition((system.request_topic, 0), topics.ensure(system.settings), system.settings)
+    cut(broker, system.settings.progress_topic, partition, 2)
+    new = system.send(*soon(system.target(), NEW, partition=0))
+    reader = system.reader(new[0].target)
+    assert {record.timer_id for record in reader.take(NEW, PATIENCE_S)} == {each.source for each in new}
+    all_are_accepted(system)
+    assert progress_of(system).next_offset > before.next_offset
+
+    engine.kill()
+    engine.start().ready()
+    all_are_accepted(system)
+    assert (earlier.rest(), reader.rest()) == ([], [])

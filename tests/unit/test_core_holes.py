@@ -125,3 +125,32 @@ def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(
 def test_a_progress_record_holds_the_hole() -> None:
     record = progress_record.encode(Progress(7, (900, 3)).without_time(), b"topic")
     assert progress_record.decode(record)[0].holes == (Hole(7, (900, 3)),)
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+def test_what_was_moved_to_another_app_does_not_fire(wipe: bool) -> None:
+    rig = NativeRig()
+    rig.observe(10)
+    rig.accept(20, 500, 11)
+    rig.machine.commit_progress()
+    rig.observe(11)
+    rig.fire()
+    before = rig.outbox.progress
+    rig.outbox.progress = before.moved(7)
+    rig.open(wipe=wipe)
+    rig.observe(12)
+    rig.read_all()
+    assert rig.keys == [], "all that was pending is elsewhere"
+    rig.accept(15, 500)
+    rig.observe(600)
+    rig.fire()
+    assert rig.outbox.fired == [(11, 2), (15, 3), (500, 4)], "what comes after the move fires here"
+    assert not before.was_moved(7)
+    assert rig.outbox.progress.was_moved(7)
+    assert not rig.outbox.progress.was_moved(8), "another export of the same requests"
+
+
+def test_a_new_app_stays_new_after_a_move() -> None:
+    """Its first tick is judged as that of a new app: no second says what the time was."""
+    assert Progress(7).moved(3).fired_s is None
+    assert Progress(7, (900, 3)).without_time().moved(3).fired_s == 0

@@ -36,6 +36,8 @@ _COMMANDS = {
     "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "levels": "Show the feature levels of workers and partitions, and allow a higher one.",
     "snapshots": "Show the snapshots of partitions: position, size, age, and what of the log they replace.",
+    "export": "Write all that is pending to a file; move it out of the app, if told to.",
+    "import-pending": "Set the timers of such a file in this app, each once.",
     "clock": "Show up to which second partitions have fired, and take a wrong time back.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker, console and demo.",
@@ -60,6 +62,8 @@ _COMMANDS = {
         "clock": "progress:clock",
         "levels": "progress:levels",
         "snapshots": "progress:snapshots",
+        "export": "pending:export",
+        "import-pending": "pending:import_pending",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "

@@ -38,12 +38,12 @@ def clock(repair: bool, output: Output) -> None:
     """
     settings = load_settings()
     failed, members = f"{settings.progress_topic!r} cannot be used", f"the members of the group {settings.app_id!r}"
-    with _explained(settings, failed, members) as reports:
+    with explained(settings, failed, members) as reports:
         _clock(settings, reports, repair, output)
 
 
 @contextmanager
-def _explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorReports]:
+def explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorReports]:
     """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the ``members``."""
     from aiokafka.errors import KafkaError
     from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
@@ -59,14 +59,26 @@ def _explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorR
         raise TimersError(f"{members} cannot be read ({error!r})") from error
 
 
-def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:
-    """The topics of the app, and the progress of its partitions."""
-    from timers.kafka import progress_log, topics
+def existing(settings: Settings, reports: ErrorReports) -> Cluster:
+    """The topics of the app.
+
+    Raises:
+        TimersError: it has none.
+    """
+    from timers.kafka import topics
     from timers.kafka.clients import admin_client
 
     cluster = topics.existing_topics(admin_client(settings, reports), settings)
     if settings.progress_topic not in cluster.partitions:
         raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
+    return cluster
+
+
+def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:
+    """The topics of the app, and the progress of its partitions."""
+    from timers.kafka import progress_log
+
+    cluster = existing(settings, reports)
     return cluster, progress_log.read_all(settings, cluster)
 
 
@@ -96,6 +108,7 @@ def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartitio
 
 
 def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition, int], output: Output) -> None:
+    from timers.core.progress import Progress
     from timers.kafka import progress_log
     from timers.kafka.aiokafka_internals import group_access
 
@@ -106,7 +119,7 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
             "stopped worker after TIMERS_SESSION_TIMEOUT_S"
         )
     for (topic, partition), ahead_s in sorted(ahead.items()):
-        progress_log.take_time_back(settings, cluster, (topic, partition))
+        progress_log.commit_change(settings, cluster, (topic, partition), Progress.without_time)
         fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
         output.show(fields, f"{topic}/{partition} was {ahead_s} s ahead, and was taken back")
 
@@ -187,7 +200,7 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
     if wanted < found.highest:
         raised = next(name for name, level in sorted(found.partitions.items()) if level > wanted)
         raise TimersError(f"{raised} was raised to level {found.partitions[raised]} already: there is no way back")
-    with _explained(settings, f"level {wanted} cannot be written to {settings.progress_topic!r}", _MEMBERS):
+    with explained(settings, f"level {wanted} cannot be written to {settings.progress_topic!r}", _MEMBERS):
         allow(settings, wanted)
 
 
@@ -196,7 +209,7 @@ def _look_up(settings: Settings) -> _Found:
     from timers.kafka.allowed_level import AllowedLevel
     from timers.worker.consumer.group import levels_of
 
-    with _explained(settings, "the feature levels cannot be read", _MEMBERS) as reports:
+    with explained(settings, "the feature levels cannot be read", _MEMBERS) as reports:
         _, machines = _read(settings, reports)
         allowed = AllowedLevel(settings).read()
         members = map(levels_of, group_access.describe(settings).members)
@@ -220,7 +233,7 @@ def snapshots(output: Output) -> None:
     offsets of the log neither this snapshot nor the one before it needs any more. Nothing deletes them.
     """
     settings = load_settings()
-    with _explained(settings, "the snapshots cannot be read", _MEMBERS) as reports:
+    with explained(settings, "the snapshots cannot be read", _MEMBERS) as reports:
         from timers.kafka.topic_offsets import TopicOffsets
 
         _, found = _read(settings, reports)

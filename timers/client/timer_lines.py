@@ -113,8 +113,8 @@ def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
         raise InvalidTimerError("there is no topic: name the callback topic")
     return TimerRequest(
         fields["topic"],
-        _data("key", fields.get("key")),
-        _data("value", fields["value"]) or b"",
+        data_of("key", fields.get("key")),
+        data_of("value", fields["value"]) or b"",
         due_s,
         None,
         _headers(fields.get("headers")),
@@ -138,7 +138,7 @@ def _delay(value: Any) -> Any:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-def _data(name: str, value: Any) -> str | bytes | None:
+def data_of(name: str, value: Any) -> str | bytes | None:
     """Text, the bytes of ``{"base64": ...}``, or None."""
     if value is None or isinstance(value, str):
         return value
@@ -154,7 +154,7 @@ def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
     pairs = list(value.items()) if isinstance(value, dict) else value or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')
-    return [(name, _data(f"header {quoted(str(name)[:_SHOWN])}", data)) for name, data in pairs]
+    return [(name, data_of(f"header {quoted(str(name)[:_SHOWN])}", data)) for name, data in pairs]
 
 
 def _kind(value: Any) -> str:

@@ -30,16 +30,18 @@ HOLE_DUE_S = "hole-due-s"
 HOLE_OFFSET = "hole-offset"
 """Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
 
+MOVED_S = 2**56 - 1
+"""Second in the key of a hole whose requests were moved to another app; above every due second."""
 
 LOG_CUT = "log-cut"
 """Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
 
 
 class Hole(NamedTuple):
-    """Requests that have fired although the present ``fired_through`` is below their keys [I24].
+    """Requests that do not fire any more although the present ``fired_through`` is below their keys [I24].
 
     A wrong clock set ``fired_through`` too far ahead, and an operator took it back. If it were only lowered, a replay
-    would fire again what has fired.
+    would fire again what has fired. Or all that was pending was moved to another app.
     """
 
     before_offset: int
@@ -210,7 +212,7 @@ class Progress:
     def fired_s(self) -> int | None:
         """Second up to which it has fired; None: nothing has; 0: it was taken back, and no tick follows it [I20]."""
         if self.fired_through == NEVER:
-            return 0 if self.holes else None
+            return 0 if len(self.moves) < len(self.holes) else None
         return self.fired_through[0]
 
     def has_fired(self, key: OrderKey) -> bool:
@@ -221,9 +223,29 @@ class Progress:
         """Returns a progress with the same pending requests, and with a hole in place of ``fired_through``."""
         if self.fired_through == NEVER:
             return self
-        names = zip((HOLE_DUE_S, HOLE_OFFSET), self.fired_through, strict=True)
+        return replace(self._with_hole(self.fired_through), fired_through=NEVER)
+
+    def moved(self, number: int) -> Progress:
+        """Returns a progress of which nothing is pending: all that was pending here fires elsewhere.
+
+        Args:
+            number: of this move, below 2^63. It tells this move from others of the same requests.
+        """
+        return self._with_hole((MOVED_S, number))
+
+    def was_moved(self, number: int) -> bool:
+        """Whether this progress has followed from :meth:`moved` with this number."""
+        return number in self.moves
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """The numbers of all :meth:`moved`; mostly there are none."""
+        return tuple(number for due_s, number in (hole.through for hole in self.holes) if due_s == MOVED_S)
+
+    def _with_hole(self, through: OrderKey) -> Progress:
+        names = zip((HOLE_DUE_S, HOLE_OFFSET), through, strict=True)
         hole = [SettingChange(name, self.next_offset, value) for name, value in names]
-        return replace(self, fired_through=NEVER, settings=History((*self.settings, *hole)))
+        return replace(self, settings=History((*self.settings, *hole)))
 
     @property
     def witness(self) -> Witness:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -162,11 +162,22 @@ class ProgressLog:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        partition, key = allowed_level.PARTITION, progress_record.APP_KEY
-        ends = self.ends(self._settings.progress_topic, partition)
-        value = self._read_back(partition, *ends, [key], after_fence=False).get(key)
+        value = self.of_app(progress_record.APP_KEY)
         allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
         return min(levels.RAISED_TO, allowed)
+
+    def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:
+        """Newest committed value of a record that is about the whole app.
+
+        Args:
+            after_fence: as in :meth:`read`.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+        """
+        partition = allowed_level.PARTITION
+        ends = self.ends(self._settings.progress_topic, partition)
+        return self._read_back(partition, *ends, [key], after_fence=after_fence).get(key)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions.
@@ -473,23 +484,36 @@ def read_all(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progr
         }
 
 
-def take_time_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
-    """Forget up to which second a partition has fired, and keep which timers have fired [I24]. Blocks.
+def commit_change(
+    settings: Settings, cluster: Cluster, tp: TopicPartition, change: Callable[[Progress], Progress]
+) -> None:
+    """Change the progress of a partition from outside of its worker. Blocks.
+
+    A worker that still owns the partition is fenced. It opens the partition again with the changed progress; if it does
+    so before this has committed, this fails, and nothing was changed.
 
     The group gets no second witness: without this record the partition is as before, and the command can be repeated.
 
+    Args:
+        change: returns the new progress; the same one, to commit nothing.
+
     Raises:
-        KafkaException: the brokers do not answer, or refuse.
+        KafkaException: the brokers do not answer, or refuse, or a worker was faster. Whether the change is committed is
+            then not known: read the progress again by another call.
         LogMismatch: the record cannot be read, is not the newest one, or has a feature level that this version does
             not support.
     """
-    # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
-    transactional_id = topics.transactional_id(settings.app_id, *tp)
-    writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
     with closing(ProgressLog(settings, cluster)) as log:
+        log.read([tp], after_fence=False)  # connects: the worker waits only from the fence on
+        # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
+        transactional_id = topics.transactional_id(settings.app_id, *tp)
+        writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
         progress = log.check(tp, log.read([tp]).get(tp))
-    machine = progress_record.machine_name(settings.app_id, *tp)
-    value = progress_record.encode(progress.without_time(), cluster.topic_ids[tp[0]], machine)
-    partition = progress_partition(tp, cluster, settings)
-    with writer.transaction() as send:
-        send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])
+        changed = change(progress)
+        if changed == progress:
+            return
+        machine = progress_record.machine_name(settings.app_id, *tp)
+        value = progress_record.encode(changed, cluster.topic_ids[tp[0]], machine)
+        partition = progress_partition(tp, cluster, settings)
+        with writer.transaction() as send:
+            send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])

@@ -44,6 +44,9 @@ _ALLOWED_LEVEL = "allowed-feature-level"
 _ENGINE_RUN = "engine-run"
 """Name of a setting in the record of the engine."""
 
+_IMPORTED = "imported-timers"
+"""Name of a setting in the record of an import."""
+
 
 def encode_key(topic: str, partition: int) -> bytes:
     """Return the key of a machine's progress record. Inverse: :func:`decode_key`."""
@@ -249,3 +252,22 @@ def decode_engine_run(value: bytes) -> int:
         LogMismatch: the record cannot be read.
     """
     return decode(value)[0].setting_at(_ENGINE_RUN, 0, 0)
+
+
+def import_key(number: int) -> bytes:
+    """Return the key of the record that says how far an export was imported into this app."""
+    return b"#import-%d/0" % number
+
+
+def encode_import(timers: int) -> bytes:
+    """Return the value of the record of an import: how many timers of the file are set."""
+    return encode(Progress(settings=History([SettingChange(_IMPORTED, 0, timers)])), b"")
+
+
+def decode_import(value: bytes) -> int:
+    """Return how many timers of a file are set.
+
+    Raises:
+        LogMismatch: the record cannot be read.
+    """
+    return decode(value)[0].setting_at(_IMPORTED, 0, 0)

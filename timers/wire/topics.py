@@ -86,6 +86,11 @@ def engine_id(app_id: str) -> str:
     return f"{app_id}-engine"
 
 
+def importer_id(app_id: str) -> str:
+    """Transactional id of `timers import-pending`: a second import fences the first."""
+    return f"{app_id}-import"
+
+
 def queue_group(name: str) -> str:
     """The consumer group of a queue."""
     return f"queue.{name}"

@@ -193,6 +193,8 @@ class PartitionRun:
             why = f"it has {known.applied} requests, and only {opened.progress.next_offset} are committed"
         elif not opened.progress.has_same_history(known.progress.settings, known.applied):
             why = "workers have read the same requests with other settings"
+        elif known.progress.moves != opened.progress.moves:
+            why = "timers that it holds were moved to another app"
         if why:
             raise CheckpointMismatch(f"the checkpoint does not belong to {self._name}: {why}")
 

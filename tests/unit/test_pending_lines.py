@@ -1,0 +1,75 @@
+"""The file of pending timers: what is written is read, and a file that is not whole is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from timers.core.timer import Origin, Row
+from timers.errors import TimersError
+from timers.pending.lines import Head, Reader, Writer
+
+HEAD = Head(2**63 - 1, "orders", "cluster", True)
+SOURCE = "timer-request/0/7"
+
+ROWS: list[tuple[Row, Origin]] = [
+    ((7, "t", "key", b"value", None, None), Origin(SOURCE, 900, 0, SOURCE)),
+    ((7, "t", None, b"\xff\x00", [("h", b"1"), ("h", None), ("b", b"\xfe")], None), Origin(SOURCE, 0, 0, SOURCE)),
+    ((7, "t", "", b"", None, None), Origin("id-1", 99_999_999_999, 0, SOURCE)),
+]
+
+
+def written(*rows: tuple[Row, Origin]) -> bytes:
+    file = io.BytesIO()
+    writer = Writer(file, HEAD)
+    for row, origin in rows:
+        writer.add(row, origin)
+    writer.end()
+    return file.getvalue()
+
+
+def read(data: bytes) -> list[tuple[Row, Origin]]:
+    reader = Reader(io.BytesIO(data))
+    assert reader.head == HEAD
+    return [(timer.row, timer.origin) for timer in reader]
+
+
+def test_what_is_written_is_read() -> None:
+    read_back = read(written(*ROWS))
+    assert [origin for _, origin in read_back] == [origin for _, origin in ROWS]
+    assert [row[1:4] for row, _ in read_back] == [row[1:4] for row, _ in ROWS]
+    assert [row[4] for row, _ in read_back] == [[], [("h", b"1"), ("h", None), ("b", b"\xfe")], []]
+
+
+def test_a_timer_that_has_failed_has_no_id() -> None:
+    """In its app it could not be replaced any more, and the id may be that of a newer timer."""
+    ((_, origin),) = read(written((ROWS[2][0], Origin("id-1", 900, 3, SOURCE))))
+    assert origin == Origin(SOURCE, 900, 3, SOURCE)
+    assert not origin.has_id
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda data: data[: data.rindex(b'{"timers"')], "cut off after 3 timers"),
+        (lambda data: data[:-40], "line 5 of the file is no timer"),
+        (lambda data: data.replace(b'"at":900', b'"at":901'), "was changed"),
+        (lambda data: b"".join(line for line in data.splitlines(True) if b"id-1" not in line), "was changed"),
+        (lambda data: data.replace(b'"at":900', b'"at":"now"'), "line 2 of the file is no timer"),
+        (lambda data: data.replace(b'"at":900,', b""), "line 2 of the file is no timer"),
+        (lambda data: data.replace(b'"timers-export":1', b'"timers-export":2'), "has version 2"),
+        (lambda data: data.split(b"\n", 1)[1], "no file of `timers export`"),
+        (lambda data: b"", "no file of `timers export`"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(change, sentence: str) -> None:  # type: ignore[no-untyped-def]
+    changed = change(written(*ROWS))
+    with pytest.raises(TimersError, match=sentence):
+        read(changed)
+
+
+def test_a_line_is_plain_json() -> None:
+    line = json.loads(written(ROWS[0]).splitlines()[1])
+    assert line == {"topic": "t", "key": "key", "value": "value", "at": 900, "source": SOURCE}

@@ -1,0 +1,155 @@
+"""Reads what is pending of a partition, without its worker: a snapshot, and the log after it, in a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from timers.config.settings import Settings
+from timers.core.keys import NEVER
+from timers.core.machine import Machine
+from timers.core.ports import Outbox
+from timers.core.progress import Progress
+from timers.core.timer import DueRows, Fetched, TopicPartition
+from timers.errors import TimersError
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.records import headers_of, read
+from timers.kafka.topics import Cluster
+from timers.partition import spec_of
+from timers.request_formats import enabled_formats
+from timers.store.failures import Condemnations
+from timers.store.memory_limit import RocksMemory
+from timers.store.opening import Opened, open_store, store_path
+from timers.store.restoring import may_restore, restore
+from timers.store.rocks import RocksStore
+from timers.wire.formats import RequestRecord
+from timers.wire.topics import partition_name
+
+MEMORY_BYTES = 128 * 1024 * 1024
+"""Memory of the stores."""
+
+FETCH_RECORDS = 2_000
+FETCH_BYTES = 8 * 1024 * 1024
+"""Limits of the records that are accepted at once."""
+
+SILENT_S = 30.0
+
+
+class PendingReader:
+    """Reads what is pending of the partitions of an app. It sends nothing, and no worker notices it.
+
+    Args:
+        settings: of the app.
+        cluster: its topics.
+        directory: for its stores. A store that is there already is read on, as that of a worker is.
+        check: called often; may raise to stop.
+    """
+
+    def __init__(self, settings: Settings, cluster: Cluster, directory: Path, check: Callable[[], None]) -> None:
+        self._settings = replace(settings, data_dir=directory, worker_id="export")
+        self._cluster, self._check = cluster, check
+        self._formats = enabled_formats(settings)
+        self._memory = RocksMemory(MEMORY_BYTES)
+        self._log = ProgressLog(settings, cluster)
+        self._consumer = reader(
+            {**librdkafka(settings), "error_cb": lambda error: None},
+            auto_offset_reset="error",  # what was deleted meanwhile must not be passed over
+            enable_partition_eof=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._consumer.close()
+        self._log.close()
+
+    def progress(self, tps: list[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """Returns the committed progress of partitions, compared with their logs."""
+        records = self._log.read(tps, after_fence=False)
+        return {tp: self._log.check(tp, records.get(tp)) for tp in tps}
+
+    def read_up(self, tp: TopicPartition, progress: Progress) -> None:
+        """Bring the store of a partition up to a progress, so that :meth:`pending` takes less time later."""
+        with closing(self._store(tp, progress)) as store:
+            self._replay(tp, progress, store)
+
+    def pending(self, tp: TopicPartition, progress: Progress) -> Iterator[DueRows]:
+        """Yields what is pending by a progress, in the order in which it fires."""
+        with closing(self._store(tp, progress)) as store:
+            machine = self._replay(tp, progress, store)
+            for (due_s, _), rows in machine.waiting(NEVER):
+                self._check()
+                yield due_s, list(rows)
+
+    def _store(self, tp: TopicPartition, progress: Progress) -> RocksStore:
+        """Returns a store that may be read on from where it ends."""
+        request_format, condemnations = self._formats[tp[0]], Condemnations()
+        where = self._settings, self._cluster, self._memory, condemnations
+        store = open_store(*where, tp, indexed=request_format.has_ids)
+        try:
+            low = self._log.ends(*tp)[0]
+            spec = spec_of(self._settings, tp, request_format, 0)
+            if store.applied > progress.next_offset or store.applied < low or not spec.catch_up(store, progress):
+                store.close()
+                RocksStore.wipe(store_path(self._settings, tp))
+                store = open_store(*where, tp, indexed=request_format.has_ids)
+        except BaseException:
+            store.close()
+            raise
+        opened = Opened(progress, store, low)
+        if may_restore(opened, request_format):
+            store = restore(*where, self._formats, tp, opened, self._check).store
+        if store.applied < low < progress.next_offset:
+            store.close()
+            raise TimersError(
+                f"{partition_name(*tp)} begins at offset {low}, and no snapshot says what was pending there: what is "
+                "pending of it is not known to anyone but the store of its worker"
+            )
+        return store
+
+    def _replay(self, tp: TopicPartition, progress: Progress, store: RocksStore) -> Machine:
+        """Returns a machine whose store holds what it holds at ``next_offset`` of the progress."""
+        # A replay has no output, so there is no outbox.
+        spec = spec_of(self._settings, tp, self._formats[tp[0]], 0, partitions=self._cluster.partitions[tp[0]])
+        machine = spec.machine(progress, store, cast(Outbox, None))
+        for fetched in self._fetches(tp, machine.position, progress.next_offset):
+            self._check()
+            machine.accept(fetched)
+        return machine
+
+    def _fetches(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+        records: list[Any] = []
+        size = 0
+        try:
+            for message in read(self._consumer, *tp, start, end, timeout_s=SILENT_S, while_waiting=self._check):
+                records.append(_record(message))
+                size += len(message)
+                if len(records) >= FETCH_RECORDS or size >= FETCH_BYTES:
+                    to_offset = records[-1].offset + 1
+                    yield Fetched(start, to_offset, records)
+                    start, records, size = to_offset, [], 0
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._AUTO_OFFSET_RESET:
+                raise
+            raise TimersError(
+                f"requests of {partition_name(*tp)} were deleted while they were read, because a newer snapshot "
+                "replaces them: use the command again"
+            ) from error
+        if start < end:
+            yield Fetched(start, end, records)
+
+
+def _record(message: Message) -> RequestRecord:
+    kind, timestamp_ms = message.timestamp()
+    # librdkafka's types are 0 (not known), 1 (the producer's time) and 2 (the broker's).
+    return RequestRecord(
+        message.offset() or 0, message.key(), message.value(), headers_of(message), timestamp_ms, kind - 1
+    )

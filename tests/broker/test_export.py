@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.harness.command_line import Ran, command, set_environment
-from tests.harness.records import Reader
+from tests.harness.records import Publisher, Reader
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
 from timers.client import TimersClient
 from timers.core.timer import Origin
-from timers.pending import exporting
+from timers.kafka.progress_log import commit_change
 from timers.wire import future
 
 pytestmark = pytest.mark.broker
@@ -131,7 +131,7 @@ def test_a_move_that_was_interrupted_is_continued(sides: Sides, monkeypatch: pyt
     sides.former.send(*requests)
     wait_until(lambda: pending_lines(sides) == 400, "all are accepted")
     sides.file.unlink()
-    commit_change, committed = exporting.commit_change, []
+    committed: list[Any] = []
 
     def dies_after_the_first(*arguments: Any) -> None:
         if committed:
@@ -139,11 +139,11 @@ def test_a_move_that_was_interrupted_is_continued(sides: Sides, monkeypatch: pyt
         commit_change(*arguments)
         committed.append(arguments[2])
 
-    monkeypatch.setattr(exporting, "commit_change", dies_after_the_first)
+    monkeypatch.setattr("timers.pending.exporting.commit_change", dies_after_the_first)
     assert sides.run(sides.former, "export", str(sides.file), "--move").code == 130
     assert not sides.file.exists()
     assert len(committed) == 1
-    monkeypatch.setattr(exporting, "commit_change", commit_change)
+    monkeypatch.setattr("timers.pending.exporting.commit_change", commit_change)
     worker.stop()  # the rest of its timers must not fire before
     lines = sides.export("--move")
     assert sorted(int(line["value"]) for line in lines) == list(range(400))
@@ -171,11 +171,7 @@ def test_a_copy_says_what_is_pending_and_changes_nothing(sides: Sides) -> None:
     value, headers = future.encode_retry(
         sides.target, "r", b"again", [], Origin("id-7", due_s - 900, 2, f"{sides.former.settings.id_topic}/0/5")
     )
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": sides.former.address})
-    producer.produce(retry, value, b"%d" % due_s, 0, headers=headers)
-    assert producer.flush(10) == 0
+    Publisher(sides.former.address, retry).send_raw(b"%d" % due_s, value, headers, 0)
     wait_until(lambda: pending_lines(sides) == 3, "all are accepted")
     native, by_id, failed = (json.loads(line) for line in sides.file.read_text().splitlines()[1:-1])
     assert (native["source"], native["value"], native["at"]) == (source, {"base64": "/w=="}, due_s)

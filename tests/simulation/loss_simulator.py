@@ -238,10 +238,10 @@ class LossSimulator:
     def _lose_end(self) -> str:
         """An unclean election; then the log may grow again, to and past its former end."""
         name = self._random.choice(self.machines)
-        end = self.log.end(*name)
-        if end < 2 or self.counts["cuts"] > 2:
+        end, start = self.log.end(*name), self.log.start(*name)
+        if end < start + 2 or self.counts["cuts"] > 2:
             return "nothing to lose"
-        cut = self._random.randint(max(0, end - 12), end - 1)
+        cut = self._random.randint(max(start, end - 12), end - 1)
         self._lose(name, cut, None)
         grow = self._random.choice([0, 0, 1, end - cut, end - cut + 3])
         while self.log.end(*name) < cut + grow:
@@ -260,7 +260,7 @@ class LossSimulator:
         epoch = self.log.leader_epoch(*name)
         records = self.log.fetch(*name, 0, committed=False).records
         start = next((each.offset for each in records if each.epoch == epoch), end)
-        cut = self._random.randint(max(0, start, end - 8), end)
+        cut = self._random.randint(max(self.log.start(*name), start, end - 8), end)
         if cut == end:
             return "nothing to lose"
         for fate in self.fates.values():

@@ -143,7 +143,9 @@ class Simulator(SimCluster):
             worker.runners[name].loop.add_fetch(fetched)
 
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
-        runner = worker.runners[name]
+        runner = worker.runners.get(name)
+        if runner is None:
+            return f"{worker.name} read {name[0]}/{name[1]} out of range"
         runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idle_probability
         was_idle_too_long = runner.idle_too_long
         worker.step(name)
@@ -261,7 +263,7 @@ class Simulator(SimCluster):
     def _lose_fetch(self) -> str:
         """Lose a fetch of each machine of a worker, as the framework may do."""
         worker = self._random_worker()
-        for runner in worker.runners.values():
+        for runner in list(worker.runners.values()):
             fetches = runner.loop.fetches
             if fetches and self._random.random() < 0.5:
                 del fetches[self._random.randrange(len(fetches))]

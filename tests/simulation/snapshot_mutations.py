@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.operation import key_of
-from timers.core.progress import NamedSnapshot, Progress, SettingChange
+from timers.core.progress import NamedSnapshot, Progress
 from timers.core.timer import TopicPartition
 from timers.store import layout
 from timers.store.memory import MemoryView
 from timers.testing.outbox import TOPIC_ID
-from timers.testing.store import SimStore
-from timers.testing.worker import Parts, SimRunner
+from timers.testing.worker import SimRunner
 
 
 class NamesEarly(SnapshotWorker):
@@ -49,6 +48,27 @@ class DeletesTheOlderOne(SnapshotWorker):
         self.topics.delete_below(runner.name, newest.first_offset)
 
 
+class NeedsTheNewestOnly(SnapshotWorker):
+    """[S2]: the log is deleted below the newest named snapshot."""
+
+    def deletable_before(self, progress: Progress) -> int:
+        return 0 if progress.snapshot is None else progress.snapshot.applied
+
+
+class NeedsNoLog(SnapshotWorker):
+    """[S2]: the log is deleted below the committed offset."""
+
+    def deletable_before(self, progress: Progress) -> int:
+        return progress.next_offset
+
+
+class NamesWhatIsLost(SnapshotWorker):
+    """[S10]: a machine that does not know yet what its log has lost names snapshots of it."""
+
+    def has_same_log(self, runner: SimRunner) -> bool:
+        return True
+
+
 class AnyNumber(SimSnapshots):
     """Records of any number count, and no digest is compared."""
 
@@ -62,14 +82,6 @@ class TakesOtherNumbers(SnapshotWorker):
 
     def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
         return AnyNumber(self.topics, machine)
-
-
-class AppliedFirst(SimStore):
-    """[S3]: ``applied`` is written before the rows."""
-
-    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
-        self.applied = applied
-        super().restore(items, applied, history)
 
 
 class LeavesOutRemembered(SnapshotWorker):
@@ -124,13 +136,14 @@ MUTATIONS = {
     "S2 named early": Mutation(worker=NamesEarly),
     "S2 deleted early": Mutation(worker=DeletesEarly),
     "S2 the older one is deleted": Mutation(worker=DeletesTheOlderOne),
+    "S2 the log is deleted below the newest snapshot": Mutation(worker=NeedsTheNewestOnly),
+    "S2 the log is deleted below the committed offset": Mutation(worker=NeedsNoLog),
     "S3 other numbers count": Mutation(worker=TakesOtherNumbers),
-    "S3 applied comes first": Mutation(Parts(store=AppliedFirst), SnapshotWorker),
-    "S3 fired rows stay": changed(("catch_up(store, progress)", "None"), worker=SnapshotWorker),
+    "S3 fired rows stay": changed(("catch_up(new, progress)", "None"), worker=SnapshotWorker),
     "S3 rows in a hole stay": changed(
         (
-            "catch_up(store, progress)",
-            "store.drop_through(progress.fired_through, progress.next_offset)",
+            "catch_up(new, progress)",
+            "new.drop_through(progress.fired_through, progress.next_offset)",
         ),
         worker=SnapshotWorker,
     ),
@@ -143,6 +156,7 @@ MUTATIONS = {
 }
 
 LOSS_MUTATIONS = {
+    "S10 a snapshot of what is lost is named": Mutation(worker=NamesWhatIsLost),
     "S10 a cut is not noted": changed(("History((*settings, cut))", "History(settings)"), worker=SnapshotWorker),
     "S10 snapshots above a cut stay": changed(
         ("each is not None and each.applied <= end", "each is not None"), worker=SnapshotWorker

@@ -90,6 +90,7 @@ class SnapshotSimulator(Simulator):
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
+        self.topics.trims = self._lose_progress not in self._actions
         more = [
             (self._snapshot, 30),
             (self._lose_snapshot, 3),
@@ -215,8 +216,8 @@ class SnapshotCheckers(Checkers):
         """Restore a snapshot, read the log after it, and compare with the log."""
         if progress.doubt is not None or machine[0] in self._log.wrongly_compacted:
             return  # the log lacks requests that the store holds
-        store, worker = SimStore(Faults()), self._worker
-        worker.restore(machine, store, replace(progress, snapshot=named, older_snapshot=None))
+        worker = self._worker
+        store = worker.restore(machine, SimStore(Faults()), replace(progress, snapshot=named, older_snapshot=None))
         if not progress.has_same_history(store.history, store.applied):
             raise Violation(f"{named} has other settings than {progress}")
         spec = worker.spec(machine)

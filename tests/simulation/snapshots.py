@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from random import Random
 from typing import NamedTuple
 
 from timers.core.levels import SNAPSHOTS
 from timers.core.progress import NamedSnapshot, Progress
-from timers.core.snapshots import Footer, Place, Unreadable, footer_of, may_take, restored, with_named
+from timers.core.rescue import cut_below
+from timers.core.snapshots import Footer, Place, Unreadable, deletable_before, footer_of, may_take, restored, with_named
 from timers.core.timer import TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryView
@@ -39,7 +41,10 @@ class SnapshotTopics:
         starts: (request topic, partition) -> its first offset.
         excused: numbers of the snapshots that lost records in an unclean election, or whose naming was taken back.
         taken_back: numbers of the latter.
+        trims: whether the request logs are deleted below what snapshots need.
     """
+
+    trims = True
 
     def __init__(self) -> None:
         self.chunks: dict[TopicPartition, list[Chunk]] = {}
@@ -135,23 +140,27 @@ class SnapshotWorker(SimWorker):
     def place(self, machine: TopicPartition) -> Place:
         return Place("cluster", self.settings.app_id, TOPIC_ID, machine[1], machine[0])
 
-    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
-        progress = super().open_compared(spec, store, progress)
-        if not progress.rescues and not self.is_refused(spec.tp, progress, 0):
-            self.restore(spec.tp, store, progress)
-        return progress
+    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> SimStore:
+        if not self.is_refused(spec.tp, progress, store.applied):
+            new = self.restore(spec.tp, store, progress)
+            if new is not store:
+                self.disk.use(spec.tp, new)
+            store = new
+        return super().restored(spec, store, progress)
 
-    def restore(self, machine: TopicPartition, store: SimStore, progress: Progress) -> None:
+    def restore(self, machine: TopicPartition, store: SimStore, progress: Progress) -> SimStore:
         """Restore the newest snapshot that can be read, unless the store is almost as new."""
 
-        def emptied(store: SimStore) -> SimStore:
-            store.empty()
-            return store
+        def names(named: NamedSnapshot) -> bool:
+            now = self.read_progress(machine)
+            return named in (now.snapshot, now.older_snapshot)
 
         def report(named: NamedSnapshot, why: Unreadable | None) -> None:
             self.restores += why is None
 
-        restored(store, progress, self.place(machine), self.snapshots_of(machine), emptied, report)
+        start, snapshots = self.log.start(*machine), self.snapshots_of(machine)
+        beside = partial(self.disk.beside, store.faults)
+        return restored(store, progress, self.place(machine), start, snapshots, beside, names, report)
 
     # ---- taking -------------------------------------------------------------------------------------------------
 
@@ -165,7 +174,9 @@ class SnapshotWorker(SimWorker):
         if runner.machine.progress.level < SNAPSHOTS:
             runner.machine.raise_level(SNAPSHOTS)
         elif known.get("taken") is not None:
-            if runner.machine.commit_change(lambda progress: self.naming(runner, progress, known["taken"])):
+            if not self.has_same_log(runner):
+                known["taken"] = None
+            elif runner.machine.commit_change(lambda progress: self.naming(runner, progress, known["taken"])):
                 known["taken"] = None
                 self.faults.point("before a snapshot is deleted")
                 self.delete(runner)
@@ -178,6 +189,12 @@ class SnapshotWorker(SimWorker):
                 known["taking"] = None
         elif may_take(runner.machine) and not runner.machine.recovering:
             known["taking"] = self.take(runner)
+
+    def has_same_log(self, runner: SimRunner) -> bool:
+        """Whether the log of a machine is the one that was read."""
+        position, start, end = runner.machine.position, self.log.start(*runner.name), self.log.end(*runner.name)
+        answers = self.compare(runner.name, runner.machine.lineages)
+        return cut_below(position, next(filter(None, answers), None), start, end) is None
 
     def take(self, runner: SimRunner) -> Iterator[NamedSnapshot | None]:
         """Begin a snapshot."""
@@ -195,6 +212,13 @@ class SnapshotWorker(SimWorker):
 
     def delete(self, runner: SimRunner) -> None:
         """Delete what is older than the older named snapshot."""
-        older = runner.machine.committed.older_snapshot
-        if older is not None:
-            self.topics.delete_below(runner.name, older.first_offset)
+        committed = runner.machine.committed
+        if committed.older_snapshot is not None:
+            self.topics.delete_below(runner.name, committed.older_snapshot.first_offset)
+        # What was appended in the place of lost records must not be deleted instead of them.
+        if self.topics.trims and self.has_same_log(runner):
+            self.log.delete_before(*runner.name, self.deletable_before(committed))
+
+    def deletable_before(self, progress: Progress) -> int:
+        """The offset below which the log may be deleted."""
+        return deletable_before(progress)

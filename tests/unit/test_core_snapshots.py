@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from timers.core.levels import SNAPSHOTS
+from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, NamedSnapshot, Progress
 from timers.core.snapshots import (
     CHUNK_BYTES,
@@ -15,6 +16,7 @@ from timers.core.snapshots import (
     Place,
     Unreadable,
     check_footer,
+    deletable_before,
     footer_of,
     is_due,
     restored,
@@ -63,14 +65,18 @@ class SimSnapshots:
         yield from self._stores[named.number].view()
 
 
-def restore(store: MemoryStore, progress: Progress, snapshots: SimSnapshots) -> tuple[MemoryStore, dict[int, str]]:
+def restore(
+    store: MemoryStore, progress: Progress, snapshots: SimSnapshots, log_start: int = 0, *, named: bool = True
+) -> tuple[MemoryStore, dict[int, str]]:
     said: dict[int, str] = {}
     found = restored(
         store,
         progress,
         PLACE,
+        log_start,
         snapshots,
-        lambda _: MemoryStore(),
+        MemoryStore,
+        lambda _: named,
         lambda each, why: said.update({each.number: str(why)}),
     )
     return found, said
@@ -106,7 +112,15 @@ def test_without_a_snapshot_the_store_stays() -> None:
     assert restore(store, progress_of(named(2)), SimSnapshots(Progress(), {})) == (store, {2: "out of range"})
 
 
-def test_a_snapshot_that_breaks_in_the_middle_leaves_an_empty_store() -> None:
+def test_an_opening_ends_if_another_owner_has_deleted_a_snapshot_that_it_knows() -> None:
+    """Its log may begin later, too, so neither the snapshot before it nor the log is read."""
+    progress = progress_of(named(2), named(1, 30, rows=1))
+    snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=30, progress=progress)})
+    with pytest.raises(Lost, match="does not name its snapshot at offset 40 any more"):
+        restore(MemoryStore(), progress, snapshots, named=False)
+
+
+def test_a_snapshot_that_breaks_in_the_middle_leaves_the_store_as_it_was() -> None:
     progress = progress_of(named(1, rows=1))
     snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)})
 
@@ -115,16 +129,33 @@ def test_a_snapshot_that_breaks_in_the_middle_leaves_an_empty_store() -> None:
         raise Unreadable("a wrong digest")
 
     snapshots.items = items  # type: ignore[method-assign]
-    store, said = restore(MemoryStore(), progress, snapshots)
-    assert (store.pending, store.applied, said) == (0, 0, {1: "a wrong digest"})
+    present = stored((100, 6), applied=10, progress=progress)
+    store, said = restore(present, progress, snapshots)
+    assert store is present
+    assert (store.pending, store.applied, said) == (1, 10, {1: "a wrong digest"})
 
 
 def test_a_newer_store_is_preferred_and_a_doubtful_log_restores_nothing() -> None:
     progress = progress_of(named(2, 40, rows=80), named(1, 30, rows=80))
-    assert [each.number for each in to_restore(progress, 0)] == [2, 1]
-    assert [each.number for each in to_restore(progress, 25)] == [2]
-    assert to_restore(progress, 30) == [], "80 rows take as long as 10 records"
-    assert to_restore(replace(progress, doubt=Doubt(20, "worker-1")), 0) == []
+
+    def numbers(applied: int, log_start: int = 0) -> list[int]:
+        store = MemoryStore()
+        store.applied = applied
+        return [each.number for each in to_restore(progress, store, log_start)]
+
+    assert numbers(0) == [2, 1]
+    assert numbers(25) == [2]
+    assert numbers(30) == [], "80 rows take as long as 10 records"
+    assert numbers(30, 30) == []
+    assert numbers(29, 30) == [2, 1], "the log cannot be read from there"
+    assert numbers(25, 31) == [2], "nor from where the older snapshot ends"
+    assert to_restore(replace(progress, doubt=Doubt(20, "worker-1")), MemoryStore(), 0) == []
+
+
+def test_the_log_is_needed_from_the_older_named_snapshot_on() -> None:
+    assert deletable_before(progress_of(named(2, 40), named(1, 30))) == 30
+    assert deletable_before(progress_of(named(2, 30), named(1, 40))) == 30
+    assert deletable_before(progress_of(named(2, 40))) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,19 @@ from tests.harness.snapshots import Records, records_of
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.ports import Lost
-from timers.core.progress import NamedSnapshot, Progress, Rescue
+from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
 from timers.core.snapshots import Footer, Unreadable
-from timers.core.timer import Row
+from timers.core.timer import Row, TopicPartition
+from timers.errors import LogMismatch
+from timers.kafka.progress_log import ProgressLog
 from timers.store import restoring
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, open_store, store_path
+from timers.store.opening import Opened, open_beside, open_store, store_path
 from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
 from timers.wire import snapshot
+from timers.wire.progress import encode
 
 TP = "timer-request", 3
 CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})
@@ -75,14 +78,18 @@ class Rig:
             named.append(one)
         store.close()
         RocksStore.wipe(store_path(self.settings, TP))
-        self.progress = Progress(50, (4, 4), snapshot=named[1], older_snapshot=named[0])
+        self.progress = self.committed = Progress(50, (4, 4), snapshot=named[1], older_snapshot=named[0])
+
+    def accept(self, losses: str) -> None:
+        self.settings = replace(self.settings, accept_loss=losses)
+        self.parts = self.settings, *self.parts[1:]
 
     def opened(self) -> RocksStore:
         return open_store(*self.parts, TP, indexed=False)
 
     def restore(self, check: Callable[[], None] = lambda: None, low: int = 0, **changes: Any) -> RocksStore:
         before = Opened(replace(self.progress, **changes), self.opened(), low)
-        if not may_restore(before, self.format):
+        if not may_restore(before):
             return before.store
         return restore(*self.parts, {TP[0]: self.format}, TP, before, check).store
 
@@ -90,7 +97,22 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     monkeypatch.setattr(restoring, "SnapshotLog", SimSnapshotLog)
-    return Rig(tmp_path)
+    made = Rig(tmp_path)
+
+    class CommittedLog(ProgressLog):
+        """Knows the progress of the machine."""
+
+        def __init__(self, settings: Settings, *_: object) -> None:
+            self._settings = settings
+
+        def read(self, tps: Iterable[TopicPartition], **_: object) -> dict[TopicPartition, bytes]:
+            return dict.fromkeys(tps, encode(made.committed, b"t" * 16))
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(restoring, "ProgressLog", CommittedLog)
+    return made
 
 
 def held(store: RocksStore) -> tuple[int, list[int]]:
@@ -121,10 +143,55 @@ def test_the_one_before_it_is_restored_if_the_newest_cannot_be_read(
     assert "timer-request/3: its snapshot at offset 40 cannot be read: " in caplog.text
 
 
-def test_the_log_is_read_if_no_snapshot_can_be_read(rig: Rig) -> None:
+def damage() -> None:
     for records in SimSnapshotLog.records.values():
         del records[1]
-    assert held(rig.restore(low=7)) == (7, [])
+
+
+def test_the_log_is_read_from_its_start_if_no_snapshot_can_be_read(rig: Rig) -> None:
+    damage()
+    assert held(rig.restore()) == (0, [])
+
+
+def test_the_machine_stops_if_no_snapshot_can_be_read_and_its_log_begins_later(rig: Rig) -> None:
+    store = rig.opened()
+    store.write({99: [row(3)]}, 10)
+    store.close()
+    damage()
+    rig.accept("timer-request/3")
+    way = "TIMERS_ACCEPT_LOSS=timer-request/3,timer-request/3:snapshot"
+    with pytest.raises(LogMismatch, match=f"begins at offset 17, but must be read from 10.*at offset 40 and 20.*{way}"):
+        rig.restore(low=17)
+    assert held(rig.opened()) == (10, [3]), "it may be the last copy"
+    rig.accept("timer-request/3,timer-request/3:snapshot")
+    assert held(rig.restore(low=17)) == (17, [3])
+
+
+def test_a_snapshot_below_the_start_of_the_log_is_not_restored(rig: Rig) -> None:
+    del SimSnapshotLog.records[2]
+    with pytest.raises(LogMismatch):
+        rig.restore(low=30)
+
+
+def test_an_opening_whose_snapshots_another_owner_has_deleted_begins_again(rig: Rig) -> None:
+    damage()
+    newest = rig.progress.snapshot
+    assert newest is not None
+    rig.committed = replace(rig.progress, snapshot=newest._replace(number=3), older_snapshot=None)
+    with pytest.raises(Lost, match="does not name its snapshot at offset 40 any more"):
+        rig.restore(low=17)
+    assert held(rig.opened()) == (0, [])
+
+
+def test_a_process_that_is_killed_before_the_restored_store_has_its_place_finds_it(rig: Rig) -> None:
+    rig.opened().close()
+    store = open_beside(*rig.parts, TP, indexed=False)
+    store.write({99: [row(8)]}, 9)
+    store.close()
+    path = store_path(rig.settings, TP)
+    assert held(rig.opened()) == (0, []), "it may not be whole"
+    path.with_name(f"{path.name}.restoring").rename(path.with_name(f"{path.name}.restored"))
+    assert held(rig.opened()) == (9, [8])
 
 
 def test_a_store_that_has_read_more_is_kept(rig: Rig) -> None:
@@ -134,21 +201,26 @@ def test_a_store_that_has_read_more_is_kept(rig: Rig) -> None:
     assert held(rig.restore()) == (40, [39])
 
 
-def test_a_store_that_holds_what_its_log_has_lost_is_kept(rig: Rig) -> None:
+def test_a_store_from_which_the_log_can_be_read_is_kept_if_no_snapshot_can_be_read(rig: Rig) -> None:
     store = rig.opened()
     store.write({99: [row(3)]}, 10)
     store.close()
+    damage()
     assert held(rig.restore(low=7)) == (10, [3])
 
 
-@pytest.mark.parametrize("why", ["compacted", "rescue"])
-def test_some_machines_do_not_use_snapshots(why: str, rig: Rig) -> None:
-    rig.format.topic_is_compacted = why == "compacted"
-    rescues = (Rescue(30, 50, NEVER),) if why == "rescue" else ()
-    assert held(rig.restore(rescues=rescues)) == (0, [])
+def test_a_store_that_holds_what_its_log_has_lost_at_its_end_is_kept(rig: Rig) -> None:
+    store = rig.opened()
+    store.write({99: [row(35)]}, 36)
+    store.close()
+    settings = History([SettingChange(LOG_CUT, 30, 1)])
+    assert held(rig.restore(rescues=(Rescue(30, 50, NEVER),), settings=settings)) == (36, [35])
 
 
-def test_a_restore_that_is_stopped_leaves_a_closed_store_that_is_emptied(rig: Rig) -> None:
+def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
+    store = rig.opened()
+    store.write({99: [row(3)]}, 10)
+    store.close()
     ticks = iter(range(10))
 
     def check() -> None:
@@ -159,4 +231,5 @@ def test_a_restore_that_is_stopped_leaves_a_closed_store_that_is_emptied(rig: Ri
     with pytest.raises(Lost, match="told to stop"):
         rig.restore(check)
     assert SimSnapshotLog.closed == closed + 1
-    assert held(rig.opened()) == (0, [])
+    assert held(rig.opened()) == (10, [3])
+    assert held(open_beside(*rig.parts, TP, indexed=False)) == (0, []), "it begins again"

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,66 +138,6 @@ def test_an_empty_store_has_a_snapshot(indexed: bool, tmp_path: Path) -> None:
     assert (again.applied, again.pending, again.oldest_due_s()) == (9, 0, None)
     for each in (again, store):
         each.close()
-
-
-def test_a_restore_that_was_stopped_leaves_nothing(tmp_path: Path) -> None:
-    store = opened(tmp_path / "s")
-    fill(store, value=b"v" * 500)
-    records, named = records_of(store.view())
-    store.close()
-
-    def some() -> Iterator[tuple[bytes, bytes]]:
-        for at, item in enumerate(snapshot.items(records, named)):
-            if at == 1500:
-                raise Lost("told to stop")
-            yield item
-
-    again = opened(tmp_path / "again")
-    with pytest.raises(Lost, match="told to stop"):
-        again.restore(some(), named.applied, ())
-    again.close()  # which flushes what was written
-    condemnations = Condemnations()
-    again = opened(tmp_path / "again", condemnations)
-    assert (again.applied, again.pending, again.oldest_due_s()) == (0, 0, None)
-    assert not any(condemnations.by_reason.values()), "it is not damaged"
-    again.close()
-
-
-KILLED = """
-    import sys, time
-    from pathlib import Path
-    from timers.core.keys import pack
-    from timers.store import layout
-    from timers.store.memory_limit import RocksMemory
-    from timers.store.rocks import RocksStore
-
-    store = RocksStore.open(Path(sys.argv[1]), "here", RocksMemory(2**22))
-
-    def items():
-        value = layout.packer()([(1, "t", "k", b"v" * 500, None, None)])
-        for at in range(100_000):
-            yield pack(at, 1), value
-        store._db.rdict.flush()
-        print("restored", flush=True)
-        time.sleep(60)
-
-    store.restore(items(), 100_000, ())
-"""
-
-
-def test_a_process_that_is_killed_in_a_restore_leaves_a_store_that_is_emptied(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "s")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "restored\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert list((tmp_path / "s").glob("*.sst")), "rows are on the disk"
-    store = opened(tmp_path / "s")
-    assert (store.applied, store.pending, store.oldest_due_s()) == (0, 0, None)
-    store.close()
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["native", "by id"])

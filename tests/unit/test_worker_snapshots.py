@@ -99,6 +99,7 @@ class SimSystem:
         self.doubts: list[str] = []
         self.error: Exception | None = None
         self.failed: list[Exception] = []
+        self.same_log = True
         self.runner = SimRunner(progress)
         self.metrics = PartitionMetrics()
         self.runners = {TP: self.runner}
@@ -110,6 +111,9 @@ class SimSystem:
 
     def place_of(self, tp: tuple[str, int]) -> Place:
         return Place("cluster", "app", b"topic id", tp[1], "future")
+
+    def has_same_log(self, tp: tuple[str, int], runner: SimRunner) -> bool:
+        return self.same_log
 
     def fail(self, tp: tuple[str, int], error: Exception) -> None:
         self.failed.append(error)

@@ -323,7 +323,9 @@ class Declarations(ConsoleDeclarations):
     accept_loss: str = setting(
         _ACCEPT_LOSS,
         "Partitions that may continue although their log has lost records that their progress depends on. Set it for "
-        "one start after a request topic lost records. Timers whose requests are lost do not fire.",
+        "one start after a request topic lost records. Timers whose requests are lost do not fire. With `:snapshot` "
+        "behind the name, also the snapshots of the partition may be lost: that is all that is pending below the start "
+        "of its log.",
         default="",
         unit="topic/partition,...",
     )

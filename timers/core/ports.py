@@ -195,8 +195,7 @@ class SnapshotStore(Store, Protocol):
     def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
         """Fill an empty store with the keys and values of a view.
 
-        ``applied`` comes with the last write: if ``items`` raises, or the process ends before, the store must be
-        emptied. An opening empties a store that holds rows and no ``applied``.
+        If ``items`` raises, the store is not whole.
         """
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from timers.core.keys import OrderKey
 from timers.core.levels import SNAPSHOTS
 from timers.core.machine import Machine, State
-from timers.core.ports import SnapshotStore, View
+from timers.core.ports import Lost, SnapshotStore, Store, View
 from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
 from timers.core.store_validity import catch_up
 
@@ -146,16 +146,34 @@ def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool)
     return replace(progress, snapshot=new, older_snapshot=older)
 
 
+# ---- the log below them ----------------------------------------------------------------------------------------------
+
+
+def deletable_before(progress: Progress) -> int:
+    """Returns the offset below which no named snapshot needs the log; 0 while progress does not name two."""
+    newest, older = progress.snapshot, progress.older_snapshot
+    return 0 if newest is None or older is None else min(newest.applied, older.applied)
+
+
 # ---- restoring -------------------------------------------------------------------------------------------------------
 
 
-def to_restore(progress: Progress, applied: int) -> list[NamedSnapshot]:
-    """Returns the snapshots to restore instead of reading the log from ``applied`` on, in the order to try them.
+def to_restore(progress: Progress, store: Store, log_start: int) -> list[NamedSnapshot]:
+    """Returns the snapshots to restore instead of reading the log from where a store ended, in the order to try them.
 
-    A doubtful log is not read, so a store that is whole is all that counts [I29].
+    A store from which the log can be read on is kept if this takes less time. A doubtful log is not read, so a store
+    that is whole is all that counts [I29], as is one that holds what its log has lost at its end [I28].
+
+    Args:
+        store: after :func:`timers.core.store_validity.catch_up`, or empty.
+        log_start: the first offset of the log.
     """
-    named = (progress.snapshot, progress.older_snapshot) if progress.doubt is None else ()
-    return [each for each in named if each is not None and applied + each.rows // ROWS_A_RECORD < each.applied]
+    if progress.doubt is not None or progress.rescues_of(store.history, store.applied):
+        return []
+    named = [each for each in (progress.snapshot, progress.older_snapshot) if each and each.applied >= log_start]
+    if store.applied < log_start:
+        return named
+    return [each for each in named if store.applied + each.rows // ROWS_A_RECORD < each.applied]
 
 
 def check_footer(footer: Footer, named: NamedSnapshot, place: Place, progress: Progress) -> None:
@@ -176,34 +194,40 @@ def restored(
     store: _Store,
     progress: Progress,
     place: Place,
+    log_start: int,
     snapshots: Snapshots,
-    emptied: Callable[[_Store], _Store],
+    beside: Callable[[], _Store],
+    names: Callable[[NamedSnapshot], bool],
     report: Callable[[NamedSnapshot, Unreadable | None], None],
 ) -> _Store:
-    """Returns a store that was restored from the newest snapshot that can be read; or as it was, if there is none.
+    """Returns a store that was restored from the newest snapshot that can be read; the present one, if there is none.
+
+    The present store is not changed: it may be the last copy of what is pending.
 
     Args:
-        store: after :func:`timers.core.store_validity.catch_up`, or empty.
+        store: the present one.
         progress: with which the machine opens.
         place: of the machine.
-        emptied: empties a store, and returns the empty one.
+        log_start: the first offset of its log.
+        beside: returns an empty store beside the present one; one that it returned before is not used any more.
+        names: whether the progress, read again, names a snapshot.
         report: called with each snapshot that was tried, and why it cannot be read.
+
+    Raises:
+        Lost: another worker has taken the machine over, and has deleted a snapshot since.
     """
-    for named in to_restore(progress, store.applied):
+    for named in to_restore(progress, store, log_start):
         try:
             check_footer(snapshots.footer(named), named, place, progress)
-        except Unreadable as why:
-            report(named, why)
-            continue
-        store = emptied(store)
-        try:
+            new = beside()
             below = tuple(each for each in progress.settings if each.from_offset < named.applied)
-            store.restore(snapshots.items(named), named.applied, below)
+            new.restore(snapshots.items(named), named.applied, below)
         except Unreadable as why:
-            store = emptied(store)
+            if not names(named):
+                raise Lost(f"the progress does not name its snapshot at offset {named.applied} any more") from None
             report(named, why)
             continue
-        catch_up(store, progress)  # it has the settings of the progress
+        catch_up(new, progress)  # it has the settings of the progress
         report(named, None)
-        break
+        return new
     return store

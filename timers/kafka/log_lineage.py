@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
@@ -30,9 +31,10 @@ from timers.core.lineage import (
     parted_inside,
 )
 from timers.core.ports import Lost
+from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
-from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, asking
+from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, asking, log_ends
 
 logger = logging.getLogger(__name__)
 
@@ -307,6 +309,16 @@ class AskLog(NamedTuple):
 
     compare: CompareLogs
     leaders: AskLeaders
+
+    def has_same_log(self, tp: TopicPartition, lineages: Sequence[Lineage], position: int) -> bool:
+        """Whether the log that was read up to ``position`` has lost nothing of it. Raises as :attr:`compare`."""
+        answers = self.compare(tp, lineages)
+        with contextlib.suppress(KafkaError):
+            ends = self.leaders(partial(log_ends, places=[tp]))
+            if ends is not None:
+                parted = next((each for each in answers if isinstance(each, Parted)), None)
+                return cut_below(position, parted, *ends[0]) is None
+        raise Lost("its leader does not tell where it ends")
 
 
 def asking_logs(

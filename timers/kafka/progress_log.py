@@ -29,7 +29,7 @@ from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level
-from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question
+from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question, log_ends
 from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import Answer, LogLineages
@@ -51,6 +51,9 @@ TIMEOUT_S = 25.0
 
 ANSWER_S = 5.0
 POLL_S = 0.05
+
+SNAPSHOT = ":snapshot"
+"""In TIMERS_ACCEPT_LOSS after the name of a partition: also the loss of its snapshots, so of all that is pending."""
 
 GROUP_ANSWER_S = 2.0
 """How long an opening waits for the group's copy of a progress."""
@@ -77,15 +80,6 @@ async def _fetched(client: LeaderClient, place: TopicPartition, offset: int) -> 
     await client.connect({place[0]})
     leader = client.leader_of(*place)
     return None if leader is None else (await client.fetch(leader, place, offset)).data
-
-
-async def _ends(client: LeaderClient, places: Collection[TopicPartition]) -> list[tuple[int, int]] | None:
-    """First offset and end of each log, including open transactions; None if one has no leader."""
-    await client.connect({topic for topic, _ in places})
-    leaders = [(leader, place) for place in places if (leader := client.leader_of(*place)) is not None]
-    if len(leaders) < len(places):
-        return None
-    return list(await asyncio.gather(*(client.ends(*each) for each in leaders)))
 
 
 class _OwnLeaders:
@@ -189,7 +183,7 @@ class ProgressLog:
 
     def _ends_of(self, *places: TopicPartition) -> list[tuple[int, int]]:
         return self._answer(
-            partial(_ends, places=places), f"the end of {' and '.join(starmap(partition_name, places))}"
+            partial(log_ends, places=places), f"the end of {' and '.join(starmap(partition_name, places))}"
         )
 
     def _answer(self, question: Question[_T | None], what: str) -> _T:
@@ -357,20 +351,24 @@ class ProgressLog:
                 return
 
     def check_start(self, tp: TopicPartition, low: int, position: int, progress: Progress) -> None:
-        """Check a log whose first offset ``low`` is after ``position``, where reading must start.
+        """Check a log whose first offset ``low`` is after ``position``, where reading must start: nothing is left to
+        restore the requests between them from.
 
         Raises:
             LogMismatch: records between them were deleted, and this app has read the log before.
         """
-        topic, partition = tp
-        if progress == Progress():  # a new app starts with the first record that exists
-            return
-        self.mismatch(
-            tp,
-            f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted "
-            "before they could be read (retention.ms or retention.bytes of the topic is too small)",
-            progress,
-        )
+        begins = f"{partition_name(*tp)} begins at offset {low}, but must be read from {position}"
+        named = [each.applied for each in (progress.snapshot, progress.older_snapshot) if each is not None]
+        if named:
+            offsets = " and ".join(map(str, named))
+            sentence = (
+                f"{begins}, and what is pending below cannot be restored: its snapshots, at offset {offsets}, cannot "
+                "be read, or end before the log begins (the errors before this one say why)"
+            )
+            self.mismatch(tp, sentence, progress, kind=SNAPSHOT)
+        elif progress != Progress():  # a new app starts with the first record that exists
+            sentence = "records were deleted before they could be read (retention.ms or retention.bytes is too small)"
+            self.mismatch(tp, f"{begins}: {sentence}", progress)
 
     def check_doubt(self, tp: TopicPartition, progress: Progress, applied: int, compacted: str | None) -> Progress:
         """Returns the progress with which a machine whose store was written up to ``applied`` may go on [I29].
@@ -444,15 +442,18 @@ class ProgressLog:
             progress.shortened(*cut),
         )
 
-    def mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress, way: str = "without them") -> Progress:
-        """Returns ``fallback``, if TIMERS_ACCEPT_LOSS names the partition.
+    def mismatch(
+        self, tp: TopicPartition, sentence: str, fallback: Progress, way: str = "without them", kind: str = ""
+    ) -> Progress:
+        """Returns ``fallback``, if TIMERS_ACCEPT_LOSS names the partition, and the kind of loss if it has one.
 
         Raises:
             LogMismatch: with ``sentence``, if it does not.
         """
-        name = "/".join(map(str, tp))
-        if name not in self._settings.accept_loss.split(","):
-            raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={name}")
+        name, accepted = partition_name(*tp) + kind, self._settings.accept_loss
+        if name not in accepted.split(","):
+            names = f"{accepted},{name}" if accepted else name
+            raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={names}")
         logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
         return fallback
 

@@ -105,7 +105,7 @@ class PendingReader:
             store.close()
             raise
         opened = Opened(progress, store, low)
-        if may_restore(opened, request_format):
+        if may_restore(opened):
             store = restore(*where, self._formats, tp, opened, self._check).store
         if store.applied < low < progress.next_offset:
             store.close()

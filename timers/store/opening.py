@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, Progress
 from timers.core.rescue import Cut, StoreUse, compared, held
+from timers.core.snapshots import to_restore
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.counted import counted
@@ -107,11 +109,10 @@ class Opening(NamedTuple):
             applied = store.applied if usable else 0
             # Before the store is emptied: it may be the only one that holds what the log lacks.
             progress = self.log.check_doubt(self.tp, progress, applied, self.compacted)
-            if applied < low:
-                self.log.check_start(self.tp, low, applied, progress)
             if not usable:
                 store = self._emptied(store)
-            if store.applied < low:
+            if store.applied < low and not to_restore(progress, store, low):
+                self.log.check_start(self.tp, low, store.applied, progress)
                 store.write({}, low)
         except StoreDamaged as damage:
             forget_frames(damage)
@@ -162,10 +163,51 @@ def open_store(
     indexed: bool,
 ) -> RocksStore:
     """Returns the store of a machine. It is emptied first if it belongs to another log or app."""
+    path = store_path(settings, tp)
+    _use_restored(path)  # a process may have been killed in use_beside()
+    return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
+
+
+def open_beside(
+    settings: Settings,
+    cluster: Cluster,
+    memory: RocksMemory,
+    condemnations: Condemnations,
+    tp: TopicPartition,
+    *,
+    indexed: bool,
+) -> RocksStore:
+    """Returns an empty store beside that of a machine. See :func:`use_beside`."""
+    path = _beside(store_path(settings, tp))
+    shutil.rmtree(path, ignore_errors=True)
+    return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
+
+
+def use_beside(path: Path) -> None:
+    """Put the store beside the one at ``path``, which is whole now, in its place. Both are closed."""
+    _beside(path).rename(_restored(path))
+    _use_restored(path)
+
+
+def _use_restored(path: Path) -> None:
+    if _restored(path).exists():
+        if path.exists():
+            RocksStore.wipe(path)
+        _restored(path).rename(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.restoring")
+
+
+def _restored(path: Path) -> Path:
+    return path.with_name(f"{path.name}.restored")
+
+
+def _identity(settings: Settings, cluster: Cluster, tp: TopicPartition) -> str:
     topic, partition = tp
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
-    identity = f"{log_id} app={settings.app_id}"
-    return RocksStore.open(store_path(settings, tp), identity, memory, condemnations, indexed=indexed)
+    return f"{log_id} app={settings.app_id}"
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:

@@ -8,16 +8,18 @@ from contextlib import closing
 from time import monotonic
 
 from timers.config.settings import Settings
-from timers.core.progress import NamedSnapshot
+from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Place, Unreadable, restored, to_restore
 from timers.core.timer import TopicPartition
+from timers.kafka.progress_log import ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, open_store, store_path
+from timers.store.opening import Opened, open_beside, open_store, store_path, use_beside
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
+from timers.wire.progress import ANY_LEVEL, decode
 from timers.wire.topics import partition_name, snapshots
 
 logger = logging.getLogger(__name__)
@@ -29,16 +31,9 @@ def place_of(settings: Settings, cluster: Cluster, tp: TopicPartition, request_f
     return Place(cluster.cluster_id, settings.app_id, cluster.topic_ids[topic], partition, request_format.name)
 
 
-def may_restore(opened: Opened, request_format: RequestFormat) -> bool:
-    """Whether a snapshot is there that takes less time to restore than its log to be read.
-
-    A store that holds what its log has lost, at its end or at its start, is kept: a restore begins with an empty one,
-    and may fail. A topic that is compacted is always read from its start: how old a snapshot of it may be is not judged
-    yet.
-    """
-    progress, store, low = opened
-    is_last_copy = bool(progress.rescues) or 0 < low < store.applied
-    return not is_last_copy and not request_format.topic_is_compacted and bool(to_restore(progress, store.applied))
+def may_restore(opened: Opened) -> bool:
+    """Whether to restore a snapshot: its log begins later than the store ended, or takes longer to be read."""
+    return bool(to_restore(*opened))
 
 
 def restore(
@@ -51,22 +46,33 @@ def restore(
     opened: Opened,
     check: Callable[[], None],
 ) -> Opened:
-    """Returns what :func:`timers.store.opening.open_partition` did, with a restored store. Blocks.
+    """Returns what :func:`timers.store.opening.open_partition` did, with a store from which the log can be read on.
+
+    It is restored beside the present one, which is deleted only after that. Blocks.
 
     Args:
         check: called often; may raise to stop.
-    """
-    progress, store, low = opened
-    request_format = formats[tp[0]]
-    name, began = partition_name(*tp), monotonic()
-    current = store
 
-    def emptied(store: RocksStore) -> RocksStore:
-        nonlocal current
-        store.close()
-        RocksStore.wipe(store_path(settings, tp))
-        current = open_store(settings, cluster, memory, condemnations, tp, indexed=request_format.has_ids)
-        return current
+    Raises:
+        LogMismatch: the log begins after the present store ended, no snapshot can be read, and no operator accepts it.
+    """
+    progress, present, low = opened
+    request_format = formats[tp[0]]
+    where, indexed = (settings, cluster, memory, condemnations, tp), request_format.has_ids
+    name, began = partition_name(*tp), monotonic()
+    stores = [present]
+
+    def beside() -> RocksStore:
+        for former in stores[1:]:
+            former.close()
+        stores[1:] = [open_beside(*where, indexed=indexed)]
+        return stores[1]
+
+    def names(named: NamedSnapshot) -> bool:
+        with closing(ProgressLog(settings, cluster)) as log:
+            record = log.read([tp]).get(tp)
+        now = Progress() if record is None else decode(record, ANY_LEVEL)[0]
+        return named in (now.snapshot, now.older_snapshot)
 
     def report(named: NamedSnapshot, why: Unreadable | None) -> None:
         if why is not None:
@@ -76,13 +82,24 @@ def restore(
             logger.info("restored %s: %d pending at offset %d, in %.2f s", name, named.rows, named.applied, seconds)
 
     try:
-        with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check)) as log:
+        with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check)) as snapshot_log:
             place = place_of(settings, cluster, tp, request_format)
-            store = restored(store, progress, place, log, emptied, report)
+            store = restored(present, progress, place, low, snapshot_log, beside, names, report)
         if store.applied < low:
+            with closing(ProgressLog(settings, cluster)) as progress_log:
+                progress_log.check_start(tp, low, store.applied, progress)
             store.write({}, low)
+        if store is present:
+            stores.remove(present)
+        else:
+            for each in stores:
+                each.close()
+            use_beside(store_path(settings, tp))
+            store = open_store(*where, indexed=indexed)
     except BaseException as error:
         forget_frames(error)
-        current.close()
         raise
+    finally:
+        for each in stores:
+            each.close()
     return Opened(progress, store, low)

@@ -92,8 +92,8 @@ class RocksStore:
         *,
         indexed: bool = False,
     ) -> RocksStore:
-        """Open the store at ``path``. If it is damaged, was restored only in part, or belongs to another log, app or
-        format, it is emptied first.
+        """Open the store at ``path``. If it is damaged, or belongs to another log, app or format, it is emptied
+        first.
 
         Args:
             path: a directory for this store only; made if it is missing.
@@ -110,7 +110,7 @@ class RocksStore:
             if path.exists():
                 try:
                     db = Database.reopen(path, options, full_identity, condemnations)
-                    if db is not None and _is_whole(db):
+                    if db is not None:
                         return cls._of(db, memory, indexed=indexed)
                 except StoreDamaged as damage:
                     logger.error("%s", damage)
@@ -368,18 +368,6 @@ class RocksStore:
             self._memory.forget(self._journal)
             self._journal = None
         self._db.close()
-
-
-def _is_whole(db: Database) -> bool:
-    """Whether no restore of a database was interrupted: ``applied`` comes with the last write. If one was, the database
-    is closed."""
-    is_whole = False
-    try:
-        is_whole = db.get(layout.APPLIED) is not None or db.first_from(b"") >= OTHER
-        return is_whole
-    finally:
-        if not is_whole:
-            db.close()
 
 
 def _pack_history(history: tuple[SettingChange, ...]) -> bytes:

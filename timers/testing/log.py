@@ -168,6 +168,7 @@ class SimLog:
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []
         self._leader_epochs: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
 
     # ---- appending ----------------------------------------------------------------------------------------------
 
@@ -334,6 +335,16 @@ class SimLog:
         """The first offset whose append time is after ``append_ms``; the end if there is none."""
         records = self._logs.get((topic, partition), [])
         return next((r.offset for r in records if r.timestamp_ms > append_ms), len(records))
+
+    # ---- deletion from the start ----------------------------------------------------------------------------------
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the records before an offset. Checks still read them; workers get no record from before the start."""
+        self._starts[topic, partition] = max(self.start(topic, partition), offset)
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset that was not deleted."""
+        return self._starts.get((topic, partition), 0)
 
     # ---- reading ------------------------------------------------------------------------------------------------
 

@@ -66,11 +66,6 @@ class SimStore(MemoryStore):
         self._past.append(self._image())
         super()._load(key, value)
 
-    @property
-    def is_partly_restored(self) -> bool:
-        """Whether a restore was interrupted."""
-        return not self.applied and bool(self._rows or self._entries)
-
     def note_read_through(self, second: int) -> None:
         self._past.append(self._image())
         super().note_read_through(second)
@@ -107,7 +102,7 @@ class SimDisk:
         assert machine not in self._open, f"the store of {machine} is open already"
         if machine not in self._stores:
             self._stores[machine] = self._store(faults)
-        elif self._stores[machine].condemned or self._stores[machine].is_partly_restored:
+        elif self._stores[machine].condemned:
             self._stores[machine].empty()
         self._open.add(machine)
         self._stores[machine].closed = False
@@ -116,6 +111,14 @@ class SimDisk:
     def applied(self, machine: TopicPartition) -> int:
         """Offset up to which the store of ``machine`` was written; 0 without a store."""
         return self._stores[machine].applied if machine in self._stores else 0
+
+    def beside(self, faults: Faults) -> SimStore:
+        """An empty store beside the one that is open."""
+        return self._store(faults)
+
+    def use(self, machine: TopicPartition, store: SimStore) -> None:
+        """Put a store in the place of that of ``machine``."""
+        self._stores[machine] = store
 
     def close(self, machine: TopicPartition) -> None:
         self._open.discard(machine)

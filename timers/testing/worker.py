@@ -196,6 +196,7 @@ class SimWorker:
         store = self.disk.open(machine, self.faults)
         try:
             progress = self.open_compared(spec, store, progress)
+            store = self.restored(spec, store, progress)
         except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
             self.stopped[machine] = mismatch
             self.disk.close(machine)
@@ -260,12 +261,23 @@ class SimWorker:
         """
         answers = self.compare(spec.tp, (progress.lineage, store.lineage))
         accept = partial(self.accept, spec.tp, store)
-        progress, use = compared(progress, store, answers, 0, self.log.end(*spec.tp), accept)
+        start, end = self.log.start(*spec.tp), self.log.end(*spec.tp)
+        progress, use = compared(progress, store, answers, start, end, accept)
         if use is StoreUse.EMPTY:
             store.empty()
         if use is not StoreUse.RESCUE:
             self.open_store(spec, store, progress)
         return progress
+
+    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> SimStore:
+        """Returns a store from which the log of a machine can be read on.
+
+        Raises:
+            LogMismatch: its log begins later.
+        """
+        if store.applied < self.log.start(*spec.tp) and not progress.rescues_of(store.history, store.applied):
+            raise LogMismatch(f"{spec.tp} begins at {self.log.start(*spec.tp)}, and must be read from {store.applied}")
+        return store
 
     def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
         """Where the log of a machine parts from lineages, as :mod:`timers.kafka.log_lineage` finds it."""
@@ -413,6 +425,9 @@ class SimWorker:
         runner = self.runners[machine]
         if len(runner.loop.fetches) >= MAX_WAITING_FETCHES:
             return None
+        if runner.read_to < self.log.start(*machine):
+            self._do(machine, self._out_of_range)
+            return None
         fetched = self.fetch(machine, runner.read_to, max_offsets)
         runner.read_to = fetched.to_offset
         return fetched
@@ -456,6 +471,10 @@ class SimWorker:
                 runner.loop.add_fetch(fetched)
             runner.idle_too_long = True
             self.step(machine)
+
+    @staticmethod
+    def _out_of_range() -> None:
+        raise Lost("its position was deleted")
 
     def step(self, machine: TopicPartition) -> None:
         """Do one round of one machine. A batch of a new leader waits until the log was compared."""

@@ -158,6 +158,9 @@ class SnapshotTaker(Service):
             with closing(view):
                 footer = partial(footer_of, view, self._pool.place_of(tp), progress.fired_through)
                 new = log.write(view, footer, settings.snapshot_mb_per_s * 1e6)
+            # Else a machine that does not know yet what its log has lost names two, and the true older one is deleted.
+            if not self._pool.has_same_log(tp, runner):
+                raise Lost("its log has lost its end")
             # A machine that was opened again is another runner: it never names what was begun before.
             name = partial(with_named, new=new, newest_is_whole=bool(whole) and whole[0])
             committed = self._ask(runner, lambda machine: machine.committed if machine.commit_change(name) else None)

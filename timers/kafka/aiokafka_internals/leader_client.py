@@ -283,6 +283,15 @@ class AskLeaders(Protocol):
         """
 
 
+async def log_ends(client: LeaderClient, places: Collection[TopicPartition]) -> list[tuple[int, int]] | None:
+    """First offset and end of each log, including open transactions; None if one has no leader."""
+    await client.connect({topic for topic, _ in places})
+    leaders = [(leader, place) for place in places if (leader := client.leader_of(*place)) is not None]
+    if len(leaders) < len(places):
+        return None
+    return list(await asyncio.gather(*(client.ends(*each) for each in leaders)))
+
+
 def asking(
     client: LeaderClient, submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]], wait_s: float
 ) -> AskLeaders:

@@ -41,6 +41,7 @@ from timers.spark.engine.read_logs import ReadLogs
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition
+from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestRecord
 
@@ -254,9 +255,9 @@ class _Server:
         transaction = outbox.transaction
         try:
             transaction.open()
-            progress, store, _ = open_partition(
-                settings, cluster, retries.memory, retries.condemnations, retries.formats, tp, retries.ask_log
-            )
+            where = settings, cluster, retries.memory, retries.condemnations, retries.formats, tp
+            opened = open_partition(*where, retries.ask_log)
+            progress, store, _ = restore(*where, opened, self._check) if may_restore(opened) else opened
         except BaseException:
             transaction.close()
             raise
@@ -271,6 +272,10 @@ class _Server:
             transaction.close()
             store.close()
             raise
+
+    def _check(self) -> None:
+        if self._retries.stop.is_set():
+            raise Lost("told to stop")
 
     def _fail(self, consumer: Consumer, partition: int, error: Exception, backoff: ReopenBackoff) -> None:
         """Close a partition, and open it again: after a pause, if it fails again and again."""

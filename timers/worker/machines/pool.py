@@ -183,6 +183,15 @@ class Pool:
         """Which machine a snapshot of a partition is of."""
         return place_of(self._bound.settings, self._bound.cluster, tp, self.formats[tp[0]])
 
+    def has_same_log(self, tp: TopicPartition, runner: Runner) -> bool:
+        """Whether the log of an open machine has lost nothing that was read. Blocks.
+
+        Raises:
+            Lost: its leader does not answer.
+        """
+        machine = runner.machine
+        return self._bound.ask_log.has_same_log(tp, machine.lineages, machine.position)
+
     @property
     def clock_is_behind(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""

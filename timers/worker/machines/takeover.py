@@ -145,7 +145,7 @@ class Takeover:
                 if stop.is_set():
                     raise Lost("told to stop")
                 opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
-            if may_restore(opened, self._formats[tp[0]]):
+            if may_restore(opened):
                 opened = await self.in_thread(self._restore, where, opened, stop, metrics)
             progress, store, _ = opened
         except DoubtfulLog as doubtful:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.protocol.group import JoinGroupRequest
+from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest
 
+from timers.core.deals import deal
 from timers.kafka.aiokafka_internals import group_coordinator as module
-from timers.kafka.aiokafka_internals.group import DescribedGroup, assignor_with_user_data
+from timers.kafka.aiokafka_internals.group import DescribedGroup, NamedLeave, NamedLeaveResponse, dealing_assignor
 from timers.kafka.aiokafka_internals.group_coordinator import Coordinator
 
 PARTITIONS = {"t": {0, 1}, "u": {0}}
@@ -86,7 +87,7 @@ def consumer(*topics: str) -> Coordinator:
         "coordinator_id": 0,
         "_group_instance_id": "worker-7",
         "_group_subscription": None,
-        "_assignors": [assignor_with_user_data({}, list)],
+        "_assignors": [dealing_assignor(dict, deal)],
         "_session_timeout_ms": 1,
         "_retry_backoff_ms": 1,
         "_client": SimpleNamespace(_client_id="worker-7", _maybe_wait_metadata=no_wait),
@@ -190,3 +191,35 @@ async def test_partitions_of_an_unsubscribed_topic_reach_no_assignment(monkeypat
     coordinator = consumer("t")
     await coordinator._on_join_complete(1, "m", "roundrobin", assignment(t=[0], u=[0]))
     assert group.applied == [assignment(t=[0])]
+
+
+def test_the_leave_of_a_static_member_is_encoded_as_kafka_expects_it() -> None:
+    request = NamedLeave("group", "id", "worker-7").prepare({LeaveGroupRequest.API_KEY: (0, 5)})
+    assert request.API_VERSION == 3
+    assert request.encode() == b"\0\5group\0\0\0\1\0\2id\0\x08worker-7"
+
+
+@pytest.mark.parametrize("code", [0, 82])
+async def test_a_static_member_leaves_when_its_consumer_closes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    """A member that only joins anew, because it was removed, does not leave: it would lose its name's partitions."""
+    asked: list[Any] = []
+
+    async def send(_self: Any, request: Any) -> Any:
+        asked.append(request)
+        return NamedLeaveResponse(0, 0, [("id", "worker-7", code)])
+
+    async def close(_self: Any) -> None: ...
+
+    monkeypatch.setattr(Coordinator, "_send_req", send)
+    monkeypatch.setattr(GroupCoordinator, "_maybe_leave_group", close)
+    coordinator = consumer("t")
+    coordinator.member_id = "worker-7-new"
+    coordinator._closing = asyncio.get_running_loop().create_future()
+    await coordinator._maybe_leave_group()
+    assert not asked
+    coordinator._closing.set_result(None)
+    await coordinator._maybe_leave_group()
+    assert [type(each) for each in asked] == [NamedLeave]
+    assert ("was not told" in caplog.text) == bool(code)

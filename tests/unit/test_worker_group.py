@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,19 +10,14 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from timers.core import levels
+from timers.core.deals import RAISED, SUPPORTS, URL, able_members
 from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.aiokafka_internals.group_coordinator import without_unsubscribed
-from timers.worker.consumer.group import (
-    RAISED,
-    SUPPORTS,
-    Member,
-    MemberLevels,
-    able_members,
-    assignor,
-    levels_of,
-    owners,
-    sent_by,
-)
+from timers.worker.consumer.group import Member, MemberLevels, assignor, levels_of, owners
+
+
+def sent_by(url: str) -> dict[str, Any]:
+    return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
 
 
 def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:
@@ -31,7 +27,7 @@ def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tupl
 
 
 def test_each_partition_has_the_address_of_its_owner() -> None:
-    sent = assignor(sent_by("http://one:6066")).metadata(["t"])
+    sent = assignor(lambda: sent_by("http://one:6066")).metadata(["t"])
     assert (sent.version, list(sent.subscription)) == (0, ["t"]), "older workers of the group read this"
     assert owners([described("one", sent.user_data, t=[0, 2], u=[1]), described("two", b"", t=[1])]) == {
         ("t", 0): Member("one", "http://one:6066"),
@@ -52,7 +48,7 @@ def test_a_member_without_partitions_owns_none() -> None:
 
 def test_a_member_says_which_level_it_supports_each_time_it_joins() -> None:
     sent = sent_by("http://one:6066")
-    kind = assignor(sent)
+    kind = assignor(lambda: sent)
     assert levels_of(described("one", kind.metadata(["t"]).user_data)) == MemberLevels(
         "one", levels.SUPPORTED, levels.FIRST
     )
@@ -68,8 +64,8 @@ def test_a_member_that_sends_no_level_supports_none(user_data: bytes) -> None:
 def dealt(members: dict[str, Any]) -> dict[str, list[int]]:
     """Member -> its share of four partitions, as the leader of the group gives them out."""
     cluster: Any = SimpleNamespace(partitions_for_topic=lambda topic: {0, 1, 2, 3})
-    metadata = {id: assignor(sent).metadata(["t"]) for id, sent in members.items()}
-    found = assignor({}).assign(cluster, metadata)
+    metadata = {id: assignor(partial(dict, sent)).metadata(["t"]) for id, sent in members.items()}
+    found = assignor(dict).assign(cluster, metadata)
     return {id: [each for _, partitions in given.assignment for each in partitions] for id, given in found.items()}
 
 
@@ -77,7 +73,7 @@ def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
     old, new, raised = {SUPPORTS: 1, RAISED: 1}, {SUPPORTS: 2, RAISED: 1}, {SUPPORTS: 2, RAISED: 2}
     assert dealt({"old": old, "new": new}) == {"old": [1, 3], "new": [0, 2]}, "before the raise"
     assert dealt({"old": old, "new": new, "raised": raised}) == {"old": [], "new": [0, 2], "raised": [1, 3]}
-    assert dealt({"old": old, "none": None, "raised": raised}) == {"old": [], "none": [], "raised": [0, 1, 2, 3]}
+    assert dealt({"old": old, "none": {}, "raised": raised}) == {"old": [], "none": [], "raised": [0, 1, 2, 3]}
 
 
 def test_a_worker_of_a_version_before_the_first_level_gets_no_partitions() -> None:
@@ -106,7 +102,7 @@ def test_a_member_does_not_own_partitions_of_a_topic_that_it_does_not_read() -> 
 
 
 def test_changed_metadata_differs_for_one_member_only_and_keeps_its_address() -> None:
-    one, two = assignor(sent_by("http://one:6066")), assignor(sent_by("http://two:6066"))
+    one, two = assignor(lambda: sent_by("http://one:6066")), assignor(lambda: sent_by("http://two:6066"))
     before, other = one.metadata(["t"]).encode(), two.metadata(["t"]).encode()
     one.change_metadata()
     first = one.metadata(["t"])

@@ -22,6 +22,7 @@ from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
+from timers.store.opening import store_path
 from timers.worker.machines import openings
 from timers.worker.machines.pool import Pool
 
@@ -194,7 +195,7 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
         def __init__(self, name: str, recovering: bool) -> None:
             self.name = name
             self.told: list[bool] = []
-            self.machine = SimpleNamespace(recovering=recovering, doubts=SimpleNamespace(note=self.note))
+            self.machine = SimpleNamespace(position=7, recovering=recovering, doubts=SimpleNamespace(note=self.note))
 
         def note(self, worker: str, *, is_compacted: bool) -> None:
             self.told.append(is_compacted)
@@ -217,4 +218,24 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
     await pool.renew(replace(compacted, unseen=frozenset({"oscillator"})), {})
     await pool.renew(right, {})
     assert whole.told == [True, False]
+    await pool.close()
+
+
+async def no_answer(tp: TopicPartition) -> bool | None:
+    return None
+
+
+async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: Path) -> None:
+    """The leader of the group prefers a member with a store; how far it was read is known only in this process."""
+    settings = settings_for(tmp_path)
+    for name in ("3", "not-a-partition"):
+        (store_path(settings, ("timer-request", 0)).parent / name).mkdir(parents=True)
+    pool = pool_of(settings, Cluster("c", {"timer-request": b"1"}, {"timer-request": 4}), no_answer, [])
+    assert pool.stores == {("timer-request", 3): 0}
+    runner: Any = SimRunner()
+    runner.machine = SimpleNamespace(position=70)
+    pool._runners = {("timer-request", 3): runner}
+    assert pool.stores == {("timer-request", 3): 70}
+    await pool.revoke([("timer-request", 3)])
+    assert pool.stores == {("timer-request", 3): 70}, "closed in this process"
     await pool.close()

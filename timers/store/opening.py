@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -211,9 +211,20 @@ def _identity(settings: Settings, cluster: Cluster, tp: TopicPartition) -> str:
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:
-    """Returns the directory of a machine's store.
+    """Returns the directory of a machine's store."""
+    return _stores_path(settings) / tp[0] / str(tp[1])
 
-    Each part has a prefix or is a legal topic name, so no part can be ``..``.
-    """
-    app = quote(settings.app_id, safe="")
-    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / tp[0] / str(tp[1])
+
+def stored_partitions(settings: Settings, topics: Iterable[str]) -> list[TopicPartition]:
+    """Returns the partitions of these topics that have a store on this worker's disk."""
+    return [
+        (topic, int(each.name))
+        for topic in topics
+        for each in (_stores_path(settings) / topic).glob("*")
+        if each.name.isascii() and each.name.isdigit()
+    ]
+
+
+def _stores_path(settings: Settings) -> Path:
+    """The directory of all stores. Each part has a prefix or is a legal topic name, so no part can be ``..``."""
+    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{quote(settings.app_id, safe='')}"

@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
 
-HEARTBEAT_S = 3.0
-"""Kafka's default. A member learns of a rebalance from the answer to its next heartbeat, so the interval does not grow
-with the session timeout."""
+HEARTBEAT_S = 1.0
+"""A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
+than Kafka's default of 3 s, and does not grow with the session timeout."""
 
 METADATA_MAX_AGE_S = 5
 """The group notices added partitions of a request topic within this time, and the consumer new leaders: a frozen broker
@@ -258,8 +258,10 @@ class TimersApp(faust_internals.App):
     async def on_stop(self) -> None:
         """Close the machines: Faust sends no revoked signal when it stops."""
         await self._pool.close()
-        await self._query_pages.close()
         self._end_after_timeout()
+        if self.fatal is None:  # else it is started again, and finds its partitions
+            await self.consumer.leave()
+        await self._query_pages.close()
         await super().on_stop()
 
     def _end_after_timeout(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,10 +13,17 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.api import Request, RequestStruct
-from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, JoinGroupRequest, SyncGroupRequest
-from aiokafka.protocol.types import Int32, Schema, String
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.group import (
+    HeartbeatRequest,
+    HeartbeatResponse_v1,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
+from timers.core.deals import Joined
 from timers.wire import foreign_json
 
 DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
@@ -48,6 +55,41 @@ class NamedHeartbeat(Request[NamedHeartbeatStruct]):
         self._fields = fields
 
     def build(self, request_struct_class: type[NamedHeartbeatStruct]) -> NamedHeartbeatStruct:
+        return request_struct_class(*self._fields)
+
+
+class NamedLeaveResponse(Response):
+    API_KEY = LeaveGroupRequest.API_KEY
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        (
+            "members",
+            Array(("member_id", String("utf-8")), ("group_instance_id", String("utf-8")), ("error_code", Int16)),
+        ),
+    )
+
+
+class NamedLeaveStruct(RequestStruct):
+    API_KEY = LeaveGroupRequest.API_KEY
+    API_VERSION = 3
+    RESPONSE_TYPE = NamedLeaveResponse
+    SCHEMA = Schema(
+        ("group", String("utf-8")),
+        ("members", Array(("member_id", String("utf-8")), ("group_instance_id", String("utf-8")))),
+    )
+
+
+class NamedLeave(Request[NamedLeaveStruct]):
+    """The request of a static member to leave its group: aiokafka's has no name, so its static members never leave."""
+
+    API_KEY = LeaveGroupRequest.API_KEY
+
+    def __init__(self, group: str, member_id: str, name: str) -> None:
+        self._fields = group, [(member_id, name)]
+
+    def build(self, request_struct_class: type[NamedLeaveStruct]) -> NamedLeaveStruct:
         return request_struct_class(*self._fields)
 
 
@@ -89,6 +131,11 @@ def refresh_metadata(consumer: AIOKafkaConsumer) -> None:
 def rejoin(consumer: AIOKafkaConsumer) -> None:
     """Join the group again soon. The group rebalances if the member sends something else than the last time."""
     consumer._coordinator.request_rejoin()
+
+
+def generation(consumer: AIOKafkaConsumer) -> int:
+    """Number of the deal in which the consumer took part last."""
+    return int(consumer._coordinator.generation)
 
 
 async def is_owner(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool | None:
@@ -194,39 +241,48 @@ def _json(sent: bytes | None) -> Any:
         return None
 
 
-class AssignorWithUserData(RoundRobinPartitionAssignor):
-    """The round robin assignor, which also sends user data as JSON each time the member joins.
+class DealingAssignor(RoundRobinPartitionAssignor):
+    """An assignor with the name of round robin, so that members of all versions can be in one group.
 
     Attributes:
-        sent: the user data, JSON values by name; sent as it is then.
-        choose: gets member id -> what the member sent, and returns the ids of the members that may own partitions.
+        sent: returns the user data, JSON values by name; called each time the member joins.
+        deal: returns the partitions of each member; see :func:`timers.core.deals.deal`.
     """
 
-    sent: ClassVar[MutableMapping[str, Any]]
-    choose: ClassVar[Callable[[Mapping[str, Any]], Collection[str]]]
+    sent: ClassVar[Callable[[], Mapping[str, Any]]]
+    deal: ClassVar[Callable[[Mapping[str, Joined], Mapping[str, int]], Mapping[str, Sequence[tuple[str, int]]]]]
+    _nonce: ClassVar[dict[str, str]]
 
     @classmethod
     def assign(
         cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        chosen = cls.choose({id: _json(metadata.user_data) for id, metadata in members.items()})
-        without = {id: ConsumerProtocolMemberAssignment(cls.version, [], b"") for id in members}
-        given: dict[str, ConsumerProtocolMemberAssignment] = super().assign(cluster, {id: members[id] for id in chosen})
-        return without | given
+        joined = {id: Joined(frozenset(each.subscription), _json(each.user_data)) for id, each in members.items()}
+        topics = {topic for each in joined.values() for topic in each.topics}
+        shares = cls.deal(joined, {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics})
+        return {id: _assignment(cls.version, share) for id, share in shares.items()}
 
     @classmethod
     def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        plain = super().metadata(topics)
-        return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(cls.sent).encode())
+        plain, sent = super().metadata(topics), {**cls.sent(), **cls._nonce}
+        return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(sent).encode())
 
     @classmethod
     def change_metadata(cls) -> None:
         """Send other bytes from now on. The group rebalances when a member joins with other bytes than before."""
-        cls.sent[_NONCE] = secrets.token_hex(8)
+        cls._nonce[_NONCE] = secrets.token_hex(8)
 
 
-def assignor_with_user_data(
-    sent: MutableMapping[str, Any], choose: Callable[[Mapping[str, Any]], Collection[str]]
-) -> type[AssignorWithUserData]:
+def _assignment(version: int, share: Sequence[tuple[str, int]]) -> ConsumerProtocolMemberAssignment:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in share:
+        by_topic.setdefault(topic, []).append(partition)
+    return ConsumerProtocolMemberAssignment(version, sorted(by_topic.items()), b"")
+
+
+def dealing_assignor(
+    sent: Callable[[], Mapping[str, Any]],
+    deal: Callable[[Mapping[str, Joined], Mapping[str, int]], Mapping[str, Sequence[tuple[str, int]]]],
+) -> type[DealingAssignor]:
     """An assignor for one member; for the arguments see the attributes of the class."""
-    return type("Assignor", (AssignorWithUserData,), {"sent": sent, "choose": staticmethod(choose)})
+    return type("Assignor", (DealingAssignor,), {"sent": staticmethod(sent), "deal": staticmethod(deal), "_nonce": {}})

@@ -12,6 +12,9 @@ with the partitions that exist. If they differ, it joins again with changed meta
 A consumer that closes does not join: the answer to its request comes when all members have joined, up to the rebalance
 timeout later, and the consumer would wait for it. Then it would own partitions that it does not read.
 
+A static member of aiokafka never tells the group that it leaves, so its partitions would wait for the session timeout
+after each planned stop. Here it says so (KIP-345), unless another member has its name by then: the broker refuses that.
+
 The leader of a group watches for added partitions. A static member that was the leader before a restart still is, but
 below version 9 of the join request the broker does not tell it. It notices this by its instance id in the leader's id.
 
@@ -21,6 +24,8 @@ This module relies on:
 ``aiokafka.consumer.consumer.GroupCoordinator``        looked up by that name when a consumer starts
 ``GroupCoordinator.ensure_active_group``               joins if necessary; None: it will be called again unless closing
 ``GroupCoordinator._closing``                          a future that is done when the consumer closes
+``GroupCoordinator.close``                             ends the membership; a second call has no effect
+``GroupCoordinator._maybe_leave_group``                called at the end of ``close``
 ``GroupCoordinator._do_rejoin_group``                  joins once; False: it will be called again
 ``GroupCoordinator._on_join_complete``                 applies an assignment, given as bytes
 ``GroupCoordinator._perform_assignment``               computes the group's assignment, in the leader
@@ -45,7 +50,14 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.group import JoinGroupRequest
 
-from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, describe, subscription, unowned_partitions
+from timers.kafka.aiokafka_internals.group import (
+    STABLE,
+    DescribedGroup,
+    NamedLeave,
+    describe,
+    subscription,
+    unowned_partitions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +90,20 @@ class Coordinator(GroupCoordinator):
             return joining.result() if joining.done() else None
         finally:
             joining.cancel()
+
+    async def _maybe_leave_group(self) -> None:
+        name = self._group_instance_id
+        if name is not None and self.member_id and self._closing.done():
+            try:
+                response = await self._send_req(NamedLeave(self.group_id, self.member_id, name))
+                for code in (response.error_code, *(member[2] for member in response.members)):
+                    if code:
+                        raise for_code(code)
+            except KafkaError as error:
+                logger.warning(
+                    "the group was not told that this worker leaves (%r): it waits for the session timeout", error
+                )
+        await super()._maybe_leave_group()
 
     def reset_generation(self) -> None:
         super().reset_generation()
@@ -178,6 +204,11 @@ def without_unsubscribed(assignment: bytes, topics: set[str]) -> bytes:
 async def request_rebalance(consumer: AIOKafkaConsumer) -> None:
     """Let the group compute a new assignment. On the consumer's event loop; it was started after :func:`install`."""
     consumer._coordinator.request_rebalance()
+
+
+async def leave(consumer: AIOKafkaConsumer) -> None:
+    """End the membership in the group, which then gives the partitions to others. On the consumer's event loop."""
+    await consumer._coordinator.close()
 
 
 def install() -> None:

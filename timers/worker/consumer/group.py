@@ -9,33 +9,25 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaError, for_code
 
-from timers.core import levels
+from timers.core.deals import RAISED, SUPPORTS, URL, deal, number
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group import (
     STABLE,
     DescribedGroup,
     DescribedMember,
     assigned_partitions,
-    assignor_with_user_data,
+    dealing_assignor,
     describe_group,
     unowned_partitions,
     user_data,
 )
 
 _RETRY_S = 0.2
-
-# JSON keys in the user data that a worker sends when it joins.
-URL = "url"
-"""The worker's URL."""
-SUPPORTS = "supports"
-"""The highest feature level that the worker supports."""
-RAISED = "raised"
-"""The highest feature level that a machine of the app was raised to, as far as the worker knows."""
 
 
 class Unsettled(Exception):
@@ -58,24 +50,9 @@ class MemberLevels(NamedTuple):
     raised: int
 
 
-def sent_by(url: str) -> dict[str, Any]:
-    """The user data that a worker with this URL sends when it joins. The worker may change it before it joins again."""
-    return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
-
-
-def assignor(sent: MutableMapping[str, Any]) -> type[Any]:
+def assignor(sent: Callable[[], Mapping[str, Any]]) -> type[Any]:
     """The assignor of a worker that sends this user data. Other workers of the group may send other user data."""
-    return assignor_with_user_data(sent, able_members)
-
-
-def able_members(sent: Mapping[str, Any]) -> list[str]:
-    """The members that the leader of the group may give partitions to; see :func:`timers.core.levels.able_members`.
-
-    Args:
-        sent: member id -> what the member sent when it joined.
-    """
-    raised = max(_level(each, RAISED) for each in sent.values())
-    return levels.able_members({id: _level(each, SUPPORTS) for id, each in sent.items()}, raised)
+    return dealing_assignor(sent, deal)
 
 
 async def members(consumer: Any) -> dict[TopicPartition, Member]:
@@ -91,13 +68,7 @@ async def member_levels(consumer: Any) -> list[MemberLevels]:
 def levels_of(member: DescribedMember) -> MemberLevels:
     """What a member said about feature levels when it joined."""
     sent = user_data(member)
-    return MemberLevels(member[1], _level(sent, SUPPORTS), _level(sent, RAISED))
-
-
-def _level(sent: Any, name: str) -> int:
-    """A feature level that a member sent; 0 if it sent none, as no worker of this app does."""
-    level = sent.get(name) if isinstance(sent, dict) else None
-    return level if isinstance(level, int) else 0
+    return MemberLevels(member[1], number(sent, SUPPORTS), number(sent, RAISED))
 
 
 async def described(consumer: Any) -> DescribedGroup:

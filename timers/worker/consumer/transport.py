@@ -27,6 +27,8 @@ from aiokafka import AIOKafkaConsumer, errors
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
+from timers.core import levels
+from timers.core.deals import RAISED, SUPPORTS, URL, says_of_partitions
 from timers.core.lineage import PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
@@ -34,6 +36,7 @@ from timers.kafka.aiokafka_internals import fetch, group_coordinator
 from timers.kafka.aiokafka_internals.group import (
     ask_for_name,
     call_with_each_response,
+    generation,
     is_owner,
     refresh_metadata,
     rejoin,
@@ -68,6 +71,9 @@ POLL_S = 0.2
 
 CLOSED_POLL_S = 0.2
 
+LEAVE_TIMEOUT_S = 3.0
+"""How long the end of the worker waits for the group's coordinator."""
+
 
 class BatchConsumerThread(faust_internals.ConsumerThread):
     """The thread whose event loop runs aiokafka's consumer."""
@@ -75,7 +81,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.heartbeat = Heartbeat()
-        self.sent: dict[str, Any] = {}
+        self.raised = levels.FIRST
+        self.dealt: tuple[int, frozenset[TopicPartition]] = 0, frozenset()
         self._delivered_to: dict[TP, int] = {}
         self._delivered_at: dict[TP, float] = {}
         self._suspended: set[TP] = set()
@@ -93,14 +100,13 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         """Returns the consumer, not yet started."""
         group_coordinator.install()
         conf = self.app.conf
-        self.sent.update(group.sent_by(str(conf.canonical_url)))
         consumer = AIOKafkaConsumer(
             client_id=conf.broker_client_id,
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             **faust_internals.connection_options(conf, transport),
             key_deserializer=fetch.InPieces(lambda tp: self.consumer.value_limit(tp), self._note_passed),
-            partition_assignment_strategy=[group.assignor(self.sent)],
+            partition_assignment_strategy=[group.assignor(self._sent)],
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
             auto_offset_reset="none",
@@ -127,6 +133,12 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
         call_with_each_response(consumer, inspect)
         return consumer
+
+    def _sent(self) -> dict[str, Any]:
+        """What the worker says when it joins."""
+        about_partitions = says_of_partitions(*self.dealt, self.consumer.stores())
+        levels_and_url = {SUPPORTS: levels.SUPPORTED, RAISED: self.raised, URL: str(self.app.conf.canonical_url)}
+        return {**levels_and_url, **about_partitions}
 
     def _note_passed(self, tp: Any, batch: PassedBatch) -> None:
         self._passed.setdefault(tp, []).append(batch)
@@ -316,6 +328,7 @@ class BatchConsumer(faust_internals.Consumer):
     async def perform_seek(self) -> None:
         """Open the machines of the present assignment, and read on from their positions."""
         partitions = {(tp.topic, tp.partition): tp for tp in self.assignment()}
+        self.thread.dealt = generation(self.thread.kafka_consumer), frozenset(partitions)
         try:
             async with asyncio.timeout(ASSIGN_TIMEOUT_S):
                 positions = await self._pool.assign(partitions)
@@ -359,6 +372,10 @@ class BatchConsumer(faust_internals.Consumer):
         """Deliver partitions again whose topic ids were checked."""
         await self.thread.call_thread(self.thread.end_suspension, [TP(*partition) for partition in partitions])
 
+    def stores(self) -> Mapping[TopicPartition, int]:
+        """Stores of this worker -> offset up to which each was written; see the pool. Any thread."""
+        return self._pool.stores
+
     def value_limit(self, tp: TP) -> int | None:
         """The size in bytes above which no value of an open partition is accepted; see the pool. Any thread."""
         return self._pool.value_limit((tp.topic, tp.partition))
@@ -377,11 +394,18 @@ class BatchConsumer(faust_internals.Consumer):
 
     def note_raised(self, level: int) -> None:
         """Note the feature level of a machine: the group learns it when this worker joins the next time."""
-        self.thread.sent[group.RAISED] = max(level, self.thread.sent.get(group.RAISED, 0))
+        self.thread.raised = max(level, self.thread.raised)
 
     async def rejoin(self) -> None:
         """Join the group again soon."""
         await self.thread.call_thread(self.thread.rejoin)
+
+    async def leave(self) -> None:
+        """Tell the group that this worker ends, so that other workers get its partitions at once."""
+        if self.thread.has_consumer:
+            with contextlib.suppress(TimeoutError):  # then they get them after the session timeout
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await self.thread.call_thread(group_coordinator.leave, self.thread.kafka_consumer)
 
     # ---- calls of Faust ---------------------------------------------------------------------------------------------
 

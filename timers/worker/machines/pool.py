@@ -26,6 +26,7 @@ from timers.kafka.topics import Cluster
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
+from timers.store.opening import stored_partitions
 from timers.store.restoring import place_of
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
@@ -96,6 +97,7 @@ class Pool:
         self._assigned: set[TopicPartition] = set()
         self._runners: dict[TopicPartition, Runner] = {}
         self._stopped: dict[TopicPartition, LogMismatch] = {}
+        self._closed_stores: dict[TopicPartition, int] = {}
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
         self._log_end_ticks: LogEndTicks | None = None
@@ -128,6 +130,7 @@ class Pool:
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
         ask_log = asking_logs(lineages, submit, compacted)
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)
+        self._closed_stores = dict.fromkeys(stored_partitions(settings, self.formats), 0)
         self._consumer = consumer
         self._on_fatal = on_fatal
         self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)
@@ -178,6 +181,12 @@ class Pool:
     def partitions(self) -> Mapping[str, int]:
         """Number of partitions of each of the worker's topics; empty before :meth:`bind`."""
         return {} if self._parts is None else self._parts.cluster.partitions
+
+    @property
+    def stores(self) -> Mapping[TopicPartition, int]:
+        """Stores on this worker's disk -> offset up to which each was written; 0: not known since the start."""
+        open_ones = {tp: runner.machine.position for tp, runner in self._runners.items()}
+        return {**self._closed_stores, **open_ones}
 
     def place_of(self, tp: TopicPartition) -> Place:
         """Which machine a snapshot of a partition is of."""
@@ -296,6 +305,7 @@ class Pool:
         self._runners = {tp: runner for tp, runner in self._runners.items() if tp not in closing}
         self._recoveries.forget(runners)
         await asyncio.gather(self._openings.end(closing), self._openings.join(runners))
+        self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
 
     async def close(self) -> None:
         """Close all machines, and open none later. The app calls it: Faust sends no revoked signal when it stops."""

@@ -106,24 +106,43 @@ def topic_or_empty(env: str, value: str) -> str:
     return topic(env, value) if value else value
 
 
-def topic_names(env: str, value: str) -> tuple[str, ...]:
-    """Parse topic names, separated by commas."""
-    names = [each.strip() for each in value.split(",")]
-    for each in names:
-        if not topics.is_legal(each):
-            raise invalid(
-                env, value, f"a list of topic names, but {quoted(each)} is not one (try schedules,more-schedules)"
-            )
-    return tuple(names)
+def listed(is_legal: Callable[[str], object], what: str, example: str) -> Callable[[str, str], tuple[str, ...]]:
+    """Return a parser of values separated by commas, each of which ``is_legal`` accepts."""
+
+    def parse(env: str, value: str) -> tuple[str, ...]:
+        found = tuple(each.strip() for each in value.split(","))
+        for each in found:
+            if not is_legal(each):
+                raise invalid(env, value, f"a list of {what}, but {quoted(each)} is not one (try {example})")
+        return found
+
+    return parse
+
+
+topic_names = listed(topics.is_legal, "topic names", "schedules,more-schedules")
+_patterns = listed(lambda each: topics.is_legal(each.replace("*", "x")), "topic names", "orders-*,invoices")
+_host_names = listed(re.compile(r"[a-zA-Z0-9._-]{1,253}").fullmatch, "host names", "timers.example.com,build-7")
 
 
 def topic_patterns(env: str, value: str) -> str:
     """Parse topic names, separated by commas, each with any number of ``*``."""
-    patterns = [each.strip() for each in value.split(",")]
-    for each in patterns:
-        if not topics.is_legal(each.replace("*", "x")):
-            raise invalid(env, value, f"a list of topic names, but {quoted(each)} is not one (try orders-*,invoices)")
-    return ",".join(patterns)
+    return ",".join(_patterns(env, value))
+
+
+def host_names(env: str, value: str) -> tuple[str, ...]:
+    """Parse host names, separated by commas."""
+    return tuple(each.lower() for each in _host_names(env, value))
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+networks = listed(_is_network, "addresses and networks", "10.0.0.7,10.1.0.0/16")
 
 
 def brokers(env: str, value: str) -> str:
@@ -188,32 +207,6 @@ def public_url(env: str, value: str) -> str:
     except SettingsError:
         pass
     raise invalid(env, value, "http://host:port/path (try https://timers.example.com/console)")
-
-
-def networks(env: str, value: str) -> tuple[str, ...]:
-    """Parse addresses and networks, separated by commas."""
-    found = [each.strip() for each in value.split(",")]
-    for each in found:
-        try:
-            ipaddress.ip_network(each)
-        except ValueError:
-            raise invalid(
-                env,
-                value,
-                f"a list of addresses and networks, but {quoted(each)} is not one (try 10.0.0.7,10.1.0.0/16)",
-            ) from None
-    return tuple(found)
-
-
-def host_names(env: str, value: str) -> tuple[str, ...]:
-    """Parse host names, separated by commas."""
-    found = [each.strip().lower() for each in value.split(",")]
-    for each in found:
-        if not re.fullmatch(r"[a-z0-9._-]{1,253}", each):
-            raise invalid(
-                env, value, f"a list of host names, but {quoted(each)} is not one (try timers.example.com,build-7)"
-            )
-    return tuple(found)
 
 
 def bind(env: str, value: str) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from time import monotonic, sleep
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, librdkafka, reader
-from timers.kafka.records import read
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.records import read, write
 from timers.wire import progress
 
 logger = logging.getLogger(__name__)
@@ -116,20 +116,5 @@ def allow(settings: Settings, level: int) -> None:
     Raises:
         KafkaException: the brokers do not answer, or refuse the record.
     """
-    answers: list[KafkaError | None] = []
-
-    def note(error: KafkaError | None, message: Message) -> None:
-        answers.append(error)
-
-    producer = Producer({**connection.librdkafka(settings), "acks": "all"}, logger=LIBRDKAFKA_LOG)
-    producer.produce(
-        settings.progress_topic,
-        progress.encode_allowed_level(level),
-        progress.APP_KEY,
-        PARTITION,
-        on_delivery=note,
-    )
-    producer.flush(TIMEOUT_S)
-    error = answers[0] if answers else KafkaError(KafkaError._TIMED_OUT)
-    if error is not None:
-        raise KafkaException(error)
+    record = progress.APP_KEY, progress.encode_allowed_level(level)
+    write(connection.librdkafka(settings), settings.progress_topic, PARTITION, [record], TIMEOUT_S)

@@ -1,17 +1,18 @@
-"""Reads headers of confluent-kafka messages, and ranges of offsets."""
+"""Reads headers of confluent-kafka messages and ranges of offsets, and writes a few records."""
 
 from __future__ import annotations
 
 import codecs
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import call
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from timers.kafka.clients import LIBRDKAFKA_LOG
 from timers.kafka.error_codes import NO_TOPIC
 from timers.wire.headers import Header
 
@@ -96,3 +97,25 @@ def read(
                     raise KafkaException(error)
     finally:
         consumer.unassign()
+
+
+def write(
+    properties: Mapping[str, Any], topic: str, partition: int, records: Iterable[tuple[bytes, bytes]], timeout_s: float
+) -> None:
+    """Write records, each a key and a value, and return when the brokers have them.
+
+    Raises:
+        KafkaException: they do not take them, or do not answer.
+    """
+    failures: list[KafkaError] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({**properties, "enable.idempotence": True}, logger=LIBRDKAFKA_LOG)
+    for key, value in records:
+        producer.produce(topic, value, key, partition, on_delivery=note)
+    left = producer.flush(timeout_s)
+    if failures or left:
+        raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))

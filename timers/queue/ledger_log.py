@@ -23,9 +23,10 @@ from contextlib import closing
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
+from timers.kafka.records import write as write_records
 from timers.queue.settling import Commit, Partition
 from timers.queue.signing import Signing, new_key
 from timers.wire import topics
@@ -117,18 +118,7 @@ def write(login: Mapping[str, Any], group: str, records: Iterable[Record]) -> No
     Raises:
         KafkaException: they do not take them.
     """
-    failures: list[KafkaError] = []
-
-    def note(error: KafkaError | None, _: Any) -> None:
-        if error is not None:
-            failures.append(error)
-
-    producer = Producer({**login, "enable.idempotence": True}, logger=LIBRDKAFKA_LOG)
-    for key, value in records:
-        producer.produce(topics.queue_ledger(group), value, key, 0, on_delivery=note)
-    left = producer.flush(_TIMEOUT_S)
-    if failures or left:
-        raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
+    write_records(login, topics.queue_ledger(group), 0, records, _TIMEOUT_S)
 
 
 def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:

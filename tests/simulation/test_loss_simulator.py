@@ -11,7 +11,7 @@ from tests.simulation import quick_seeds
 from tests.simulation.loss_mutations import MUTATIONS
 from tests.simulation.loss_simulator import LossSimulator
 
-SEEDS = 40
+SEEDS = 14
 """Later seeds run in ``make test-all``."""
 
 
@@ -21,10 +21,10 @@ def test_no_run_with_losses_breaks_a_promise() -> None:
         simulator = LossSimulator(seed)
         simulator.run()
         counts += simulator.counts
-    assert counts["cuts"] > 40
-    assert counts["accepted"] > 20
-    assert counts["letters"] > 10
-    assert counts["fired"] > 300
+    assert counts["cuts"] > 14
+    assert counts["accepted"] > 7
+    assert counts["letters"] > 3
+    assert counts["fired"] > 100
 
 
 def test_a_second_loss_before_the_dead_letters_of_the_first_are_written() -> None:

@@ -32,6 +32,7 @@ def test_each_seed_belongs_to_a_mutation() -> None:
     assert SEEDS.keys() <= MUTATIONS.keys(), f"mutations that do not exist have seeds: {search.HOW}"
 
 
+@pytest.mark.long
 def test_the_correct_worker_passes_the_run_of_each_seed() -> None:
     for seed in set(SEEDS.values()) - set(range(TRIED)):
         Simulator(seed).run()

@@ -18,7 +18,7 @@ SEEDS = 60
 
 ALL_SEEDS = 6000
 
-UPGRADE_SEEDS = 25
+UPGRADE_SEEDS = 15
 
 
 def test_no_run_breaks_a_promise() -> None:

@@ -11,7 +11,7 @@ from tests.simulation import quick_seeds
 from tests.simulation.snapshot_mutations import LOSS_MUTATIONS, MUTATIONS
 from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
 
-SEEDS = 25
+SEEDS = 8
 """Later seeds run in ``make test-all``."""
 
 
@@ -22,9 +22,9 @@ def test_no_run_with_snapshots_breaks_a_promise() -> None:
         simulator.run()
         counts += simulator.checkers.counts
         counts["restores"] += sum(getattr(worker, "restores", 0) for worker in simulator.workers)
-    assert counts["restores"] > 50
-    assert counts["snapshots restored"] > 100
-    assert counts["fired"] > 300
+    assert counts["restores"] > 16
+    assert counts["snapshots restored"] > 32
+    assert counts["fired"] > 100
 
 
 def test_no_run_with_snapshots_and_losses_breaks_a_promise() -> None:
@@ -33,7 +33,7 @@ def test_no_run_with_snapshots_and_losses_breaks_a_promise() -> None:
         simulator = SnapshotLossSimulator(seed)
         simulator.run()
         restores += sum(getattr(worker, "restores", 0) for worker in simulator.workers)
-    assert restores > 10
+    assert restores > 3
 
 
 @pytest.mark.long

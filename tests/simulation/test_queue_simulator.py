@@ -10,7 +10,6 @@ from tests.simulation import quick_seeds
 from tests.simulation.queue_mutations import MUTATIONS
 from tests.simulation.queue_simulator import QueueSimulator
 
-
 SEEDS = 15
 """Later seeds run in ``make test-all``."""
 

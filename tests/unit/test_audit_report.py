@@ -86,6 +86,12 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.fixture
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time of a page, and says nothing about its text."""
+    monkeypatch.setattr(report, "_svg", lambda *_: "<svg></svg>")
+
+
 def test_a_page_without_faults_has_the_title_clean() -> None:
     html = report.page(findings(), SETTINGS)
     page = Page(html)
@@ -101,6 +107,7 @@ def test_a_page_without_faults_has_the_title_clean() -> None:
     assert "10.0 kB" in page.text and "11.0 kB" in page.text
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_names_are_escaped_in_html() -> None:
     evil = "<script>alert(1)</script>"
     html = report.page(findings(lost=[offender(evil, callback_topic=evil)]), SETTINGS)
@@ -116,6 +123,7 @@ def test_lost_timers_after_the_progress_of_the_engine_are_counted_apart() -> Non
     assert lines[0] == "Faulty: 2 lost of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_each_kind_of_fault_has_a_table() -> None:
     rows = {
         "lost": [offender(None, due_s=None, callback_topic=None, code="key-missing")],
@@ -135,6 +143,7 @@ def test_each_kind_of_fault_has_a_table() -> None:
     assert not decoded["clean"] and decoded["offenders"]["lost"] == ["timer-request/0/5"]
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_outputs_of_no_request_are_counted_beside_the_verdict() -> None:
     found = findings()
     found.unplaced = [
@@ -152,6 +161,7 @@ def test_outputs_of_no_request_are_counted_beside_the_verdict() -> None:
     assert "Not judged" not in report.page(findings(), SETTINGS)
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_the_three_verdicts_have_their_own_exit_codes() -> None:
     """A fault counts more than what cannot be decided."""
     clean, faulty, hidden, gone = findings(), findings(lost=[offender("a")]), findings(), findings()
@@ -171,6 +181,7 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
     assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_an_audit_without_a_known_time_is_undecided() -> None:
     """What is lost by the earliest clock is lost."""
     unknown, lost = findings(), findings(lost=[offender("a")])

@@ -23,7 +23,7 @@ from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.processes import Child
 from timers.queue.receiver import Receiver
-from timers.queue.running import Handlers, check_handler, handle, work
+from timers.queue.running import Handlers, check_handler, handle
 from timers.queue.sending import Sendable, Sender
 from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
@@ -34,6 +34,9 @@ from timers.wire.printable import quoted
 _log = logging.getLogger("timers.queue")
 
 _MEMBER_CHARACTERS = 200
+
+_WAIT_S = 0.5
+"""Longest time until a thread without a message notices that it must end."""
 
 
 class Queue:
@@ -241,11 +244,15 @@ class Queue:
         child = Child(handler) if in_child else None
         with self.handlers.running():
             try:
-                if child is None:
-                    work(self, partial(handle, handler=handler))
-                else:
+                if child is not None:
                     child.start()
-                    work(self, child.handle)
+                handle_one = partial(handle, handler=handler) if child is None else child.handle
+                while not self.stopping:
+                    for message in self.receive(1, _WAIT_S):
+                        if self.stopping:
+                            message.put_back()
+                        else:
+                            handle_one(message)
             except QueueError:
                 if not self.stopping:  # Ctrl-C may end a child that is being started
                     raise

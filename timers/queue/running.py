@@ -17,14 +17,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from timers.errors import InvalidTimerError, LeaseLostError, SettingsError
 from timers.queue.message import Message
 from timers.wire.printable import quoted
-
-_WAIT_S = 0.5
-"""Longest time until a thread without a message notices that it must end."""
 
 _log = logging.getLogger("timers.queue")
 
@@ -66,24 +63,6 @@ class Handlers:
                 if not self._changed.wait(deadline - monotonic()) and monotonic() >= deadline:
                     return False
         return True
-
-
-class Receiving(Protocol):
-    """What :func:`work` uses of a queue."""
-
-    def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]: ...
-    @property
-    def stopping(self) -> bool: ...
-
-
-def work(queue: Receiving, handle: Callable[[Message], None]) -> None:
-    """Handle messages one after the other until the queue stops."""
-    while not queue.stopping:
-        for message in queue.receive(1, _WAIT_S):
-            if queue.stopping:
-                message.put_back()
-            else:
-                handle(message)
 
 
 def check_handler(handler: Callable[..., object]) -> None:

@@ -192,8 +192,9 @@ def test_schedule_sends_the_bytes_of_its_arguments(capsys: pytest.CaptureFixture
     assert "ü".encode() in (message.value() or b"")
 
 
-def test_schedule_refuses_a_number_that_is_a_duration(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, *SCHEDULE, "--at", "900", "--value", "")
+@pytest.mark.parametrize("command", [SCHEDULE, ["queue", "send", "jobs"]], ids=" ".join)
+def test_a_number_that_is_a_duration_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *command, "--at", "900", "--value", "")
     assert code == 2
     assert "did you mean --in 900s?" in err
 

@@ -27,7 +27,7 @@ from timers.wire.verdict import VerdictMessage
 if TYPE_CHECKING:
     from timers.client import PartlyPublishedError, TimerRequest
 
-_PUBLISH_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0
 
 REFUSED_CODE = 5
 """Exit code if a condition was not true, so that nothing was changed."""
@@ -58,7 +58,7 @@ def cancel(id: str, timeout_s: float, if_source: str | None, output: Output) -> 
 
     from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
-    with TimersClient(settings.brokers, timeout_s=_PUBLISH_TIMEOUT_S) as client:
+    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         result = client.cancel(argument_id(id), if_source=if_source, timeout_s=timeout_s)
     output.show(fields(result), sentence(result))
     return EXIT_CODES[result.verdict]
@@ -85,7 +85,6 @@ def sentence(result: VerdictMessage) -> str:
     return f"{result.id}: {'cancelled' if result.verdict == 'cancelled' else 'has fired already'}, {when}"
 
 
-_TIMEOUT_S = 10.0
 _MAX_BAD_LINES = 20
 
 
@@ -155,7 +154,7 @@ def schedule(
         raise click.UsageError("--if-absent and --if-source need --id, and exclude each other")
     pairs = [header(text) for text in headers]
     id = None if id is None else argument_id(id)
-    due_s = _due_second(duration, at)  # computed once: the line printed shows the due second that is sent
+    due_s = due_second(duration, at)  # computed once: the line printed shows the due second that is sent
     body = _body(value, path)
     record_key = None if key is None else argument_bytes(key)
 
@@ -167,22 +166,28 @@ def schedule(
     if isinstance(told, VerdictMessage) and told.verdict in REFUSED:
         output.show(fields(told), sentence(told))
         return REFUSED_CODE
-    left_s, due_at = due_s - time.time(), format_due(due_s)
-    when = from_now(left_s) if left_s > 0 else "in the past: it fires at once"
     timer_id, more = (
         (told, {}) if isinstance(told, str) else (told.id, {"verdict": told.verdict, "version": told.version})
     )
-    output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
+    show_due(output, timer_id, due_s, "it fires at once", **more)
     _warn_of_missing_topics(settings, [topic])
     return 0
 
 
-def _due_second(duration: str | None, at: str | None) -> int:
+def due_second(duration: str | None, at: str | None) -> int:
+    """The due second of ``--in`` or ``--at``, one of which is given."""
     if duration is not None:
         return -(-time.time_ns() // 10**9) + parse_duration(duration)
     if re.fullmatch(r"[0-9]{1,9}", at or ""):
         raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
     return parse_due(at or "")
+
+
+def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: object) -> None:
+    """Show the id of a timer and when it is due."""
+    left_s, due_at = due_s - time.time(), format_due(due_s)
+    when = from_now(left_s) if left_s > 0 else f"in the past: {if_past}"
+    output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
 
 
 def _body(value: str | None, path: Path | None) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -13,11 +12,9 @@ import click
 from timers.cli.output import Output, argument_bytes, output_option, say
 from timers.cli.queue import legal_topic
 from timers.cli.reach import load_settings
-from timers.cli.schedule import header
-from timers.client.times import from_now, parse_due, parse_duration
+from timers.cli.schedule import due_second, header, show_due
 from timers.counted import counted
 from timers.errors import PublishError, TimersError
-from timers.wire.query import format_due
 
 if TYPE_CHECKING:
     from timers.queue import Queue
@@ -72,9 +69,7 @@ def send(
         raise click.UsageError("--lines sends at once: for many delayed messages see `timers schedule --from-file`")
     pairs = [header(text) for text in headers]
     record_key = None if key is None else argument_bytes(key)
-    due_s = 0
-    if is_later:
-        due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
+    due_s = due_second(duration, at) if is_later else 0
     settings = load_settings()
 
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
@@ -94,10 +89,7 @@ def send(
             output.show({"source": source}, source)
             return
         timer_id = queue.send(body, key=record_key, headers=pairs, at=datetime.fromtimestamp(due_s, UTC))
-        due_at = format_due(due_s)
-        left_s = due_s - time.time()
-        when = from_now(left_s) if left_s > 0 else "in the past: it is sent at once"
-        output.show({"id": timer_id, "due": due_s, "due_at": due_at}, f"due {due_at} ({due_s}, {when})", timer_id)
+        show_due(output, timer_id, due_s, "it is sent at once")
 
 
 def _send_lines(

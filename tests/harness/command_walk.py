@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from timers.core.timer import Origin
+from timers.pending.lines import Head, Writer
 from timers.wire.printable import printable
 
 UNSAFE = "a\x1b]0;t\x07\u202eb\u2066\u200fc\x9b\u2028d \u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f467"
@@ -74,6 +77,15 @@ def _schedule(planted: Planted) -> list[Walk]:
     ]
 
 
+def _unsafe_export() -> str:
+    """A file of an export whose timer has a topic with unsafe text."""
+    file = io.BytesIO()
+    writer = Writer(file, Head(1, UNSAFE, "cluster", True))
+    writer.add((0, UNSAFE, "k", b"v", None, None), Origin("t/0/1", 9, 0, "t/0/1"))
+    writer.end()
+    return file.getvalue().decode()
+
+
 WALKS: dict[str, Walks] = {
     "schedule": _schedule,
     "list": lambda planted: [
@@ -115,6 +127,11 @@ WALKS: dict[str, Walks] = {
     "levels": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "clock": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "snapshots": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "export": lambda planted: [Walk((str(planted.folder / "pending"),), shows=NOT_AT_ALL, again=False)],
+    "import-pending": lambda planted: [
+        Walk((str(planted.folder / "pending"),), code=1, shows=NOT_AT_ALL),  # it is of the same app
+        Walk((planted.file("unsafe", _unsafe_export()),), code=1, shows=QUOTED),
+    ],
     "settings": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "broker status": lambda planted: [Walk((), code=3, shows=NOT_AT_ALL)],
     "broker logs": lambda planted: [Walk(())],

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from timers.client.fired import CallbackRecord
-from timers.client.request import Encoder, TimerRequest, id_key
+from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
 from timers.console.history import CallbackLags, History
@@ -169,6 +169,11 @@ class SimCluster(KafkaCluster):
         if path == wire.FIND_PATH:
             id = parameters["id"]
             found = [self._shown(id)] if id in self.timers else []
+            if found and parameters.get("value") == "1":
+                value, headers = self.timers[id].value, sent_headers(self.timers[id].headers)
+                row: Any = (0, "", "", value if isinstance(value, bytes) else str(value).encode(), headers, None)
+                described = wire.describe(row, 0, TOPIC, 0, moved=False, with_value=True)
+                found[0] |= {name: described[name] for name in ("value", "headers")}
             return WorkerAnswer(200 if found else 404, {"id": id, "timers": found, "missing": []})
         if path == wire.COUNT_PATH:
             return self._counted(wire.parse_count(parameters))

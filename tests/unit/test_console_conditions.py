@@ -13,6 +13,7 @@ import pytest
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
 from timers.console import timer_pages
+from timers.console.kafka_cluster import RequestDeletedError
 from timers.errors import NoVerdictError, TimersError, UnacknowledgedError
 from timers.wire.verdict import VerdictMessage
 
@@ -236,3 +237,43 @@ async def test_a_timer_with_a_key_may_have_null_as_its_id() -> None:
         first = await answer_of(client, "POST", "/v1/timers", json=body, headers=key)
         assert first[0] == 201 and first[1]["id"].startswith("key-")
         assert await answer_of(client, "POST", "/v1/timers", json=body, headers=key) == first
+
+
+async def _deleted(*_: str) -> Any:
+    raise RequestDeletedError("the request t/0/1 is no longer in its log: t/0 begins at offset 9")
+
+
+async def test_a_key_whose_request_is_no_longer_in_its_log_sets_nothing_and_does_not_guess() -> None:
+    cluster, key = SimCluster(), {"Idempotency-Key": "x"}
+    named = {**TIMER, "id": "one"}
+    async with console(cluster) as client:
+        first = (await answer_of(client, "POST", "/v1/timers", json=TIMER, headers=key))[1]
+        assert (await answer_of(client, "POST", "/v1/timers", json=named, headers=key))[0] == 201
+        cluster.request_hash = _deleted  # type: ignore[assignment,method-assign]
+        status, answer = await answer_of(client, "POST", "/v1/timers", json={**TIMER, "value": "x"}, headers=key)
+        assert (status, answer["verdict"], answer["id"]) == (200, "exists", first["id"]), "the bodies are not compared"
+        status, answer = await answer_of(client, "POST", "/v1/timers", json=named, headers=key)
+        assert (status, answer["code"]) == (409, "request-deleted")
+        assert "not known whether it had this Idempotency-Key" in answer["detail"]
+        assert answer["version"] == cluster.sources["one"]
+    assert len(cluster.timers) == 2
+
+
+@pytest.mark.parametrize("shown", ["values", "timers"])
+async def test_a_timer_whose_request_is_no_longer_in_its_log_is_moved_as_its_worker_has_stored_it(shown: str) -> None:
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_QUERIES=shown, TIMERS_ID_TOPIC="sim-requests") as client:
+        body = {**TIMER, "value": {"base64": "/w=="}, "headers": [["a", "1"], ["a", None]]}
+        assert (await answer_of(client, "PUT", ONE, json=body))[0] == 201
+        before = cluster.timers["one"]
+        cluster.stored_request = _deleted  # type: ignore[assignment,method-assign]
+        status, answer = await answer_of(client, "PATCH", ONE, json={"at": 2_000_000_000})
+        if shown == "timers":
+            assert (status, answer["code"]) == (409, "request-deleted"), "it waits, so it is not said to be absent"
+            assert "TIMERS_QUERIES=values" in answer["detail"]
+            assert cluster.timers["one"] == before
+        else:
+            assert (status, answer["verdict"]) == (200, "replaced")
+            after = cluster.timers["one"]
+            assert (after.topic, after.key, after.value) == (before.topic, before.key, b"\xff")
+            assert (after.at, list(after.headers)) == (2_000_000_000, [("a", "1"), ("a", None)])

@@ -20,7 +20,7 @@ from timers.wire.formats import future_by_id
 from timers.wire.verdict import VerdictMessage
 
 PARTITIONS = 8
-IDS, VERDICTS, ORDERS = "ids", "verdicts", "orders"
+IDS, VERDICTS, ORDERS, NATIVE = "ids", "verdicts", "orders", "timer-request"
 DUE_S = 1_700_000_000
 
 
@@ -60,6 +60,7 @@ class SimTopics:
         now_s: monotonic time; each record takes ``record_s`` to read.
         read_from: the partitions that were read, in their order, by topic.
         open_consumers: those that were not closed.
+        begins: partition of a topic -> its first offset, if it is not 0.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class SimTopics:
         self.read_from: dict[str, list[int]] = {}
         self.open_consumers = 0
         self.unknown: dict[tuple[str, int], str] = {}
+        self.begins: dict[tuple[str, int], int] = {}
 
     def add(self, topic: str, partition: int, *messages: SimMessage) -> None:
         log = self.partitions_of.setdefault(topic, [[] for _ in range(PARTITIONS)])[partition]
@@ -84,7 +86,10 @@ class SimTopics:
         return [*range(PARTITIONS)]
 
     def starts(self, topics: list[str]) -> dict[str, dict[int, int]]:
-        return {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in self.existing(topics)}
+        return {
+            topic: {each: self.begins.get((topic, each), 0) for each in range(PARTITIONS)}
+            for topic in self.existing(topics)
+        }
 
     def ends(self, topics: list[str]) -> dict[str, dict[int, int]]:
         return {
@@ -202,3 +207,20 @@ def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(
     monkeypatch.setattr(records, "read", fail)
     with pytest.raises(TimersError, match="no leader"):
         history_of("a", None)
+
+
+def test_a_history_says_where_the_log_of_its_requests_begins(kafka: SimTopics) -> None:
+    for number in range(4):
+        request = SimMessage(b"one", future.encode(ORDERS, "k", b"%d" % number), future_by_id.encode_headers(DUE_S))
+        kafka.add(IDS, 2, request)
+    kafka.add(VERDICTS, 0)
+    kafka.add(NATIVE, 0, *(SimMessage(b"%d" % DUE_S, future.encode(ORDERS, "k", b"v")) for _ in range(3)))
+    kafka.begins = {(IDS, 2): 3, (IDS, 5): 9, (NATIVE, 0): 2}
+    found = history_of("one", {"source": f"{IDS}/2/1", "due": DUE_S, "topic": ORDERS})
+    assert [event["source"] for event in found.events if event["what"] == "set"] == [f"{IDS}/2/3"]
+    reasons = [each["reason"] for each in found.unread if each["topic"] == IDS]
+    assert reasons == ["partition 2 begins at offset 3: older requests are deleted"]
+    native = history_of(f"{NATIVE}/0/1", {"source": f"{NATIVE}/0/1", "due": DUE_S, "topic": ORDERS})
+    assert native.events == []
+    assert {"topic": NATIVE, "reason": "partition 0 begins at offset 2: older requests are deleted"} in native.unread
+    assert history_of(f"{NATIVE}/0/2", {"source": f"{NATIVE}/0/2", "due": DUE_S}).unread[0]["topic"] != NATIVE

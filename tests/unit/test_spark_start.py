@@ -198,6 +198,19 @@ def test_a_new_app_starts_with_the_first_request_that_exists(plan: Any) -> None:
 
 
 READ_BEFORE = Progress(500)
+SNAPSHOT: Any = "a snapshot that workers have named"
+TRIMMED = Progress(500, snapshot=SNAPSHOT)
+
+
+def test_a_trimmed_log_is_refused_before_anything_is_changed(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(low=7, progress=TRIMMED))
+    with pytest.raises(TimersError, match=r"timer-request/0 begins at offset 7: .* Run workers for this app"):
+        start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
+    assert used.exists()
+    assert plan(Log(progress=TRIMMED)).progress == {0: TRIMMED}, "a snapshot alone is no reason, and its name is kept"
 
 
 def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any, tmp_path: Path) -> None:

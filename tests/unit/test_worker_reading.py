@@ -214,3 +214,39 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.Mo
     assert reading.count(rig.machine, rig.place, hidden, 10, NEVER)[0] == Counter()
     first = TimerFilter("t", "t", 10, with_values=False)
     assert reading.count(rig.machine, rig.place, first, 10, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_request_that_its_log_no_longer_has_is_found_while_it_waits(indexed: bool) -> None:
+    rig = Rig(indexed=indexed)
+    sent = [rig.ask(50 + number % 7, f"id-{number}" if indexed else "") for number in range(20)]
+    found, _ = reading.find_offset(rig.machine, rig.place, sent[12].offset, NEVER, with_value=True)
+    assert found is not None
+    assert (found["state"], found["due"], found["source"], found["headers"]) == ("pending", 55, sent[12].source, [])
+    rig.tick(55)
+    assert reading.find_offset(rig.machine, rig.place, sent[12].offset, NEVER, with_value=True) == (None, None)
+    if indexed:
+        rig.ask(90, "id-13", None)
+        assert reading.find_offset(rig.machine, rig.place, sent[13].offset, NEVER, with_value=True) == (None, None)
+
+
+def test_a_copy_from_the_cold_tier_is_found_by_the_source_of_its_request() -> None:
+    rig = Rig(indexed=False)
+    sent = rig.ask(500)
+    rig.promote(sent)
+    found, _ = reading.find_offset(rig.machine, rig.place, sent.offset, NEVER, with_value=False)
+    assert found is not None
+    assert (found["due"], found["source"]) == (500, sent.source)
+
+
+def test_a_request_is_looked_for_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SLICE_ROWS", 2)
+    rig = Rig(indexed=False)
+    sent = [rig.ask(50 + number) for number in range(9)]
+    steps, after, found = 0, NEVER, None
+    while found is None:
+        found, through = reading.find_offset(rig.machine, rig.place, sent[8].offset, after, with_value=False)
+        assert through is not None
+        after, steps = through, steps + 1
+    assert steps > 3
+    assert found["source"] == sent[8].source

@@ -81,7 +81,8 @@ class Declarations(ConsoleDeclarations):
     queries: str = setting(
         variables.one_of("off", "timers", "values"),
         "What the web port shows of pending timers. timers: ids, due seconds, topics and keys. values: also the "
-        "values of callbacks, to every client that may ask. off: nothing. Use one value for all workers of an app.",
+        "values and headers of callbacks, to every client that may ask. off: nothing. Use one value for all workers of "
+        "an app.",
         default="timers",
     )
     query_secret: security.Secret = setting(

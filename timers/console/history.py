@@ -117,7 +117,7 @@ class _Reading:
         if self._has_id:
             self._read_versions(topic, [partition], request_format)
             return
-        for message in self._scan(topic, {partition: offset}, offset + 1):
+        for message in self._scan(topic, {partition: offset}, offset + 1, says_begin=True):
             self._add_request(topic, message, request_format)
 
     def _find_versions(self, topic: str, request_format: RequestFormat) -> None:
@@ -128,7 +128,8 @@ class _Reading:
     def _read_versions(self, topic: str, partitions: Sequence[int], request_format: RequestFormat) -> None:
         """Read partitions until one has had versions: all of an id are on one."""
         latest = self._source
-        for message in self._scan(topic, dict.fromkeys(partitions), enough=lambda: self.has_requests):
+        scanned = self._scan(topic, dict.fromkeys(partitions), enough=lambda: self.has_requests, says_begin=True)
+        for message in scanned:
             if message.key() == self._id or topics.source(topic, *_place(message)) == latest:
                 self._add_request(topic, message, request_format)
 
@@ -221,6 +222,7 @@ class _Reading:
         end: int | None = None,
         until_ms: int | None = None,
         enough: Callable[[], bool] = lambda: False,
+        says_begin: bool = False,
     ) -> Iterator[Message]:
         """Records of a topic, partition by partition, for a limited time.
 
@@ -229,6 +231,7 @@ class _Reading:
             end: offset before which reading ends.
             until_ms: time after which no record of a partition is wanted, if the brokers set their times.
             enough: whether reading ends before the next partition.
+            says_begin: whether records that were deleted are missing in the history.
         """
         give_up_s = monotonic() + MAX_READING_S
         properties = {**connection.librdkafka(self._settings), "error_cb": self._reports, "enable.partition.eof": True}
@@ -246,6 +249,8 @@ class _Reading:
                 last, start = ends.get(partition, 0), starts.get(partition, 0)
                 to = last if end is None else min(last, end)
                 newest = max(start, to - MAX_RECORDS if first is None else first)
+                if says_begin and start > (first or 0):
+                    self._miss(topic, f"partition {partition} begins at offset {start:,}: older requests are deleted")
                 if first is None and newest > start:
                     self._miss(topic, f"only the newest {MAX_RECORDS:,} records of partition {partition} were read")
                 for message in records.read(

@@ -41,7 +41,7 @@ from timers.wire.printable import quoted
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
-    from timers.kafka.request_reader import RequestReader
+    from timers.kafka.request_reader import Deleted, RequestReader
 
 
 class WorkerAnswer(NamedTuple):
@@ -96,6 +96,10 @@ CLUSTER_ID_S = 60.0
 
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
 _UNAVAILABLE = 503
+
+
+class RequestDeletedError(TimersError):
+    """The log of requests begins after a request."""
 
 
 class _NoAnswer(QueryError):
@@ -155,9 +159,13 @@ class KafkaCluster:
         return await self._client.cancel(id, if_source=condition, timeout_s=timeout_s)
 
     async def request_hash(self, source: str) -> bytes | None:
-        """The header ``timer-request-hash`` of a request; None if it has none, or the log no longer has it."""
-        found = await self._requests.read([source])
-        return h.last(found[source].headers or (), h.TIMER_REQUEST_HASH) if source in found else None
+        """The header ``timer-request-hash`` of a request; None if it has none.
+
+        Raises:
+            RequestDeletedError: the log no longer has it.
+        """
+        found = await self._requests.read_one(source)
+        return None if found is None else h.last(found.headers or (), h.TIMER_REQUEST_HASH)
 
     async def record(self, entry: bytes) -> None:
         """Write an entry to the log of changes. Returns when all in-sync replicas have it."""
@@ -314,8 +322,12 @@ class KafkaCluster:
         return await self._reading.run(history.read, self._settings, self._letters, id, timer)
 
     async def stored_request(self, id: str, source: str) -> TimerRequest | None:
-        """The request of a timer with an id, as its topic has it; None if the topic no longer has it."""
-        record = (await self._requests.read([source])).get(source)
+        """The request of a timer with an id, as its topic has it; None if it is another one.
+
+        Raises:
+            RequestDeletedError: the topic no longer has it.
+        """
+        record = await self._requests.read_one(source)
         if record is None or record.key != id_key(id):
             return None
         limit = self._settings.max_request_bytes
@@ -331,7 +343,7 @@ class KafkaCluster:
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         """Source of a request -> the epoch second of its record; without those that the topics no longer have."""
         found = await self._times.read(sources)
-        return {source: record.timestamp // 1000 for source, record in found.items()}
+        return {source: each.timestamp // 1000 for source, each in found.items() if isinstance(each, RequestRecord)}
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         """How late the newest callbacks of a topic were."""
@@ -392,8 +404,20 @@ class _Requests:
         self._thread = Threads(name, 1)
         self._reader: RequestReader | None = None
 
-    async def read(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
-        """The requests that the log still has, by source.
+    async def read_one(self, source: str) -> RequestRecord | None:
+        """One request; None: there is none at this offset. Raises as :meth:`read`.
+
+        Raises:
+            RequestDeletedError: the log no longer has it.
+        """
+        found = (await self.read([source])).get(source)
+        if found is None or isinstance(found, RequestRecord):
+            return found
+        begin = f"{source.rpartition('/')[0]} begins at offset {found.begins_at}"
+        raise RequestDeletedError(f"the request {source} is no longer in its log: {begin}")
+
+    async def read(self, sources: Sequence[str]) -> dict[str, RequestRecord | Deleted]:
+        """The requests, by source, also which of them are deleted.
 
         Raises:
             Problem: other questions take too long.
@@ -401,7 +425,7 @@ class _Requests:
         """
         return await self._thread.run(self._read, sources)
 
-    def _read(self, sources: Sequence[str]) -> dict[str, RequestRecord]:
+    def _read(self, sources: Sequence[str]) -> dict[str, RequestRecord | Deleted]:
         from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
 
         if self._reader is None:

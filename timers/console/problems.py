@@ -27,6 +27,7 @@ CODES = {
     "method-not-allowed": (405, "this path has other methods"),
     "not-found": (404, "there is no such path, timer, dead letter, topic or queue"),
     "already-fired": (409, "the timer has fired already"),
+    "request-deleted": (409, "the request of the timer is no longer in its log; nothing was changed"),
     "conflict": (409, "another request does the same at this time, or a dead letter that was named cannot be retried"),
     "login-missing": (401, "the request has no login, or a wrong one"),
     "cross-site": (403, "a page of another site sent this request"),

@@ -139,7 +139,7 @@ ROUTES: tuple[Route, ...] = (
         (_WAIT,),
         body="NewTimer",
         example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "15m"},
-        problems=(*_PUBLISH, *_INVALID, *_CONDITION, "busy", "idempotency-key-reused"),
+        problems=(*_PUBLISH, *_INVALID, *_CONDITION, "busy", "idempotency-key-reused", "request-deleted"),
         headers=(_IDEMPOTENCY_KEY, _IF_NONE_MATCH),
     ),
     Route(
@@ -212,7 +212,7 @@ ROUTES: tuple[Route, ...] = (
         (_OWN_ID, _WAIT),
         body="TimerMove",
         example={"delay": "30m"},
-        problems=(*_ASK, *_PUBLISH, *_INVALID, "not-found", "already-fired", "changed"),
+        problems=(*_ASK, *_PUBLISH, *_INVALID, "not-found", "already-fired", "changed", "request-deleted"),
         headers=(_IF_MATCH,),
     ),
     Route(

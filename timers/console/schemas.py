@@ -132,6 +132,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "key": nullable(DATA),
             "value_bytes": {"type": "integer"},
             "value": string("base64, if asked for with value=1"),
+            "headers": list_of(
+                {"type": "array", "minItems": 2, "maxItems": 2},
+                description="names and values of the callback's headers, if asked for with value=1",
+            ),
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("the record that fires, if it is another one"),
             "retry": {"type": "object"},

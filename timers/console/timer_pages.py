@@ -14,7 +14,7 @@ from timers.client.request import TimerRequest
 from timers.console import conditions
 from timers.console.call import Call, Handler, Reply
 from timers.console.conditions import Mark
-from timers.console.kafka_cluster import WorkerAnswer
+from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
 from timers.console.signing import CONFIRM_S
 from timers.console.write_log import record_ids
@@ -107,7 +107,14 @@ async def _set_once(call: Call, key: str) -> Reply:
         return verdict
     if verdict.verdict != EXISTS:
         return _accepted(call, id, int(request.at), verdict.version)  # type: ignore[arg-type]
-    found = await call.console.cluster.request_hash(verdict.version or "")
+    try:
+        found = await call.console.cluster.request_hash(verdict.version or "")
+    except RequestDeletedError as deleted:
+        if own_id is None:  # only this key makes the id, so the timer is that of the first request
+            return Reply({"id": id, "verdict": EXISTS, "due": verdict.due_s, "version": verdict.version})
+        why = f"{deleted}, so it is not known whether it had this Idempotency-Key; nothing was changed"
+        about = {"due": verdict.due_s, "version": verdict.version}
+        raise Problem("request-deleted", why, _tag(verdict.version), id=id, **about) from None
     first = None if found is None else Mark.decode(found)
     if first == mark and verdict.due_s is not None:
         return _accepted(call, id, verdict.due_s, verdict.version)
@@ -201,11 +208,31 @@ async def move_timer(call: Call) -> Reply:
         raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
     if timer["state"] == wire.FIRED:
         raise _already_fired(id, timer["due"])
-    request = await call.console.cluster.stored_request(id, source)
+    try:
+        request = await call.console.cluster.stored_request(id, source)
+    except RequestDeletedError as deleted:
+        request = await _request_of_row(call, id, source, str(deleted))
     if request is None:
         raise Problem("not-found", f"the request of {quoted(id)} is no longer in its topic: set the timer again", id=id)
     _check_topic(call, request.topic)
     return _new_version(await _update(call, request._replace(at=due_s), source))
+
+
+async def _request_of_row(call: Call, id: str, source: str, deleted: str) -> TimerRequest | None:
+    """The request of a pending timer, made of what its worker has stored; None if this version waits no longer.
+
+    Raises:
+        Problem: workers do not show it.
+    """
+    if call.console.settings.queries != "values":
+        why = f"{deleted}, and workers do not show what they have stored: set TIMERS_QUERIES=values, or use PUT"
+        raise Problem("request-deleted", why, _tag(source), id=id, version=source)
+    timers, _ = await find(call, id, with_value=True)
+    timer = next((each for each in timers if each["source"] == source and "headers" in each), None)
+    if timer is None:
+        return None
+    fields = {name: timer[name] for name in ("topic", "key", "headers")}
+    return timer_lines.request_of({**fields, "value": {"base64": timer["value"]}, "id": id}, timer["due"])
 
 
 def _new_version(verdict: VerdictMessage | Reply) -> Reply:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaTopicPartition
@@ -46,6 +46,13 @@ POLL_S = 0.2
 _T = TypeVar("_T")
 
 
+class Deleted(NamedTuple):
+    """A request that its log no longer has: it was trimmed, or retention took it. All readers learn it from here."""
+
+    begins_at: int
+    """The first offset that the log still has."""
+
+
 class BoundedReader:
     """Reads single records by offset, within bounded memory. Connects at its first use; one thread at a time calls it.
 
@@ -69,8 +76,8 @@ class BoundedReader:
 
     def read(
         self, topic: str, partition: int, offsets: Collection[int], while_waiting: Callable[[], None], until: float
-    ) -> dict[int, RequestRecord]:
-        """Returns the records at these offsets that the log still has, without those that are too large or damaged.
+    ) -> dict[int, RequestRecord | Deleted]:
+        """Returns the records at these offsets, without those that are too large or damaged or never were.
 
         Args:
             topic: a topic; if it does not exist, the result is empty.
@@ -83,9 +90,9 @@ class BoundedReader:
             LeaderNotAvailableError: the partition has no leader.
             KafkaError: the brokers do not answer, or do not allow it.
         """
-        found: dict[int, RequestRecord] = {}
+        found: dict[int, RequestRecord | Deleted] = {}
         self._run(self._read(KafkaTopicPartition(topic, partition), sorted(offsets), until, found), while_waiting)
-        return {offset: record for offset, record in found.items() if not isinstance(record.value, CutValue)}
+        return {at: each for at, each in found.items() if isinstance(each, Deleted) or not _is_cut(each)}
 
     def close(self) -> None:
         """Close the connections."""
@@ -134,7 +141,7 @@ class BoundedReader:
         return self._consumer
 
     async def _read(
-        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord]
+        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
     ) -> None:
         consumer = await self._open_consumer()
         if not await fetch.exists(consumer, tp):
@@ -142,6 +149,7 @@ class BoundedReader:
         consumer.assign([tp])
         try:
             low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
             for group in _groups([offset for offset in offsets if low <= offset < end]):
                 # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
                 with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
@@ -155,7 +163,7 @@ class BoundedReader:
         tp: KafkaTopicPartition,
         group: list[int],
         until: float,
-        found: dict[int, RequestRecord],
+        found: dict[int, RequestRecord | Deleted],
     ) -> None:
         wanted = set(group)
         consumer.seek(tp, group[0])
@@ -172,6 +180,10 @@ class BoundedReader:
                 deadline = monotonic() + TIMEOUT_S
             elif monotonic() > deadline:
                 raise KafkaTimeoutError(f"{tp.topic}/{tp.partition} gave no record for {TIMEOUT_S:.0f} s")
+
+
+def _is_cut(record: RequestRecord) -> bool:
+    return isinstance(record.value, CutValue)
 
 
 def _groups(offsets: list[int]) -> Iterator[list[int]]:
@@ -231,7 +243,7 @@ class RequestReader:
         read, leaderless = self._read(wanted, keep_waiting)
         found: dict[str, RequestRecord | None] = dict.fromkeys(leaderless)
         for source, sent in read.items():
-            if self.request_format(source).is_request_of(sent, *wanted[source]):
+            if not isinstance(sent, Deleted) and self.request_format(source).is_request_of(sent, *wanted[source]):
                 found[source] = sent
         return found
 
@@ -239,11 +251,11 @@ class RequestReader:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
-    def read(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def read(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
         """Find requests. Blocks: do not call it while a transaction is open.
 
         Returns:
-            The requests that the log still has and that are not larger than any allowed one, by source.
+            The requests that are not larger than any allowed one, by source, also which of them are deleted.
 
         Raises:
             Lost: the brokers do not answer, a partition has no leader, or ``keep_waiting`` returned False.
@@ -255,14 +267,14 @@ class RequestReader:
 
     def _read(
         self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> tuple[dict[str, RequestRecord], list[str]]:
+    ) -> tuple[dict[str, RequestRecord | Deleted], list[str]]:
         """The requests that are found, and the sources on partitions without a leader."""
         wanted: dict[tuple[str, int], dict[str, int]] = {}
         for source in sources:
             where = parse_source(source)
             if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], {})[source] = where[2]
-        found: dict[str, RequestRecord] = {}
+        found: dict[str, RequestRecord | Deleted] = {}
         leaderless: list[str] = []
         deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():

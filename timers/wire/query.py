@@ -136,6 +136,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
         timer["retry"] = {"attempt": origin.attempt, "first_due": origin.due_s}
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
+        timer["headers"] = [[name, json_value(data)] for name, data in row[4] or ()]
     return timer
 
 

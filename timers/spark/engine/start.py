@@ -210,6 +210,12 @@ def check(
         kept = ", ".join(checkpoint.replaced)
         raise LogMismatch(f"{error}. Their timers may be in {kept}, which was not deleted") from error
     for partition, committed in progress.items():
+        if starts[partition] > 0 and committed.snapshot is not None:
+            raise TimersError(
+                f"{topics.partition_name(settings.request_topic, partition)} begins at offset {starts[partition]}: its "
+                "older requests are deleted, and what is pending of them is in snapshots, which the engine on Spark "
+                "does not read. Run workers for this app; nothing was changed"
+            )
         if committed.setting_at(SEAL, committed.next_offset, 0):
             raise SettingsError(
                 f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "

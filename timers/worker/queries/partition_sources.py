@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 from time import monotonic, thread_time
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core import machine as core
-from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.listing import NoAnswer, Page, Position
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.kafka.request_reader import RequestReader
+from timers.kafka.request_reader import Deleted, RequestReader
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
@@ -148,9 +149,11 @@ class LocalSource:
             records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
         except Lost:
             raise NoAnswer("the brokers did not return its records in time") from None
-        if source not in records:
+        sent = records.get(source)
+        if isinstance(sent, Deleted):
+            return await self._find_pending(offset, lookup.with_value, deadline)
+        if sent is None:
             return None
-        sent = records[source]
         decoded = self._format.read(sent)
         if decoded.rejected:
             (rejected,) = decoded.rejected
@@ -162,6 +165,23 @@ class LocalSource:
         return await self._ask(
             lambda machine: reading.find_record(machine, self._place, row, due_s, append_s, lookup.with_value)
         )
+
+    async def _find_pending(self, offset: int, with_value: bool, deadline: float) -> Timer | None:
+        """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
+        or was refused, and nothing says which.
+
+        Raises:
+            NoAnswer: the time is over before the end.
+        """
+        after: OrderKey | None = NEVER
+        while after is not None:
+            look = partial(reading.find_offset, place=self._place, offset=offset, after=after, with_value=with_value)
+            found, after = await self._read(False, look)
+            if found is not None:
+                return found
+            if monotonic() > deadline:
+                raise NoAnswer(f"the request is deleted, and its timer was not found within {ANSWER_S:.0f} s")
+        return None
 
     async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:
         try:

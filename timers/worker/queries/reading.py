@@ -196,6 +196,27 @@ def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: 
     return None if state is None else _with_state(row, due_s, place, state, with_value)
 
 
+def find_offset(
+    machine: Machine, place: Place, offset: int, after: OrderKey, with_value: bool
+) -> tuple[Timer | None, OrderKey | None]:
+    """Look in one slice of the store for the pending timer of a request of which only the offset is known.
+
+    Returns:
+        The timer, and the key up to which it has looked; None: no timers follow.
+
+    Raises:
+        Recovering: try again later.
+    """
+    _check_recovered(machine)
+    piece, source = _Slice(), topics.source(*place[:2], offset)
+    for through, rows in machine.waiting(after, lambda row: row[0] == offset or _source(row) == source):
+        for row in rows:
+            return _with_state(row, through[0], place, wire.PENDING, with_value), through
+        if piece.ends_after(rows):
+            return None, through
+    return None, None
+
+
 def _source(row: Row) -> str | None:
     return None if row[5] is None else Origin(*row[5]).source
 

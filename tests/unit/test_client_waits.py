@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -188,6 +189,7 @@ def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brok
     queue.send(b"")
     asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S))
     cluster.send_signal(end)
+    os.waitid(os.P_PID, cluster.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # else it may answer one more call
     calls = [
         *calls_of(client),
         lambda: asyncio.run(in_loop.schedule("t", "k", b"", at=DUE_S)),

@@ -257,6 +257,9 @@ class LossSimulator:
         runners = [worker.runners[name] for worker in self.workers if name in worker.runners]
         if any(runner.machine._trusted.connection < 0 for runner in runners):
             return "a machine has compared its log, and fetched nothing since"  # the design names this limit
+        progress = self.workers[0].read_progress(name)
+        if progress.cuts and progress.lineage.batch is None:
+            return "a loss was accepted, and no batch was read since"  # this one, too
         epoch = self.log.leader_epoch(*name)
         records = self.log.fetch(*name, 0, committed=False).records
         start = next((each.offset for each in records if each.epoch == epoch), end)

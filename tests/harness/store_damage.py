@@ -133,7 +133,7 @@ class SimulatedWorker:
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
         parts = log, self.settings, cluster, self._memory, self.condemnations, TP, (0, self.requests.count)
         opening = Opening(*parts, lambda *_: (None, None), indexed=self.requests.has_ids)
-        progress, self.store, _ = opening.open(self.outbox.progress)
+        progress, self.store, *_ = opening.open(self.outbox.progress)
         self.went_back += self.store.applied < self._applied
         self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))
         self._tick()

@@ -10,6 +10,7 @@ from tests.simulation.edits import Mutation, changed
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.operation import key_of
 from timers.core.progress import NamedSnapshot, Progress
+from timers.core.snapshots import Footer
 from timers.core.timer import TopicPartition
 from timers.store import layout
 from timers.store.memory import MemoryView
@@ -67,6 +68,15 @@ class NamesWhatIsLost(SnapshotWorker):
 
     def has_same_log(self, runner: SimRunner) -> bool:
         return True
+
+
+class StartsAnew(SnapshotWorker):
+    """[S4], [S6]: a machine without a snapshot goes on with what is left of its log."""
+
+    def found(self, machine: TopicPartition, progress: Progress) -> list[tuple[NamedSnapshot, Footer]]:
+        store = self.disk.open_store(machine)
+        store.applied = max(store.applied, self.log.start(*machine))
+        return []
 
 
 class AnyNumber(SimSnapshots):
@@ -147,6 +157,7 @@ MUTATIONS = {
         ),
         worker=SnapshotWorker,
     ),
+    "S4 a machine goes on without what was deleted": Mutation(worker=StartsAnew),
     "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
     "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),
     "S14 a broken one becomes the older one": changed(

@@ -21,8 +21,10 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.core.timer import Fetched, TopicPartition
 from timers.testing.faults import Faults, Violation
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.testing.store import SimStore
 from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
+from timers.wire import progress as progress_record
 
 
 def snapshot_workers(workers: list[SimWorker], seed: int) -> SnapshotTopics:
@@ -90,13 +92,13 @@ class SnapshotSimulator(Simulator):
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
-        self.topics.trims = self._lose_progress not in self._actions
         more = [
             (self._snapshot, 30),
             (self._lose_snapshot, 3),
             (self._lose_disk, 4),
             (self._two_owners, 4),
             (self._slow_snapshot, 4),
+            (self._forget_names, 1),
         ]
         if self._snapshot_random.random() < 0.3:
             more.append((self._repair, 4))
@@ -171,6 +173,25 @@ class SnapshotSimulator(Simulator):
                 self._work_on(first, machine)
             take_steps([first], random, machine, 8)
         return f"{machine[0]}/{machine[1]} of {first.name} and {second.name}"
+
+    def _forget_names(self) -> str:
+        """The progress goes back to a record that names no snapshot. The group knows the rest of it [S6]."""
+        machine, where = self._snapshot_random.choice(self.machines), self._settings.progress_topic
+        progress, key = self.checkers.logs[machine].progress, progress_record.encode_key(*machine)
+        newest = self.log.newest(where, PROGRESS_PARTITION, key)
+        is_decided = self.log.last_stable(where, PROGRESS_PARTITION) == self.log.end(where, PROGRESS_PARTITION)
+        if not is_decided or progress.snapshot is None or not self._is_known_otherwise(machine, newest):
+            return "nothing"
+        value = progress_record.encode(replace(progress, snapshot=None, older_snapshot=None), TOPIC_ID)
+        self.log.append(where, key, value, partition=PROGRESS_PARTITION)
+        self.topics.excused |= {each.number for each in self.topics.chunks[machine]}
+        self.topics.taken_back |= self.topics.excused
+        if (owner := self._owner.get(machine)) is not None:
+            owner.crash()
+            owner.disk.wipe()
+            owner.start()
+            self._assign_unowned()
+        return f"{machine[0]}/{machine[1]}"
 
     def _lose_progress(self) -> str:
         lost = super()._lose_progress()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from random import Random
@@ -11,7 +11,18 @@ from typing import NamedTuple
 from timers.core.levels import SNAPSHOTS
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.rescue import cut_below
-from timers.core.snapshots import Footer, Place, Unreadable, deletable_before, footer_of, may_take, restored, with_named
+from timers.core.snapshots import (
+    Footer,
+    Place,
+    Unreadable,
+    deletable_before,
+    footer_of,
+    may_take,
+    progress_from,
+    restored,
+    usable,
+    with_named,
+)
 from timers.core.timer import TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryView
@@ -72,6 +83,18 @@ class SimSnapshots:
             raise Unreadable("another record stands at its end")
         return last[0].footer
 
+    def whole(self) -> Iterator[tuple[NamedSnapshot, Footer]]:
+        start = self._topics.starts.get(self._machine, 0)
+        by_number: dict[int, list[tuple[int, Chunk]]] = {}
+        for offset, chunk in enumerate(self._chunks):
+            if offset >= start:
+                by_number.setdefault(chunk.number, []).append((offset, chunk))
+        for number, chunks in by_number.items():
+            end = chunks[-1][1].footer
+            if end is not None and [each.at for _, each in chunks] == [*range(len(chunks))]:
+                places = chunks[0][0], chunks[-1][0] + 1
+                yield NamedSnapshot(TOPIC_ID, number, *places, end.applied, end.keys, end.rows, end.digest), end
+
     def has_footer(self, named: NamedSnapshot | None) -> bool:
         try:
             return named is not None and self.footer(named) is not None
@@ -128,11 +151,13 @@ class SnapshotWorker(SimWorker):
         topics: shared by the workers of a run.
         numbers: random source of the numbers.
         restores: number of stores that were restored.
+        found_again: number of times that a snapshot was used which the progress did not name any more.
     """
 
     topics = SnapshotTopics()
     numbers = Random(0)
     restores = 0
+    found_again = 0
 
     def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
         return SimSnapshots(self.topics, machine)
@@ -140,18 +165,41 @@ class SnapshotWorker(SimWorker):
     def place(self, machine: TopicPartition) -> Place:
         return Place("cluster", self.settings.app_id, TOPIC_ID, machine[1], machine[0])
 
-    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> SimStore:
-        if not self.is_refused(spec.tp, progress, store.applied):
-            new = self.restore(spec.tp, store, progress)
-            if new is not store:
-                self.disk.use(spec.tp, new)
-            store = new
-        return super().restored(spec, store, progress)
+    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> tuple[Progress, SimStore]:
+        machine, start = spec.tp, self.log.start(*spec.tp)
+        if self.is_refused(machine, progress, store.applied):
+            return progress, store
+        new = self.restore(machine, store, progress)
+        if new.applied < start and not progress.rescues_of(store.history, store.applied):
+            for named, footer in self.found(machine, progress):
+                if new is store:  # an operator accepts that the progress went back
+                    after = self.progress_from(named, footer, progress)
+                    new = self.restore(machine, store, after, lambda _: True)
+                    progress = progress if new is store else after
+        if new is not store:
+            self.disk.use(machine, new)
+        return super().restored(spec, new, progress)
 
-    def restore(self, machine: TopicPartition, store: SimStore, progress: Progress) -> SimStore:
+    def found(self, machine: TopicPartition, progress: Progress) -> list[tuple[NamedSnapshot, Footer]]:
+        """The snapshots that a progress may have lost the names of."""
+        start, end = self.log.start(*machine), self.log.end(*machine)
+        return usable(self.snapshots_of(machine).whole(), self.place(machine), progress, start, end)
+
+    def progress_from(self, named: NamedSnapshot, footer: Footer, progress: Progress) -> Progress:
+        """The progress with which a machine goes on from such a snapshot."""
+        self.found_again += 1
+        return progress_from(named, footer, progress)
+
+    def restore(
+        self,
+        machine: TopicPartition,
+        store: SimStore,
+        progress: Progress,
+        names: Callable[[NamedSnapshot], bool] | None = None,
+    ) -> SimStore:
         """Restore the newest snapshot that can be read, unless the store is almost as new."""
 
-        def names(named: NamedSnapshot) -> bool:
+        def is_named(named: NamedSnapshot) -> bool:
             now = self.read_progress(machine)
             return named in (now.snapshot, now.older_snapshot)
 
@@ -160,7 +208,8 @@ class SnapshotWorker(SimWorker):
 
         start, snapshots = self.log.start(*machine), self.snapshots_of(machine)
         beside = partial(self.disk.beside, store.faults)
-        return restored(store, progress, self.place(machine), start, snapshots, beside, names, report)
+        place, names = self.place(machine), names or is_named
+        return restored(store, progress, place, start, snapshots, beside, names, report)
 
     # ---- taking -------------------------------------------------------------------------------------------------
 

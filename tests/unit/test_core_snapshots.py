@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
+from timers.core.keys import NEVER
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
-from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, NamedSnapshot, Progress
+from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import (
     CHUNK_BYTES,
     Footer,
@@ -18,13 +20,16 @@ from timers.core.snapshots import (
     check_footer,
     deletable_before,
     footer_of,
+    history_hash,
     is_due,
+    progress_from,
     restored,
     to_restore,
+    usable,
     with_named,
 )
 from timers.core.timer import Row
-from timers.store.memory import MemoryStore
+from timers.store.memory import MemoryStore, MemoryView
 
 PLACE = Place("cluster", "app", b"topic id", 3, "timer-request")
 
@@ -200,3 +205,49 @@ def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None
     large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 1000))
     assert not due(large, record_bytes=190 * 1024) and due(large, record_bytes=210 * 1024)
     assert not due(large, 500, 0) and due(large, 400, 0)
+
+
+def footer(of: NamedSnapshot, progress: Progress, place: Place = PLACE) -> Footer:
+    return footer_of(MemoryView(of.applied, of.rows, progress.settings, []), place, (90, 4), of.keys, of.digest)
+
+
+def test_settings_are_hashed_as_text() -> None:
+    history = [SettingChange("hot-s", 0, 5), SettingChange("seal", 7, 2**62), SettingChange("later", 8, 1)]
+    assert history_hash(history, 8) == sha256(b"[('hot-s', 0, 5), ('seal', 7, 4611686018427387904)]").digest()
+    assert history_hash([], 8) == sha256(b"[]").digest()
+
+
+def test_the_newest_snapshots_of_a_machine_are_found_without_their_names() -> None:
+    known = progress_of(next_offset=50)
+    other = PLACE._replace(topic_id=b"another topic with this name")
+    at = {number: named(number, 10 * number, size=number) for number in range(1, 8)}
+    whole = [(each, footer(each, known)) for each in at.values()] + [(named(9, 30), footer(named(9, 30), known, other))]
+    assert [each.number for each, _ in usable(whole, PLACE, known, 25, 100)] == [5, 4, 3]
+    assert [each.number for each, _ in usable(whole, PLACE, Progress(), 25, 60)] == [6, 5, 4, 3]
+
+
+def test_a_machine_without_progress_goes_on_from_a_footer() -> None:
+    lost, new = progress_of(next_offset=50), Progress.first(SNAPSHOTS)
+    end = footer(named(1), lost)
+    after = progress_from(named(1), end, new)
+    assert (after.next_offset, after.fired_through) == (40, (90, 4))
+    assert (after.snapshot, after.older_snapshot) == (named(1), None)
+    assert not after.knows(SEAL), "who may read snapshots must not be able to forge copies"
+    check_footer(end, named(1), PLACE, after)
+    assert progress_from(named(1), end, replace(new, next_offset=70)).next_offset == 70, "the group knows more"
+
+
+def test_a_progress_that_went_back_keeps_what_it_knows() -> None:
+    known = replace(progress_of(next_offset=50), fired_through=(95, 0))
+    after = progress_from(named(1), footer(named(1), known), known)
+    assert after == replace(known, snapshot=named(1))
+    repaired = known.without_time()
+    assert progress_from(named(1), footer(named(1), known), repaired).fired_through == NEVER, "its time was wrong"
+
+
+def test_a_footer_of_other_settings_is_refused_without_a_seal_too() -> None:
+    made = replace(progress_of(named(1)), settings=History())
+    end = footer(named(1), made)
+    check_footer(end, named(1), PLACE, made)
+    with pytest.raises(Unreadable, match="other settings"):
+        check_footer(end, named(1), PLACE, replace(made, next_offset=0).with_setting("x", 1))

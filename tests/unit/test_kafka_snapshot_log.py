@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
-from timers.core.snapshots import Unreadable
+from timers.core.snapshots import Footer, Place, Unreadable
 from timers.kafka import snapshot_log
 from timers.kafka.snapshot_log import SnapshotLog, _Sending
 from timers.wire import snapshot
@@ -74,6 +74,30 @@ def test_deleted_and_damaged_records_are_an_answer(code: int, log: Any, monkeypa
     log._consumer.codes = [code]
     with pytest.raises(Unreadable, match=r"^t/0 has "):
         log.written_ms(NAMED)
+
+
+def test_snapshots_are_found_by_their_footers(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of which all records are there, also if the records of several attempts lie in one another."""
+
+    def record(offset: int, number: int, index: int, value: bytes = snapshot.DATA) -> Any:
+        key = snapshot.record_key(number, index)
+        return SimpleNamespace(key=lambda: key, value=lambda: value, offset=lambda: offset)
+
+    place = Place("cluster", "app", b"topic id", 0, "future")
+    end = Footer(place, 9, (1, 2), (), b"h", 3, 2, b"digest")
+    whole = snapshot.encode_footer(end)
+    records = [
+        *(record(10, 1, 1, whole), record(11, 2, 0), record(12, 3, 0), record(13, 2, 1), record(14, 4, 0)),
+        *(record(15, 2, 2, whole), record(16, 3, 2, whole), record(17, 4, 1, whole[:-1]), record(18, 5, 0, whole)),
+    ]
+    monkeypatch.setattr(snapshot_log, "read", lambda *_, **__: iter(records))
+    log._consumer = SimConsumer(KafkaError._TRANSPORT)
+    assert list(log.whole()) == [
+        (NamedSnapshot(b"id", 2, 11, 16, 9, 3, 2, b"digest"), end),
+        (NamedSnapshot(b"id", 5, 18, 19, 9, 3, 2, b"digest"), end),
+    ]
+    monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: None)
+    assert list(log.whole()) == []
 
 
 def test_waiting_ends_when_it_is_told_to(log: Any) -> None:

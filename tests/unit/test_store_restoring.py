@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +49,12 @@ class SimSnapshotLog:
             raise Unreadable("it is gone")
         return snapshot.decode_footer(self.records[named.number][-1][1])
 
+    def whole(self) -> Iterator[tuple[NamedSnapshot, Footer]]:
+        for number, records in self.records.items():
+            end, places = snapshot.decode_footer(records[-1][1]), (0, len(records))
+            if records[-1][0] == snapshot.record_key(number, len(records) - 1):
+                yield NamedSnapshot(b"s" * 16, number, *places, end.applied, end.keys, end.rows, end.digest), end
+
     def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
         for item in snapshot.items(self.records[named.number], named):
             self._check()
@@ -88,10 +94,20 @@ class Rig:
         return open_store(*self.parts, TP, indexed=False)
 
     def restore(self, check: Callable[[], None] = lambda: None, low: int = 0, **changes: Any) -> RocksStore:
-        before = Opened(replace(self.progress, **changes), self.opened(), low)
-        if not may_restore(before):
-            return before.store
-        return restore(*self.parts, {TP[0]: self.format}, TP, before, check).store
+        return self.reopened(replace(self.progress, **changes), low, check=check).store
+
+    def reopened(
+        self,
+        progress: Progress,
+        low: int,
+        *others: str,
+        is_new: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> Opened:
+        before = Opened(progress, self.opened(), low, is_new)
+        if not may_restore(before, others):
+            return before
+        return restore(*self.parts, {TP[0]: self.format}, TP, before, check, others)
 
 
 @pytest.fixture
@@ -107,6 +123,9 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
         def read(self, tps: Iterable[TopicPartition], **_: object) -> dict[TopicPartition, bytes]:
             return dict.fromkeys(tps, encode(made.committed, b"t" * 16))
+
+        def ends(self, topic: str, partition: int) -> tuple[int, int]:
+            return 0, 50
 
         def close(self) -> None:
             pass
@@ -233,3 +252,50 @@ def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
     assert SimSnapshotLog.closed == closed + 1
     assert held(rig.opened()) == (10, [3])
     assert held(open_beside(*rig.parts, TP, indexed=False)) == (0, []), "it begins again"
+
+
+OWN, OTHER = "app-snapshot-timer-request", "other-snapshot-timer-request"
+
+
+def test_a_machine_without_progress_stops_if_a_snapshot_says_that_it_is_not_new(rig: Rig) -> None:
+    with pytest.raises(LogMismatch, match=f"'{OWN}' has a snapshot of it at offset 40.*ACCEPT_LOSS=timer-request/3$"):
+        rig.reopened(Progress.first(5), 17, OWN, is_new=True)
+    rig.accept("timer-request/3")
+    opened = rig.reopened(Progress.first(5), 17, OWN, is_new=True)
+    assert (opened.progress.next_offset, opened.progress.fired_through) == (40, NEVER)
+    assert opened.progress.snapshot == rig.progress.snapshot
+    assert held(opened.store) == (40, [*range(40)]), "nothing says what has fired"
+    assert held(rig.reopened(opened.progress, 17).store) == (40, [*range(40)]), "it is named again"
+
+
+def test_a_machine_without_progress_goes_on_from_the_newest_snapshot_that_can_be_read(rig: Rig) -> None:
+    SimSnapshotLog.records[2][1] = SimSnapshotLog.records[2][2]
+    rig.accept("timer-request/3")
+    assert held(rig.reopened(Progress(next_offset=45), 0, OWN, is_new=True).store) == (20, [*range(20)])
+
+
+def test_a_new_machine_is_new(rig: Rig) -> None:
+    SimSnapshotLog.records.clear()
+    closed = SimSnapshotLog.closed
+    assert held(rig.reopened(Progress(), 0, is_new=True).store) == (0, [])
+    assert SimSnapshotLog.closed == closed, "without a topic of snapshots nothing is looked at"
+    assert held(rig.reopened(Progress(), 17, OWN, is_new=True).store) == (17, []), "a new app starts where the log does"
+
+
+def test_an_app_that_was_renamed_does_not_skip_what_was_deleted(rig: Rig) -> None:
+    SimSnapshotLog.records.clear()
+    with pytest.raises(LogMismatch, match=f"begins at offset 17, this app has no progress of it, and '{OTHER}'"):
+        rig.reopened(Progress(), 17, OWN, OTHER, is_new=True)
+    assert held(rig.reopened(Progress(), 0, OWN, OTHER, is_new=True).store) == (0, [])
+    rig.accept("timer-request/3")
+    assert held(rig.reopened(Progress(), 17, OTHER, is_new=True).store) == (17, [])
+
+
+def test_a_progress_that_names_none_of_the_snapshots_stops_until_a_loss_is_accepted(rig: Rig) -> None:
+    went_back = replace(rig.progress, snapshot=None, older_snapshot=None)
+    with pytest.raises(LogMismatch, match=r"names no snapshot that can be read.* at offset 40.*/3:snapshot$"):
+        rig.reopened(went_back, 17)
+    rig.accept("timer-request/3:snapshot")
+    opened = rig.reopened(went_back, 17)
+    assert opened.progress == replace(went_back, snapshot=rig.progress.snapshot)
+    assert held(opened.store) == (40, [*range(5, 40)]), "it says what has fired"

@@ -131,7 +131,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         def machine(self, *_: object) -> str:
             return "machine"
 
-    async def has_leaders(*_: object) -> None: ...
+    async def has_leaders(*_: object) -> frozenset[str]:
+        return frozenset()
 
     none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     none_compacted.set_result({})

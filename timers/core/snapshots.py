@@ -15,11 +15,11 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
-from timers.core.keys import OrderKey
+from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import SNAPSHOTS
 from timers.core.machine import Machine, State
 from timers.core.ports import Lost, SnapshotStore, Store, View
-from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
+from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.store_validity import catch_up
 
 CHUNK_BYTES = 512 * 1024
@@ -75,9 +75,15 @@ class Snapshots(Protocol):
 
 
 def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
-    """Returns a hash of the settings that decide about the records below ``applied``."""
-    below = [(each.name, each.from_offset, each.value) for each in history if each.from_offset < applied]
-    return sha256(repr(below).encode()).digest()
+    """Returns a hash of the settings that decide about the records below ``applied``: of the text
+    ``[('<name>', <first offset>, <value>), ('<name>', <first offset>, <value>)]`` in UTF-8."""
+    below = (each for each in history if each.from_offset < applied)
+    text = ", ".join(f"('{each.name}', {each.from_offset}, {each.value})" for each in below)
+    return sha256(f"[{text}]".encode()).digest()
+
+
+def _without_seal(history: Iterable[SettingChange], applied: int) -> tuple[SettingChange, ...]:
+    return tuple(each for each in history if each.from_offset < applied and each.name != SEAL)
 
 
 def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, digest: bytes) -> Footer:
@@ -89,7 +95,7 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
         keys: number of keys in it.
         digest: of all of them.
     """
-    known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
+    known = _without_seal(view.history, view.applied)
     hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
 
@@ -186,8 +192,17 @@ def check_footer(footer: Footer, named: NamedSnapshot, place: Place, progress: P
         raise Unreadable(f"it is a snapshot of {footer.place}, not of {place}")
     if (footer.applied, footer.keys, footer.rows, footer.digest) != (named.applied, *named[-3:]):
         raise Unreadable("it is not the snapshot that the progress names")
-    if footer.history_hash != history_hash(progress.settings, named.applied):
+    if not _is_of(progress, footer):
         raise Unreadable("it was made under other settings than those of the progress")
+
+
+def _is_of(progress: Progress, footer: Footer) -> bool:
+    """Whether the settings of a progress are those under which a snapshot was made. A progress that was lost, and made
+    anew from a footer, has no seal."""
+    below = [each for each in progress.settings if each.from_offset < footer.applied]
+    if any(each.name == SEAL for each in below):
+        return footer.history_hash == history_hash(below, footer.applied)
+    return footer.history == tuple(below)
 
 
 def restored(
@@ -231,3 +246,41 @@ def restored(
         report(named, None)
         return new
     return store
+
+
+# ---- if the progress was lost ----------------------------------------------------------------------------------------
+
+
+def usable(
+    whole: Iterable[tuple[NamedSnapshot, Footer]], place: Place, progress: Progress, log_start: int, log_end: int
+) -> list[tuple[NamedSnapshot, Footer]]:
+    """Returns the snapshots of a machine whose progress does not name them any more, the newest first.
+
+    Args:
+        whole: snapshots of which all records are there, with their footers.
+        progress: what is known of it. If nothing is, its ``next_offset`` is 0.
+        log_start, log_end: first offset and end of the log.
+    """
+    most = min(log_end, progress.next_offset or log_end)
+    fit = [each for each in whole if each[1].place == place and log_start <= each[1].applied <= most]
+    return sorted(fit, key=lambda each: each[0].end_offset, reverse=True)
+
+
+def progress_from(named: NamedSnapshot, footer: Footer, progress: Progress) -> Progress:
+    """Returns the progress with which a machine goes on from a snapshot that an operator lets it use.
+
+    What has fired since then fires again, if the progress does not say up to where it has fired.
+
+    Args:
+        progress: what is known of it.
+    """
+    is_unknown = progress.fired_through == NEVER and not progress.holes
+    later = (each for each in progress.settings if each.from_offset >= footer.applied)
+    return replace(
+        progress,
+        next_offset=max(progress.next_offset, footer.applied),
+        fired_through=footer.fired_through if is_unknown else progress.fired_through,
+        settings=progress.settings if _is_of(progress, footer) else History((*footer.history, *later)),
+        snapshot=named,
+        older_snapshot=None,
+    )

@@ -308,7 +308,8 @@ class ProgressLog:
             progress = self.mismatch(
                 tp,
                 f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
-                f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
+                f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known, "
+                "or not since its newest snapshot if it has one",
                 Progress(next_offset=committed),
             )
         return progress or Progress()

@@ -8,6 +8,7 @@ waited for: else an election would stop a partition whose log no longer begins a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -215,15 +216,39 @@ class SnapshotLog:
 
     def _last(self, named: NamedSnapshot) -> Message:
         self._look(named)
-        for message in self._messages(named, named.end_offset - 1):
+        for message in self._messages(named.end_offset - 1, named.end_offset, named):
             if (snapshot.parse_key(message.key()) or (None,))[0] == named.number:
                 return message
         raise Unreadable(f"{self._name} has no footer of it at offset {named.end_offset - 1}")
 
     def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
         """See :class:`timers.core.snapshots.Snapshots`."""
-        messages = self._messages(named, named.first_offset)
+        messages = self._messages(named.first_offset, named.end_offset, named)
         return snapshot.items(((message.key(), message.value()) for message in messages), named)
+
+    def whole(self) -> Iterator[tuple[NamedSnapshot, Footer]]:
+        """Yields each snapshot of which all records are there, and its footer. Reads all of the partition."""
+        while True:
+            try:
+                known = topic_id(self._admin, self._topic, SILENT_S)
+                if known is None:
+                    return
+                place = TopicPartition(self._topic, self._partition)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
+                break
+            except KafkaException as error:
+                self._wait_after(error)
+        begun: dict[int, tuple[int, int]] = {}  # number -> its first offset, and the next index
+        for message in self._messages(low, high):
+            number, index = snapshot.parse_key(message.key()) or (0, -1)
+            offset = message.offset() or 0
+            first, expected = (offset, 0) if index == 0 else begun.get(number, (0, -1))
+            begun[number] = first, expected + 1 if index == expected else -1
+            if index != expected or not snapshot.is_footer(message.value()):
+                continue
+            with contextlib.suppress(Unreadable):
+                end = snapshot.decode_footer(message.value())
+                yield NamedSnapshot(known, number, first, offset + 1, end.applied, end.keys, end.rows, end.digest), end
 
     def has_footer(self, named: NamedSnapshot) -> bool:
         """Whether a snapshot is whole, by its footer."""
@@ -273,8 +298,7 @@ class SnapshotLog:
             sleep(_POLL_S)
             self._check()
 
-    def _messages(self, named: NamedSnapshot, position: int) -> Iterator[Message]:
-        end = named.end_offset
+    def _messages(self, position: int, end: int, named: NamedSnapshot | None = None) -> Iterator[Message]:
         place = self._consumer, self._topic, self._partition
         while position < end:
             try:
@@ -285,4 +309,5 @@ class SnapshotLog:
                 return
             except KafkaException as error:
                 self._wait_after(error)
-                self._look(named)  # a partition that has lost its end is silent
+                if named is not None:
+                    self._look(named)  # a partition that has lost its end is silent

@@ -14,7 +14,6 @@ from urllib.parse import quote
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, Progress
 from timers.core.rescue import Cut, StoreUse, compared, held
-from timers.core.snapshots import to_restore
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.counted import counted
@@ -25,6 +24,7 @@ from timers.store.failures import Condemnations, StoreDamaged, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
+from timers.wire.progress import topic_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ class Opened(NamedTuple):
     store: RocksStore
     low: int
     """The first offset of the log."""
+    is_new: bool = False
+    """Whether the machine has no progress in this log: it is new, or its progress was lost."""
 
 
 ANSWER_S = 5.0
@@ -64,6 +66,7 @@ def open_partition(
     """
     with closing(ProgressLog(settings, cluster, ANSWER_S, ask.leaders)) as log:
         records, progress, ends = log.read_one(tp)
+        is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
         indexed = formats[tp[0]].has_ids
         if indexed and not formats[tp[0]].partitions_may_increase:
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
@@ -75,7 +78,7 @@ def open_partition(
         opening = Opening(
             log, settings, cluster, memory, condemnations, tp, ends, ask.compare, compacted, indexed=indexed
         )
-        opened = opening.open(progress)
+        opened = opening.open(progress)._replace(is_new=is_new)
         return opened if first is None else opened._replace(progress=first)
 
 
@@ -111,9 +114,6 @@ class Opening(NamedTuple):
             progress = self.log.check_doubt(self.tp, progress, applied, self.compacted)
             if not usable:
                 store = self._emptied(store)
-            if store.applied < low and not to_restore(progress, store, low):
-                self.log.check_start(self.tp, low, store.applied, progress)
-                store.write({}, low)
         except StoreDamaged as damage:
             forget_frames(damage)
             store.close()

@@ -196,7 +196,7 @@ class SimWorker:
         store = self.disk.open(machine, self.faults)
         try:
             progress = self.open_compared(spec, store, progress)
-            store = self.restored(spec, store, progress)
+            progress, store = self.restored(spec, store, progress)
         except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
             self.stopped[machine] = mismatch
             self.disk.close(machine)
@@ -269,15 +269,15 @@ class SimWorker:
             self.open_store(spec, store, progress)
         return progress
 
-    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> SimStore:
-        """Returns a store from which the log of a machine can be read on.
+    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> tuple[Progress, SimStore]:
+        """Returns a progress, and a store from which the log of a machine can be read on.
 
         Raises:
             LogMismatch: its log begins later.
         """
         if store.applied < self.log.start(*spec.tp) and not progress.rescues_of(store.history, store.applied):
             raise LogMismatch(f"{spec.tp} begins at {self.log.start(*spec.tp)}, and must be read from {store.applied}")
-        return store
+        return progress, store
 
     def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
         """Where the log of a machine parts from lineages, as :mod:`timers.kafka.log_lineage` finds it."""

@@ -160,6 +160,12 @@ def decode(
     return progress, message.topic_id
 
 
+def topic_id_of(value: bytes) -> bytes:
+    """Return the id of the request topic in the value of a progress record that can be read."""
+    found: bytes = progress_pb2.Progress.FromString(value).topic_id
+    return found
+
+
 def fired_key(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb2.SnapshotFooter) -> OrderKey:
     """Return the key up to which a machine had fired."""
     return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER

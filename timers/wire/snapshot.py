@@ -152,6 +152,11 @@ def encode_footer(footer: Footer) -> bytes:
     return FOOTER + with_checksum(message)
 
 
+def is_footer(value: bytes | None) -> bool:
+    """Whether a value is that of the last record of a snapshot."""
+    return value is not None and value.startswith(FOOTER)
+
+
 def decode_footer(value: bytes | None) -> Footer:
     """Returns the footer in a value.
 

@@ -257,7 +257,7 @@ class _Server:
             transaction.open()
             where = settings, cluster, retries.memory, retries.condemnations, retries.formats, tp
             opened = open_partition(*where, retries.ask_log)
-            progress, store, _ = restore(*where, opened, self._check) if may_restore(opened) else opened
+            progress, store, *_ = restore(*where, opened, self._check) if may_restore(opened) else opened
         except BaseException:
             transaction.close()
             raise

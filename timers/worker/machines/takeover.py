@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import ANSWER_S, Opened, open_partition
 from timers.store.restoring import may_restore, restore
 from timers.wire.formats import RequestFormat
+from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.making import Parts, closer
 
@@ -81,8 +82,8 @@ class Takeover:
         self._reading = asyncio.Semaphore(READERS)
         self._restoring = threading.Semaphore(RESTORES)
         self._admin: AdminClient | None = None
-        self._leaderless: asyncio.Future[frozenset[TopicPartition]] | None = None
-        self._leaderless_until = 0.0
+        self._topics: asyncio.Future[leaders.KnownTopics] | None = None
+        self._topics_until = 0.0
         self._compacted: asyncio.Future[dict[str, str]] | None = None
         self._compacted_until = 0.0
 
@@ -114,8 +115,8 @@ class Takeover:
         self._capacity.enter()
         try:
             asked = self._ask_what_is_compacted(parts)  # beside the next questions, so that it takes no further time
-            await self._check_leaders(parts, tp)
-            machine, transaction, close, view = await self._open(parts, tp, metrics, stop, asked)
+            topics = await self._check_leaders(parts, tp)
+            machine, transaction, close, view = await self._open(parts, tp, metrics, stop, asked, topics)
         except BaseException:
             self._capacity.leave()
             raise
@@ -135,6 +136,7 @@ class Takeover:
         metrics: PartitionMetrics,
         stop: threading.Event,
         asked: Awaitable[dict[str, str]],
+        topics: frozenset[str],
     ) -> tuple[Machine, Transaction, Callable[[], None], Callable[[], View]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
         where = parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp
@@ -145,9 +147,10 @@ class Takeover:
                 if stop.is_set():
                     raise Lost("told to stop")
                 opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
-            if may_restore(opened):
-                opened = await self.in_thread(self._restore, where, opened, stop, metrics)
-            progress, store, _ = opened
+            others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
+            if may_restore(opened, others):
+                opened = await self.in_thread(self._restore, where, opened, others, stop, metrics)
+            progress, store, *_ = opened
         except DoubtfulLog as doubtful:
             try:
                 if compacted is not None:
@@ -169,7 +172,14 @@ class Takeover:
             raise
         return machine, outbox.transaction, close, store.view
 
-    def _restore(self, where: _Where, opened: Opened, stop: threading.Event, metrics: PartitionMetrics) -> Opened:
+    def _restore(
+        self,
+        where: _Where,
+        opened: Opened,
+        others: Collection[str],
+        stop: threading.Event,
+        metrics: PartitionMetrics,
+    ) -> Opened:
         """Restore a store, outside of the places of those whose progress is read: it may take long."""
 
         def check() -> None:
@@ -184,19 +194,24 @@ class Takeover:
             raise
         began = monotonic()
         try:
-            return restore(*where, opened, check)
+            return restore(*where, opened, check, others)
         finally:
             metrics.restoring_s += monotonic() - began
             self._restoring.release()
 
-    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:
-        """Raise Lost if a log of the machine has no leader: every further step would wait for it."""
+    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> frozenset[str]:
+        """Returns the names of all topics.
+
+        Raises:
+            Lost: a log of the machine has no leader: every further step would wait for it.
+        """
         progress_topic = parts.settings.progress_topic
         needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
-        known = await asyncio.shield(self._ask_for_leaders(parts))
-        missing = [f"{topic}/{partition}" for topic, partition in needed if (topic, partition) in known]
+        known = await asyncio.shield(self._ask_for_topics(parts))
+        missing = [f"{topic}/{partition}" for topic, partition in needed if (topic, partition) in known.leaderless]
         if missing:
             raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
+        return known.names
 
     def _ask_what_is_compacted(self, parts: Parts) -> Awaitable[dict[str, str]]:
         if self._compacted is None or (self._compacted.done() and monotonic() > self._compacted_until):
@@ -205,9 +220,9 @@ class Takeover:
             self._compacted_until = monotonic() + LEADERS_FRESH_S
         return self._compacted
 
-    def _ask_for_leaders(self, parts: Parts) -> Awaitable[frozenset[TopicPartition]]:
-        if self._leaderless is None or (self._leaderless.done() and monotonic() > self._leaderless_until):
+    def _ask_for_topics(self, parts: Parts) -> Awaitable[leaders.KnownTopics]:
+        if self._topics is None or (self._topics.done() and monotonic() > self._topics_until):
             self._admin = self._admin or leaders.admin_of(parts.settings)
-            self._leaderless = self.in_thread(leaders.leaderless, self._admin)
-            self._leaderless_until = monotonic() + LEADERS_FRESH_S
-        return self._leaderless
+            self._topics = self.in_thread(leaders.known_topics, self._admin)
+            self._topics_until = monotonic() + LEADERS_FRESH_S
+        return self._topics

@@ -52,7 +52,7 @@ def test_after_a_kill_only_unsettled_messages_come_back(here: System, tmp_path: 
 
 def test_a_message_is_retried_after_its_delay_and_then_given_up(here: System) -> None:
     topic = here.target()
-    with Queue(topic, backoff=Backoff(first_s=1, attempts=1), **PATIENT) as queue:
+    with Queue(topic, backoff=Backoff(first_s=1, retries=1), **PATIENT) as queue:
         source = queue.send(
             b"\xff\x00", key=b"\xfe", headers=[("trace", b"1"), ("retry-attempt", b"7"), ("null", None)]
         )
@@ -81,7 +81,7 @@ def test_a_message_is_retried_after_its_delay_and_then_given_up(here: System) ->
 @pytest.mark.long
 def test_an_ordered_queue_keeps_the_order_of_a_key_through_retries(here: System) -> None:
     topic = here.target(partitions=2)
-    with Queue(topic, ordered=True, backoff=Backoff(first_s=0.2, attempts=5), **PATIENT) as queue:
+    with Queue(topic, ordered=True, backoff=Backoff(first_s=0.2, retries=5), **PATIENT) as queue:
         queue.send_many((b"k%d" % (number % 3), b"%d" % number, ()) for number in range(30))
         done: dict[bytes | None, list[int]] = {}
         failed = set()

@@ -170,7 +170,7 @@ def test_a_process_ends_when_its_handlers_have_returned(running: System, tmp_pat
 def test_commands_with_one_member_go_on_under_names_of_their_own(running: System, tmp_path: Path) -> None:
     """None of them ends, and each one that has lost its name says so."""
     topic, count = running.target(partitions=3), 60
-    how = ("--member", "twin", "--attempts", "1", "--first-delay", "0s")
+    how = ("--member", "twin", "--retries", "1", "--first-delay", "0s")
     command = python("timers.cli.main", "queue", "run", topic, "tests.harness.queue_handlers:handle", *how)
     environment = clean_environment(**running.environment)
     ports = [free_port() for _ in range(3)]

@@ -84,7 +84,7 @@ def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
     keys, count = 8, 400
     done: dict[int, set[int]] = {key: set() for key in range(keys)}
     failed: set[int] = set()
-    arguments = {**PATIENT, "ordered": True, "backoff": Backoff(first_s=0.05, attempts=9)}
+    arguments = {**PATIENT, "ordered": True, "backoff": Backoff(first_s=0.05, retries=9)}
 
     def work(queue: Queue) -> bool:
         """Settle some messages; return whether all are done."""

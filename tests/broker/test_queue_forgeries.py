@@ -50,7 +50,7 @@ def test_forged_returns_reach_no_handler_and_hide_no_real_message(
 ) -> None:
     topic = here.target(partitions=4)
     returns = topics.queue_returns(topics.queue_group(topic))
-    queue = Queue(topic, backoff=Backoff(first_s=1, attempts=3), **PATIENT)
+    queue = Queue(topic, backoff=Backoff(first_s=1, retries=3), **PATIENT)
     with queue, closing(sqlite3.connect(tmp_path / "effects.db")) as effects:
         inbox = SqlInbox(effects)
         inbox.create_table()

@@ -36,7 +36,7 @@ async def test_handlers_settle_their_messages(here: System, how: str) -> None:
     sent += [b"reject why"] * 2 + [b"output %b" % results.encode()] * 4
     if how == "processes":
         sent.append(b"kill")
-    backoff = Backoff(first_s=0, most_s=0, attempts=1)
+    backoff = Backoff(first_s=0, most_s=0, retries=1)
     async with AsyncQueue(topic, backoff=backoff, **PATIENT) as queue:
         await queue.send_many((b"%d" % number, value, ()) for number, value in enumerate(sent))
         if how == "tasks":
@@ -66,7 +66,7 @@ async def test_handlers_settle_their_messages(here: System, how: str) -> None:
 def test_processes_with_one_name_go_on_under_names_of_their_own(here: System, caplog: pytest.LogCaptureFixture) -> None:
     """Each of them writes retries and dead letters in transactions, and no message is handled more than twice."""
     topic, count = here.target(partitions=3), 60
-    backoff = Backoff(first_s=0, most_s=0, attempts=1)
+    backoff = Backoff(first_s=0, most_s=0, retries=1)
     queues = [Queue(topic, member="twin", backoff=backoff, **PATIENT) for _ in range(3)]
     threads = [threading.Thread(target=queue.run, args=[handle]) for queue in queues]
     for thread in threads:

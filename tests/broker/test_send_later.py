@@ -112,7 +112,7 @@ def test_a_failing_message_is_retried_and_given_up_at_last(here: System, capfd: 
     def attempt(message: Message) -> bytes | None:
         return dict(headers_of(message)).get("retry-attempt")
 
-    backoff = Backoff(first_s=0.2, factor=2, attempts=2, jitter=0.5)
+    backoff = Backoff(first_s=0.2, factor=2, retries=2, jitter=0.5)
     with TimersClient() as client:
         first = receive()
         assert attempt(first) is None
@@ -152,6 +152,6 @@ async def test_retry_later_accepts_messages_of_aiokafka(here: System) -> None:
         assert (again.key, again.value) == (b"k", b"v")
         assert again.headers[:2] == (("a", b"1"), ("retry-attempt", b"1"))
         mine = here.create_topic(f"dlq-of-{target}")
-        assert await client.retry_later(again, 3, backoff=Backoff(attempts=2), dead_letter_topic=mine) is None
+        assert await client.retry_later(again, 3, backoff=Backoff(retries=2), dead_letter_topic=mine) is None
     (letter,) = here.reader(mine).take(1)
     assert letter.text("timer-error") == "retries-exhausted"

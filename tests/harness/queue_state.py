@@ -89,7 +89,7 @@ def opened(
 ) -> State:
     """A process with messages in one partition."""
     terms = Terms(
-        "jobs", "jobs", "queue.jobs-returns", Backoff(attempts=attempts), 30.0, ordered, False, 1_000_000, SESSION_S
+        "jobs", "jobs", "queue.jobs-returns", Backoff(retries=attempts), 30.0, ordered, False, 1_000_000, SESSION_S
     )
     state = State(terms, guards or SimGuards(), clock or SimClock())
     state.signing = SIGNING

@@ -83,6 +83,6 @@ def test_the_command_gives_up_no_message_and_keeps_the_order_if_asked() -> None:
     assert main(["queue", "receive", "jobs", "--ack", "--ordered"]) == 0
     assert SimQueue.delivered[0].calls == ["ack", "settled"]
     assert SimQueue.opened["ordered"]
-    assert SimQueue.opened["backoff"].attempts > 10**5
+    assert SimQueue.opened["backoff"].retries > 10**5
     assert main(["queue", "receive", "jobs", "--ack"]) == 0
     assert not SimQueue.opened["ordered"]

@@ -76,12 +76,12 @@ def test_attempts_are_counted_in_a_header_and_delays_grow() -> None:
     record = Record()
     waits = []
     for attempt in range(1, 6):
-        planned = retry_of(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, attempts=5), None, DLQ))
+        planned = retry_of(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, retries=5), None, DLQ))
         waits.append(planned.delay)
         assert planned.headers == [("retry-attempt", b"%d" % attempt)]
         record = Record(headers=[*planned.headers, ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")])
     assert waits == [1, 3, 9, 20, 20]
-    assert not isinstance(plan(record, None, Backoff(attempts=5), None, DLQ), TimerRequest)
+    assert not isinstance(plan(record, None, Backoff(retries=5), None, DLQ), TimerRequest)
     assert retry_of(plan(record, 2, Backoff(first_s=1), "other", DLQ))[::4] == ("other", 2.0), (
         "the attempt is an argument"
     )
@@ -101,17 +101,17 @@ def test_delays_are_limited_and_jitter_only_shortens_them(
 @pytest.mark.parametrize("key", [b"k", b"\xff\x00", None])
 def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: bytes | None) -> None:
     headers = [("a", None), ("retry-attempt", b"2"), ("timer-id", b"timer-request/4/99"), ("timer-due", b"5")]
-    planned = plan(Record(key=key, headers=headers), None, Backoff(attempts=2), None, DLQ)
+    planned = plan(Record(key=key, headers=headers), None, Backoff(retries=2), None, DLQ)
     topic, sent_key, value, sent = dead_letter_of(planned)
     opened = dead_letter.decode(as_bytes(sent))
     assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
     assert opened is not None and opened.source == "timer-request/4/99"
-    assert "the receiver of 'orders' gave up after 2 tries of the message at orders/3/17" in opened.message
+    assert "the receiver of 'orders' gave up after 2 retries of the message at orders/3/17" in opened.message
     read = REQUEST_FORMATS[0].request_format.read(RequestRecord(0, sent_key, value, opened.headers, 0))
     ((row,),) = read.rows.values()
     assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])
     assert row[2] == (key if key != b"k" else "k")
-    first = dead_letter_of(plan(Record(), 3, Backoff(attempts=2), None, DLQ))
+    first = dead_letter_of(plan(Record(), 3, Backoff(retries=2), None, DLQ))
     assert dict(first[3])["timer-source"] == b"orders/3/17", "where it stands, if no request brought it"
 
 
@@ -131,7 +131,7 @@ def test_messages_that_cannot_be_retried_are_refused(message: Any, attempt: Any,
         plan(message, attempt, Backoff(), None, DLQ)
 
 
-@pytest.mark.parametrize("wrong", [{"first_s": -1}, {"factor": 0.5}, {"most_s": 1}, {"jitter": 2}, {"attempts": -1}])
+@pytest.mark.parametrize("wrong", [{"first_s": -1}, {"factor": 0.5}, {"most_s": 1}, {"jitter": 2}, {"retries": -1}])
 def test_wrong_backoffs_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidTimerError, match="makes no sense"):
         Backoff(**wrong)

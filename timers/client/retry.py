@@ -38,8 +38,8 @@ class Backoff:
         first_s: delay before the first retry.
         factor: each further delay is this many times as long as the one before.
         most_s: longest delay.
-        attempts: number of retries after the first attempt. If the last one fails too, the message becomes a dead
-            letter.
+        retries: how often the message is tried again after the first attempt. If the last retry fails too, it becomes a
+            dead letter.
         jitter: largest share of a delay that is subtracted at random, so that messages that failed together are not
             all retried together. 0: none; 1: any delay from 0 to the whole.
 
@@ -50,15 +50,15 @@ class Backoff:
     first_s: float = 5.0
     factor: float = 2.0
     most_s: float = 3600.0
-    attempts: int = 10
+    retries: int = 10
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
         valid = 0 <= self.first_s <= self.most_s <= 10**9 and 1 <= self.factor <= 1000
-        if not (valid and 0 <= self.jitter <= 1 and 0 <= self.attempts < 10**MAX_ATTEMPT_DIGITS):
+        if not (valid and 0 <= self.jitter <= 1 and 0 <= self.retries < 10**MAX_ATTEMPT_DIGITS):
             raise InvalidTimerError(
                 f"{self} makes no sense: 0 <= first_s <= most_s, factor from 1 to 1000, jitter from 0 to 1, "
-                f"attempts below {10**MAX_ATTEMPT_DIGITS}"
+                f"retries below {10**MAX_ATTEMPT_DIGITS}"
             )
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float:
@@ -138,7 +138,7 @@ def plan(
         raise InvalidTimerError(f"attempt={attempt!r} is not the number of a retry: 1, 2, ...")
     other_headers = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
     target = topic or received.topic
-    if number > backoff.attempts:
+    if number > backoff.retries:
         return _dead_letter(received, other_headers, target, backoff, dead_letter_topic)
     delay_s = backoff.delay_s(number, random.random())
     counted = [*other_headers, (ATTEMPT, b"%d" % number)]
@@ -162,7 +162,7 @@ def _dead_letter(
     fired = source_of(received.headers) or ""
     position = topics.source(received.topic, received.partition, received.offset)
     source = fired if topics.parse_source(fired) else position
-    reason = f"the receiver of {received.topic!r} gave up after {backoff.attempts} tries of the message at {position}"
+    reason = f"the receiver of {received.topic!r} gave up after {backoff.retries} retries of the message at {position}"
     all_headers = [*other_headers, *((name, data) for name, data in headers or () if not isinstance(data, str))]
     rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
     letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)

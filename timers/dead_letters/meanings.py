@@ -171,7 +171,7 @@ MEANINGS = {
         "correct message.",
     ),
     "attempts-exhausted": Meaning(
-        "The receiver called retry after the largest number of retries (Backoff(attempts=)), or the lease of the "
+        "The receiver called retry after the largest number of retries (Backoff(retries=)), or the lease of the "
         "last attempt ended. The error message has the last error.",
         "Repair the cause, and put the message back with timers queue redrive.",
     ),

@@ -63,7 +63,7 @@ class Deliveries:
             message = self.kind(self._state, partition, ledger, entry, now_s, returned)
             if returned is not None and returned.doubt:
                 message.give_up_unsigned()
-            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.attempts + 1:
+            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.retries + 1:
                 message.retry(error="the lease of the last attempt ended")
             else:
                 messages.append(message)

@@ -188,7 +188,7 @@ class Message:
             times = f"{self._entry.crashes} times while it ran alone"
             self._give_up(CRASHED, f"its process in the queue {terms.name!r} ended {times}")
             return
-        if self.attempt > terms.backoff.attempts:
+        if self.attempt > terms.backoff.retries:
             reason = f"the queue {terms.name!r} gave it up in attempt {self.attempt}"
             self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
             return

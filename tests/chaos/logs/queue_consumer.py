@@ -46,7 +46,7 @@ def main(topic: str) -> int:
     """Handle messages until SIGTERM, or until the queue is red."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     is_accepted = os.environ.get(ACCEPTS) == "1"
-    with Queue(topic, member="consumer", backoff=Backoff(attempts=50), accept_loss=is_accepted, **PATIENT) as queue:
+    with Queue(topic, member="consumer", backoff=Backoff(retries=50), accept_loss=is_accepted, **PATIENT) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         print(OPENED, flush=True)
         while not queue.stopping:

@@ -69,7 +69,7 @@ def receive(
     from timers.queue import Backoff, Queue
 
     # The command does not know how many attempts the queue's other processes allow, so it gives up no message.
-    backoff = Backoff(attempts=10**MAX_ATTEMPT_DIGITS - 1)
+    backoff = Backoff(retries=10**MAX_ATTEMPT_DIGITS - 1)
     with Queue(
         topic or name, name=name, brokers=settings.brokers, ordered=ordered, backoff=backoff, lease_s=_LEASE_S
     ) as queue:

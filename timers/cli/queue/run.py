@@ -50,7 +50,11 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
     "--lease", default="30s", show_default=True, help="How long a message may take until it is delivered again."
 )
 @click.option(
-    "--attempts", type=click.IntRange(0, 999_999), default=10, show_default=True, help="Retries before a dead letter."
+    "--retries",
+    type=click.IntRange(0, 999_999),
+    default=10,
+    show_default=True,
+    help="How often a message is tried again after its first attempt, before it becomes a dead letter.",
 )
 @click.option(
     "--first-delay",
@@ -75,7 +79,7 @@ def run(
     processes: int | None,
     ordered: bool,
     lease: str,
-    attempts: int,
+    retries: int,
     first_delay: str,
     most_delay: str,
     member: str | None,
@@ -112,7 +116,7 @@ def run(
 
     from timers.queue import Backoff, Queue  # not at the top: `--help` needs no librdkafka
 
-    backoff = Backoff(first_s=delays[0], most_s=max(delays), attempts=attempts)
+    backoff = Backoff(first_s=delays[0], most_s=max(delays), retries=retries)
     queue = Queue(
         topic or name,
         name=name,

@@ -11,10 +11,10 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 _P = ParamSpec("_P")
@@ -37,6 +37,31 @@ def _run(future: Future[_T], call: Callable[[], _T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+class LoopThread:
+    """A thread with an event loop, which does not keep the process alive.
+
+    Args:
+        on_exception: the loop's exception handler; None: asyncio's.
+    """
+
+    def __init__(self, name: str, on_exception: Callable[..., None] | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(on_exception)
+        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run ``coroutine`` on the loop. Any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        """Call a function on the loop. Any thread."""
+        self._loop.call_soon_threadsafe(call, *args)
+
+    def close(self) -> None:
+        """End the loop, and with it the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class BoundedThreads:

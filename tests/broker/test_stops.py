@@ -56,7 +56,7 @@ def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System)
     second = system.worker(forked=False).start()
     partitions = int(second.wait_for(READY)[1])
     assert 0 < partitions < 2 * PARTITIONS
-    first.wait_for(rf"ready: {2 * PARTITIONS - partitions} partitions")
+    first.wait_for(rf"deal \d+ of the group .*: {2 * PARTITIONS - partitions} partitions")
     fired = system.fired(requests)
     assert len(fired) == 7_000
     assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
@@ -68,15 +68,28 @@ def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System)
         assert "Traceback" not in worker.log
 
 
-@pytest.mark.long
-def test_a_worker_that_waits_for_a_rebalance_ends_at_once(broker_address: str, tmp_path: Path) -> None:
+def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_ends_at_once(
+    broker_address: str, tmp_path: Path
+) -> None:
     """The rebalance waits for a member that is paused, longer than a worker may take to end."""
     system = System(broker_address, tmp_path, TIMERS_SESSION_TIMEOUT_S="60")
     try:
+        target = system.target()
         worker, paused = system.worker().start().ready(), system.worker().start().ready()
+        worker.wait_for(r"deal 2 of the group")
         paused.send(signal.SIGSTOP)
         joining = system.worker().start()
-        wait_until(lambda: not health(worker.port, "partitions")[1]["owned"], "it takes part in a rebalance")
+        wait_until(lambda: health(worker.port, "ready")[0] == 503, "it takes part in a rebalance")
+        names = [name.split("/") for name in health(worker.port, "partitions")[1]["owned"]]
+        owned = [int(partition) for topic, partition in names if topic == system.request_topic]
+        requests = timers(target, 600, due_in(3), 4)
+        for index, request in enumerate(requests):
+            request.partition = owned[index // 4 % len(owned)]
+        system.send(*requests)
+        fired = system.reader(target).take(len(requests))
+        assert {record.timer_id for record in fired} == {request.source for request in requests}
+        assert all(0 <= record.lag_ms < MAX_LAG_MS for record in fired)
+        assert health(worker.port, "ready")[0] == 503, "the rebalance has not ended"
         worker.stop()
         assert "ending without leaving the group" not in worker.log
         joining.kill()

@@ -10,7 +10,7 @@ from tests.chaos import report
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
 from tests.chaos.faults import FAULTS, Steps
 from tests.chaos.plan import ADD, BURST_EVERY_S, Fault, Plan
-from tests.chaos.state import FENCED, Brokers, RoundState
+from tests.chaos.state import Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
 from tests.harness.console import Console
 from tests.harness.judge import Callbacks
@@ -224,5 +224,4 @@ class Round:
             try:
                 member.worker.stop()
             except AssertionError as error:
-                if not any(FENCED in sentence for sentence in member.worker.sentences):
-                    self._state.failures.append(f"{member.name}: {error}")
+                self._state.failures.append(f"{member.name}: {error}")

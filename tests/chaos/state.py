@@ -158,9 +158,7 @@ class RoundState:
         for member in self.members:
             if member.wanted and not member.paused and not member.worker.running:
                 said = " ".join(member.worker.sentences) or member.worker.tail()
-                if FENCED in said:
-                    self.console(f"{member.name} was fenced and ended: {said}")
-                elif NO_BROKER in said and (self._no_broker or member.worker.started_at < self._first_broker_at):
+                if NO_BROKER in said and (self._no_broker or member.worker.started_at < self._first_broker_at):
                     self.console(f"{member.name} was started while no broker ran, and ended: {said}")
                 else:
                     self.failures.append(f"{member.name} ended by itself, exit {member.worker.exit_code()}: {said}")
@@ -173,9 +171,6 @@ NOTICED = " is damaged, "
 
 NO_BROKER = "did not answer or refused"
 """Part of the sentence with which a worker ends if no broker answers for half a minute after its start."""
-
-FENCED = "was taken over by another worker"
-"""Part of the sentence with which a fenced worker ends."""
 
 
 def wipe(directory: Path) -> None:

@@ -50,6 +50,7 @@ class SimCluster:
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
         self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
+        self._late_random = Random(f"{seed} late owners")
         self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
         self._config_random = Random(f"{seed} configurations")
         self._loss_random = Random(f"{seed} losses")
@@ -158,7 +159,7 @@ class SimCluster:
         for worker in self.workers:
             for machine in list(worker.runners):
                 worker.fire_unread(machine)
-                if machine in worker.runners:  # a fenced worker ends
+                if machine in worker.runners:  # one that was fenced is closed
                     worker.raise_level(machine, LEVEL)
         worker = self._level_random.choice(self.workers)
         worker.crash()

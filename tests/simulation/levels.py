@@ -55,7 +55,7 @@ class SimLevels:
         worker = self._random.choice(self._workers)
         level = worker.level_to_raise_to(LEVEL, list(self.members.values()))
         for machine in list(worker.runners):
-            if machine in worker.runners:  # a fenced worker ends, and owns none of them then
+            if machine in worker.runners:  # one that was fenced is closed
                 worker.raise_level(machine, level)
         return f"{worker.name} to {level}"
 

@@ -95,6 +95,8 @@ class Simulator(SimCluster):
             actions += [(self._change_retention, 1), (self._set_absent, 1)]
         if self._leader_random.random() < 0.15:
             actions += [(self._fall_silent, 2)]
+        if self._late_random.random() < 0.15:
+            actions += [(self._open_late, 3)]
         if compacts_requests:
             actions += [(self._compact_requests, 10)]
         actions += self._level_actions
@@ -337,6 +339,18 @@ class Simulator(SimCluster):
         if owner.alive:
             self._give(name, owner)
         return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
+
+    def _open_late(self) -> str:
+        """Let a worker open a partition that a former deal gave to it. The owner is fenced, and opens it again."""
+        name = self._random_machine(self.machines)
+        owner = self._owner.get(name)
+        others = [worker for worker in self.levels.able_workers() if worker is not owner]
+        if owner is None or not others:
+            return "no other worker"
+        late = self._late_random.choice(others)
+        late.revoke(name)
+        late.assign([name])
+        return f"{name[0]}/{name[1]} of {owner.name} by {late.name}"
 
     def _change_target(self) -> str:
         """Let a callback topic begin to fail, or stop failing."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
+import json
 from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from timers.core import levels
-from timers.core.deals import RAISED, SUPPORTS, URL, able_members
+from timers.core.deals import RAISED, SUPPORTS, URL, Joined, able_members, deal
 from timers.kafka.aiokafka_internals.group import unowned_partitions
-from timers.kafka.aiokafka_internals.group_coordinator import without_unsubscribed
-from timers.worker.consumer.group import Member, MemberLevels, assignor, levels_of, owners
-
-
-def sent_by(url: str) -> dict[str, Any]:
-    return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
+from timers.worker.consumer.group import Member, MemberLevels, levels_of, owners
 
 
 def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:
@@ -27,9 +21,8 @@ def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tupl
 
 
 def test_each_partition_has_the_address_of_its_owner() -> None:
-    sent = assignor(lambda: sent_by("http://one:6066")).metadata(["t"])
-    assert (sent.version, list(sent.subscription)) == (0, ["t"]), "older workers of the group read this"
-    assert owners([described("one", sent.user_data, t=[0, 2], u=[1]), described("two", b"", t=[1])]) == {
+    sent = json.dumps({URL: "http://one:6066"}).encode()
+    assert owners([described("one", sent, t=[0, 2], u=[1]), described("two", b"", t=[1])]) == {
         ("t", 0): Member("one", "http://one:6066"),
         ("t", 2): Member("one", "http://one:6066"),
         ("u", 1): Member("one", "http://one:6066"),
@@ -46,14 +39,9 @@ def test_a_member_without_partitions_owns_none() -> None:
     assert owners([("m", "idle", "/127.0.0.1", b"", b"")]) == {}
 
 
-def test_a_member_says_which_level_it_supports_each_time_it_joins() -> None:
-    sent = sent_by("http://one:6066")
-    kind = assignor(lambda: sent)
-    assert levels_of(described("one", kind.metadata(["t"]).user_data)) == MemberLevels(
-        "one", levels.SUPPORTED, levels.FIRST
-    )
-    sent[RAISED] = 7
-    assert levels_of(described("one", kind.metadata(["t"]).user_data)).raised == 7
+def test_a_member_says_which_level_it_supports() -> None:
+    sent = json.dumps({SUPPORTS: 3, RAISED: 2}).encode()
+    assert levels_of(described("one", sent)) == MemberLevels("one", 3, 2)
 
 
 @pytest.mark.parametrize("user_data", [b"", b"\xff", b"[]", b'{"supports": "2"}', b'{"url": "http://old:6066"}'])
@@ -61,24 +49,24 @@ def test_a_member_that_sends_no_level_supports_none(user_data: bytes) -> None:
     assert levels_of(described("old", user_data)) == MemberLevels("old", 0, 0)
 
 
-def dealt(members: dict[str, Any]) -> dict[str, list[int]]:
-    """Member -> its share of four partitions, as the leader of the group gives them out."""
-    cluster: Any = SimpleNamespace(partitions_for_topic=lambda topic: {0, 1, 2, 3})
-    metadata = {id: assignor(partial(dict, sent)).metadata(["t"]) for id, sent in members.items()}
-    found = assignor(dict).assign(cluster, metadata)
-    return {id: [each for _, partitions in given.assignment for each in partitions] for id, given in found.items()}
+def dealt(members: dict[str, Any]) -> dict[str, int]:
+    """Member -> number of its share of four partitions."""
+    return {
+        id: len(share)
+        for id, share in deal({id: Joined(["t"], sent) for id, sent in members.items()}, {"t": 4}).items()
+    }
 
 
 def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
     old, new, raised = {SUPPORTS: 1, RAISED: 1}, {SUPPORTS: 2, RAISED: 1}, {SUPPORTS: 2, RAISED: 2}
-    assert dealt({"old": old, "new": new}) == {"old": [1, 3], "new": [0, 2]}, "before the raise"
-    assert dealt({"old": old, "new": new, "raised": raised}) == {"old": [], "new": [0, 2], "raised": [1, 3]}
-    assert dealt({"old": old, "none": {}, "raised": raised}) == {"old": [], "none": [], "raised": [0, 1, 2, 3]}
+    assert dealt({"old": old, "new": new}) == {"old": 2, "new": 2}, "before the raise"
+    assert dealt({"old": old, "new": new, "raised": raised}) == {"old": 0, "new": 2, "raised": 2}
+    assert dealt({"old": old, "none": None, "raised": raised}) == {"old": 0, "none": 0, "raised": 4}
 
 
 def test_a_worker_of_a_version_before_the_first_level_gets_no_partitions() -> None:
-    old, new = {SUPPORTS: 3, RAISED: 3}, sent_by("")
-    assert dealt({"old": old, "silent": {"url": ""}, "new": new}) == {"old": [], "silent": [], "new": [0, 1, 2, 3]}
+    old, new = {SUPPORTS: 3, RAISED: 3}, {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
+    assert dealt({"old": old, "silent": {"url": ""}, "new": new}) == {"old": 0, "silent": 0, "new": 4}
 
 
 def test_partitions_have_owners_although_no_member_supports_the_level_of_the_app() -> None:
@@ -99,22 +87,3 @@ def test_partitions_without_an_owner_name_the_readers_of_their_topic() -> None:
 def test_a_member_does_not_own_partitions_of_a_topic_that_it_does_not_read() -> None:
     members = [member("closed", "t", t=[0], u=[0, 1]), member("open", "t", "u", t=[1])]
     assert unowned_partitions(members, {"t": range(2), "u": range(2)}) == {("u", 0): ["open"], ("u", 1): ["open"]}
-
-
-def test_changed_metadata_differs_for_one_member_only_and_keeps_its_address() -> None:
-    one, two = assignor(lambda: sent_by("http://one:6066")), assignor(lambda: sent_by("http://two:6066"))
-    before, other = one.metadata(["t"]).encode(), two.metadata(["t"]).encode()
-    one.change_metadata()
-    first = one.metadata(["t"])
-    one.change_metadata()
-    assert len({before, first.encode(), one.metadata(["t"]).encode()}) == 3
-    assert two.metadata(["t"]).encode() == other
-    assert owners([described("one", first.user_data, t=[0])]) == {("t", 0): Member("one", "http://one:6066")}
-
-
-def test_partitions_of_topics_that_are_not_subscribed_are_taken_out_of_an_assignment() -> None:
-    assignment = ConsumerProtocolMemberAssignment(0, [("t", [0, 2]), ("u", [1])], b"x")
-    kept = ConsumerProtocolMemberAssignment.decode(without_unsubscribed(assignment.encode(), {"t", "v"}))
-    assert (list(map(tuple, kept.assignment)), kept.user_data) == ([("t", [0, 2])], b"x")
-    assert without_unsubscribed(assignment.encode(), {"t", "u"}) == assignment.encode()
-    assert ConsumerProtocolMemberAssignment.decode(without_unsubscribed(b"", {"t"})).assignment == []

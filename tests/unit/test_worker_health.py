@@ -127,7 +127,7 @@ def started(**changes: Any) -> Any:
             "has_ticked": True,
             "held_ticks": [],
             "in_group": True,
-            "was_assigned": True,
+            "was_dealt": True,
             "missing_topics": [],
             "topic_problems": [],
             "refusal": None,
@@ -139,14 +139,14 @@ def started(**changes: Any) -> Any:
 
 
 def test_a_worker_is_ready_when_it_has_joined_was_dealt_its_partitions_and_has_counted_a_tick() -> None:
-    status = started(tick_age_s=None, has_ticked=False, was_assigned=False)
+    status = started(tick_age_s=None, has_ticked=False, was_dealt=False)
     status.pool.runners = {}
     assert health.unready(status) == ["the worker is starting", "the worker joins its group"]
     status.tick_age_s = 0.1
     assert health.unready(status) == ["no tick was counted since the worker started", "the worker joins its group"]
     status.has_ticked = True
     assert health.unready(status) == ["the worker joins its group"]
-    status.was_assigned, status.pool.opening = True, 2
+    status.was_dealt, status.pool.opening = True, 2
     assert health.unready(status) == ["partitions are being opened"]
     status.pool.opening = 0
     assert health.unready(status) == [], "it may also have got no partition"

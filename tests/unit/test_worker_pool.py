@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import NodeNotReadyError
 
 from timers.broker.config import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import DoubtfulLog, Fenced, NameTakenError
+from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
@@ -34,6 +33,7 @@ class SimRunner:
     """A runner that has ended."""
 
     name = "timer-request/0"
+    machine: Any = SimpleNamespace(position=0)
 
     def stop(self) -> None: ...
 
@@ -45,19 +45,19 @@ class SimConsumer:
     """A consumer whose group answers by ``owns``.
 
     Attributes:
-        on_asked_for_name: called when the group is asked who has the worker's name.
+        forgotten: partitions that are read no more.
     """
 
     def __init__(self, owns: Callable[[TopicPartition], Awaitable[bool | None]]) -> None:
         self.owns = owns
-        self.on_asked_for_name: Callable[[], None] = lambda: None
-
-    async def ask_for_name(self) -> None:
-        self.on_asked_for_name()
+        self.forgotten: list[TopicPartition] = []
 
     def wake(self) -> None: ...
 
-    def read_again(self, partition: TopicPartition, offset: int) -> None: ...
+    def read_from(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self.forgotten += partitions
 
 
 def pool_of(
@@ -97,68 +97,89 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 
 
 @pytest.mark.parametrize("error", [Fenced("taken over"), Lost("timed out")])
-async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_it_was_fenced(
-    tmp_path: Path, error: Fenced | Lost
+async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_another_worker(
+    tmp_path: Path, error: Fenced | Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without fencing, a rebalance is about to assign the machine to another worker."""
+    """It ends no worker: while the group rebalances, it is not known who owns the partition."""
+    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
     failures: list[BaseException] = []
+    asked = 0
 
     async def denies(tp: TopicPartition) -> bool | None:
+        nonlocal asked
+        asked += 1
         return False
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
     pool._runners = {REQUESTS: runner}
-    pool._assigned = {REQUESTS}
+    pool._dealt = frozenset([REQUESTS])
     pool.on_failed(runner, error)
     async with asyncio.timeout(30):
-        while REQUESTS in pool.runners or pool._openings.partitions:
+        while asked < 3:
+            await asyncio.sleep(0)
+        assert pool._openings.partitions == {REQUESTS} and not pool.runners, "it fires nothing, and waits"
+        await pool.take(frozenset())
+        assert pool._openings.partitions == set()
+        await pool.close()
+    assert failures == []
+
+
+async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
+    failures: list[BaseException] = []
+    answers: list[bool | None] = [False, None, True, True]
+    attempts: list[TopicPartition] = []
+
+    async def answer(tp: TopicPartition) -> bool | None:
+        return answers.pop(0) if answers else False
+
+    async def fenced_again(parts: Any, tp: TopicPartition, *_: Any) -> Any:
+        assert len(answers) < 2, "the group is asked before each attempt"
+        attempts.append(tp)
+        raise Fenced("another one, again")
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
+    monkeypatch.setattr(pool._openings._takeover, "open", fenced_again)
+    runner: Any = SimRunner()
+    pool._runners = {REQUESTS: runner}
+    pool._dealt = frozenset([REQUESTS])
+    pool.on_failed(runner, Fenced("taken over"))
+    async with asyncio.timeout(30):
+        while len(attempts) < 2:
             await asyncio.sleep(0)
         await pool.close()
-    assert failures == ([error] if isinstance(error, Fenced) else [])
-    assert pool.runners == {}
+    assert (attempts, failures) == ([REQUESTS] * 2, [])
 
 
-async def test_a_worker_whose_machine_was_fenced_says_first_that_another_one_has_its_name(tmp_path: Path) -> None:
-    failures: list[BaseException] = []
+async def test_a_deal_closes_only_the_machines_that_are_not_in_it(tmp_path: Path) -> None:
+    async def owns(tp: TopicPartition) -> bool | None:
+        return True
 
-    async def denies(tp: TopicPartition) -> bool | None:
-        return False
+    class SimStopping(SimRunner):
+        is_stopped = commits_soon = False
 
-    pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
-    taken, fenced = NameTakenError("taken"), Fenced("taken over")
+        def commit_soon(self) -> None:
+            self.commits_soon = True
+
+        def stop(self) -> None:
+            self.is_stopped = True
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
+    stays, goes = SimStopping(), SimStopping()
+    runners: Any = {REQUESTS: stays, ("timer-request", 1): goes}
+    pool._runners = runners
+    await pool.take(frozenset([REQUESTS]))
+    assert (stays.is_stopped, goes.is_stopped) == (False, True)
+    assert {*pool.runners} == {REQUESTS}
     consumer: Any = pool._consumer
-    consumer.on_asked_for_name = lambda: failures.append(taken)
-    closed: Any = SimRunner()
-    pool.on_failed(closed, fenced)
-    pool.on_failed(closed, Fenced("another one"))
-    async with asyncio.timeout(30):
-        while len(failures) < 2:
-            await asyncio.sleep(0)
-        await pool.close()
-    assert failures == [taken, fenced], "the first one is the reason"
-
-
-@pytest.mark.parametrize("error", [NodeNotReadyError(), TimeoutError()])
-async def test_without_an_answer_about_its_name_the_worker_ends_because_it_was_fenced(
-    tmp_path: Path, error: Exception
-) -> None:
-    failures: list[BaseException] = []
-
-    async def denies(tp: TopicPartition) -> bool | None:
-        return False
-
-    def fail() -> None:
-        raise error
-
-    pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
-    consumer: Any = pool._consumer
-    consumer.on_asked_for_name = fail
-    fenced = Fenced("taken over")
-    pool.on_fatal(fenced)
-    async with asyncio.timeout(30):
-        await pool.close()
-    assert failures == [fenced]
+    assert consumer.forgotten == [("timer-request", 1)]
+    assert not stays.commits_soon
+    await pool.take(frozenset([REQUESTS]), anew=True)
+    assert stays.commits_soon and not stays.is_stopped, "another worker may have fenced it"
+    await pool.close()
+    await pool.take(frozenset([REQUESTS]))
+    assert stays.is_stopped and not pool.runners, "a deal that comes late opens nothing"
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
@@ -175,7 +196,7 @@ async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened
     cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
     pool = pool_of(settings, cluster, confirms, failures)
     async with asyncio.timeout(60):
-        assert await pool.assign([REQUESTS]) == {}
+        await pool.take(frozenset([REQUESTS]))
         while not pool.waiting:
             await asyncio.sleep(0.01)
         assert pool.waiting[REQUESTS].reason == "brokers"
@@ -236,6 +257,6 @@ async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: P
     runner.machine = SimpleNamespace(position=70)
     pool._runners = {("timer-request", 3): runner}
     assert pool.stores == {("timer-request", 3): 70}
-    await pool.revoke([("timer-request", 3)])
+    await pool.take(frozenset())
     assert pool.stores == {("timer-request", 3): 70}, "closed in this process"
     await pool.close()

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-import threading
-from collections.abc import Collection, Coroutine, Iterable
-from concurrent.futures import Future
+from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +15,7 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 
 from timers.kafka.aiokafka_internals import produce
 from timers.partition_metrics import Heartbeat, keep_heartbeat
+from timers.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 
@@ -147,11 +146,8 @@ class BrokerAnswers:
         return answers
 
 
-_T = TypeVar("_T")
-
-
-class ProducerLoop:
-    """A thread with an event loop for the producers of all machines.
+class ProducerLoop(LoopThread):
+    """The event loop of the producers of all machines.
 
     Attributes:
         heartbeat: of the loop.
@@ -160,22 +156,11 @@ class ProducerLoop:
 
     def __init__(self) -> None:
         produce.install()
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(produce.log_unless_reported)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
-        self._thread.start()
+        super().__init__("timers-producers", produce.log_unless_reported)
         self.heartbeat = Heartbeat()
         self.answers = BrokerAnswers()
         self.submit(keep_heartbeat(self.heartbeat))
 
-    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run ``coroutine`` on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
     def ask_ahead(self) -> None:
         """Ask the brokers of the last transactions whether they answer, before the next tick. Any thread."""
-        self._loop.call_soon_threadsafe(self.answers.ask_ahead)
-
-    def close(self) -> None:
-        """End the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.call_soon(self.answers.ask_ahead)

@@ -6,7 +6,6 @@ are not kept: that would cost memory for every timer (``docs/adr/0007``), and th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -32,6 +31,7 @@ from timers.core.timer import CutValue, Origin, Row, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
 from timers.request_formats import NATIVE
+from timers.threads import LoopThread
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import parse_source
 
@@ -71,7 +71,7 @@ class BoundedReader:
         self._settings = settings
         self._isolation = isolation
         self._value_limit = value_limit
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: LoopThread | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
     def read(
@@ -99,15 +99,14 @@ class BoundedReader:
         if self._loop is not None:
             if self._consumer is not None:
                 self._run(self._consumer.stop(), lambda: None)
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.close()
             self._loop = self._consumer = None
 
     def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
         """Run a coroutine on the loop's thread."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="timers-request-reader", daemon=True).start()
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._loop = LoopThread("timers-request-reader")
+        running = self._loop.submit(work)
         try:
             while True:
                 with contextlib.suppress(NotYet):

@@ -500,13 +500,12 @@ class SimWorker:
                 action()
             finally:
                 self.faults.stepping = False
-        except (Lost, Fenced) as error:
-            # The transaction is committed or not; after fencing, the committed progress tells which.
+        except (Lost, Fenced):
+            # The transaction is committed or not; after fencing, the committed progress tells which. A machine whose
+            # partition was dealt to another worker stays closed, and the others of this worker do not notice.
             self.revoke(machine)
             if self.is_owner(machine):
                 self.assign([machine])
-            elif isinstance(error, Fenced):
-                self.crash()  # another worker owns the machine: the process ends
         except Unforeseen as error:
             self.fail(machine, error)
         except Crashed:

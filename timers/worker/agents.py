@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
 import faust
-from faust.serializers.schemas import Schema
 from mode import Service
 
 from timers.clock import Clock
@@ -30,17 +29,6 @@ RETRY_PAUSE_S = 0.2
 
 AHEAD_S = 0.15
 """Seconds before a tick at which leaders are asked whether they answer: transactions that follow the tick use it."""
-
-
-class BatchSchema(Schema):
-    """Passes batches through: Faust would drop a record that it cannot decode without a log line."""
-
-    def loads_key(self, app: Any, message: Any, **kwargs: Any) -> None:
-        """Batches have no key."""
-
-    def loads_value(self, app: Any, message: Any, **kwargs: Any) -> Any:
-        """The batch that the transport made."""
-        return message.value
 
 
 class TickScheduler(Service):
@@ -117,29 +105,23 @@ class Agents(NamedTuple):
     """The app must start it."""
     ticks: Any
     """The channel for the ticks that the app reads."""
+    batches: Any
+    """The channel for fetches of requests: (partition, fetch)."""
 
 
-def register(
-    app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge, formats: Collection[str]
-) -> Agents:
-    """Add the agents to ``app``.
-
-    Args:
-        formats: the request topics and the retry topic.
-    """
-    requests = app.topic(*formats, schema=BatchSchema(), acks=False, internal=False)
+def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge) -> Agents:
+    """Add the agents to ``app``."""
     oscillator_topic = app.topic(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
-    due_ticks, read_ticks = app.channel(maxsize=1), app.channel(maxsize=1000)
+    due_ticks, read_ticks, read_batches = app.channel(maxsize=1), app.channel(maxsize=1000), app.channel(maxsize=16)
     tick_scheduler = TickScheduler(due_ticks, judge, pool.producers.ask_ahead, loop=app.loop, beacon=app.beacon)
 
-    @app.agent(requests, name="timer_request")
+    @app.agent(read_batches, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:
         """Give each fetched batch to the machine of its partition."""
-        async for event in batches.noack().events():
-            message = event.message
-            pool.deliver((message.topic, message.partition), event.value)
+        async for partition, fetched in batches:
+            pool.deliver(partition, fetched)
 
     @app.agent(read_ticks, name="join")
     async def join(ticks: faust.StreamT[Any]) -> None:
@@ -182,4 +164,4 @@ def register(
                 await asyncio.sleep(RETRY_PAUSE_S)
             tick_scheduler.on_answered()
 
-    return Agents(tick_scheduler, read_ticks)
+    return Agents(tick_scheduler, read_ticks, read_batches)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import faust
 from aiohttp.web import BaseSite
-from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, KafkaError
-from faust import tables, worker
+from faust import app, worker
 from faust.cli import worker as commands
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -28,18 +26,8 @@ from timers.web_site import LimitedSite, limited
 
 logger = logging.getLogger(__name__)
 
-Transport = driver.Transport
-
 RETRY_S = 0.5
 """Pause before a client of aiokafka tries again to connect at the start."""
-
-
-def connection_options(conf: Any, transport: driver.Transport) -> dict[str, Any]:
-    """aiokafka's options for the servers and the credentials of a Faust app."""
-    return {
-        "bootstrap_servers": driver.server_list(transport.url, transport.default_port),
-        **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
-    }
 
 
 def start_patiently(client: Any, name: str, is_stopping: Callable[[], bool]) -> Any:
@@ -70,73 +58,6 @@ def hide_banner() -> None:
     commands.worker.on_worker_created = lambda *_: None
 
 
-class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """The thread whose event loop runs aiokafka's consumer."""
-
-    @abstractmethod
-    def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
-        """The consumer, not started."""
-
-    @property
-    def has_consumer(self) -> bool:
-        """Whether the thread has started, and made its consumer."""
-        return self._consumer is not None
-
-    @property
-    def kafka_consumer(self) -> AIOKafkaConsumer:
-        """The consumer, once the thread has started."""
-        return self._ensure_consumer()
-
-    async def fetch_records(
-        self, consumer: AIOKafkaConsumer, partitions: set[TP], timeout_s: float
-    ) -> Mapping[TP, list[Any]]:
-        """Records that have arrived, by partition; none while the flow is suspended. On the thread's event loop."""
-        records: Mapping[TP, list[Any]] = await self._fetch_records(consumer, partitions, timeout=timeout_s)
-        return records
-
-    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
-        consumer = self.make_consumer(transport)
-        return start_patiently(consumer, "the consumer of the group", lambda: self.should_stop)
-
-    def _stopped_set(self) -> None:
-        """Set the stopped flag. Ignore the RuntimeError of an event loop that is closed after a crash."""
-        with contextlib.suppress(RuntimeError):
-            super()._stopped_set()
-
-
-class _NoReadOffsets(dict[Any, Any]):
-    """Faust's read offsets, always unknown: Faust would drop records that a machine asked to read again."""
-
-    def __missing__(self, key: Any) -> None:
-        return None
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        return None
-
-
-class Consumer(driver.Consumer):
-    """Faust's consumer, with a thread of :attr:`Thread`. It does not track which offsets were read."""
-
-    Thread: ClassVar[type[ConsumerThread]]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._read_offset = _NoReadOffsets()
-
-    @property
-    def thread(self) -> Any:
-        """The consumer's :attr:`Thread`."""
-        return self._thread
-
-    def active_partitions(self) -> set[TP]:
-        """Assigned partitions that Faust has not paused."""
-        partitions: set[TP] = self._get_active_partitions()
-        return partitions
-
-    def _new_consumer_thread(self) -> ConsumerThread:
-        return self.Thread(self, loop=self.loop, beacon=self.beacon)
-
-
 class Producer(driver.Producer):
     """Faust's producer, which knows the leaders of partitions."""
 
@@ -156,15 +77,6 @@ class Producer(driver.Producer):
             each: cluster.leader_for_partition(TP(topic, each)) for each in cluster.partitions_for_topic(topic) or ()
         }
         return {partition: leader for partition, leader in found.items() if leader is not None and leader >= 0}
-
-
-class TableManager(tables.TableManager):
-    """Faust's tables, of which a worker has none: its start does not wait a second for tables to be registered."""
-
-    async def on_start(self) -> None:
-        """Start to follow the assignment."""
-        await self._update_channels()
-        await self.recovery.start()
 
 
 class Worker(worker.Worker):
@@ -187,13 +99,29 @@ class Web(web_driver.Web):
         return LimitedSite(self._runner, conf.web_bind, conf.web_port, self.connections, conf.web_ssl_context)
 
 
-class App(faust.App):
-    """Faust's app, with a transport of :attr:`Transport`."""
+class Transport(driver.Transport):
+    """Faust's transport with :class:`Producer`."""
 
-    Transport: ClassVar[type[driver.Transport]]
+    Producer: ClassVar[type[Producer]] = Producer
+
+
+class BootStrategy(app.BootStrategy):
+    """Starts an app without a consumer of Faust, and without tables."""
+
+    enable_kafka_consumer = False
+
+
+class App(faust.App):
+    """Faust's app, which reads no topic itself: its agents have channels."""
+
+    BootStrategy = BootStrategy
+
+    async def _wait_for_table_recovery_completed(self) -> bool:
+        self.flow_control.resume()  # else the channels would wait for an assignment of Faust's consumer
+        return False
 
     def _new_web(self) -> Web:
         return Web(self)
 
     def _new_transport(self) -> driver.Transport:
-        return self.Transport(self.conf.broker_consumer, self)
+        return Transport(self.conf.broker_consumer, self)

@@ -88,7 +88,7 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.append(f"no tick was counted for {tick_age_s:.1f} s")
     elif not status.has_ticked:
         reasons.append("no tick was counted since the worker started")
-    if not status.was_assigned:
+    if not status.was_dealt:
         reasons.append("the worker joins its group")
     elif not status.in_group:
         reasons.append("partitions are being assigned")

@@ -16,7 +16,7 @@ from timers.core.ports import Lost
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.allowed_level import AllowedLevel
 from timers.worker.consumer.group import Unsettled
-from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.periodic import every
@@ -42,7 +42,7 @@ class LevelWatch(Service):
         refusal: why this worker may own no partitions; None if it may.
     """
 
-    def __init__(self, settings: Settings, pool: Pool, consumer: BatchConsumer, **kwargs: Any) -> None:
+    def __init__(self, settings: Settings, pool: Pool, consumer: PartitionConsumer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.refusal: LevelTooHigh | None = None
         self._settings = settings
@@ -84,7 +84,7 @@ class LevelWatch(Service):
         if self._pool.stopped and able != self._rejoined_with:
             self._rejoined_with = able
             if able:
-                await self._consumer.rejoin()
+                self._consumer.rejoin()
 
     async def _raise(self, runners: list[Runner], level: int) -> None:
         for runner in runners:

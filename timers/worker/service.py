@@ -9,11 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from faust.types import TP
 from mode import Service
 from yarl import URL
 
@@ -33,7 +32,7 @@ from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
-from timers.worker.consumer.transport import BatchConsumer, BatchTransport
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.data_owner import note_cluster
 from timers.worker.levels import LevelWatch
 from timers.worker.logins import faust_credentials, hide_logins
@@ -50,14 +49,6 @@ from timers.worker.ticks import TickJudge, TickReader
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
-
-HEARTBEAT_S = 1.0
-"""A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
-than Kafka's default of 3 s, and does not grow with the session timeout."""
-
-METADATA_MAX_AGE_S = 5
-"""The group notices added partitions of a request topic within this time, and the consumer new leaders: a frozen broker
-answers no fetch, so nothing else says that another one leads its partitions."""
 
 PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
@@ -115,7 +106,7 @@ class TimersApp(faust_internals.App):
         fatal: why the worker must end, if it must.
     """
 
-    Transport = BatchTransport
+    requests: PartitionConsumer
     tick_reader: TickReader
     log_watch: LogWatch
     group_watch: GroupWatch
@@ -141,41 +132,34 @@ class TimersApp(faust_internals.App):
             web_router_enabled=False,
             web_tables_enabled=False,
             broker_client_id=settings.worker_id,
-            consumer_group_instance_id=settings.worker_id,
-            broker_session_timeout=float(settings.session_timeout_s),
-            broker_heartbeat_interval=min(HEARTBEAT_S, settings.session_timeout_s / 3),
-            broker_request_timeout=float(max(90, settings.session_timeout_s + 30)),
-            stream_buffer_maxsize=16,
-            stream_recovery_delay=0.0,
-            consumer_metadata_max_age_ms=METADATA_MAX_AGE_S * 1000,
             stream_wait_empty=False,
             topic_allow_declare=False,
             topic_disable_leader=True,
             producer_linger=0.0,
             producer_request_timeout=PRODUCER_TIMEOUT_S,
             worker_redirect_stdouts=False,
-            TableManager=faust_internals.TableManager,
             Worker=TimersWorker,
         )
         clock = Clock(settings.clock_offset_s)
         self._pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self._judge = TickJudge(settings, clock, self._pool)
-        self._tick_scheduler, self._ticks = agents.register(self, settings, self._pool, clock, self._judge, formats)
+        self._tick_scheduler, self._ticks, self._batches = agents.register(
+            self, settings, self._pool, clock, self._judge
+        )
         self._query_pages = QueryPages(lambda: self.settings, clock.now_s)
         self._query_pages.register(self.page)
         self.status = WorkerStatus(settings, self._pool, self._query_pages.counts, self._tick_scheduler, clock)
         web.register(self.page, self.status)
-        self.on_partitions_revoked.connect(self._close_machines)
 
     def adopt_port(self) -> None:
         """Use the web port of Faust's command line, and the worker id computed from it. Call it before the start."""
         self.settings = self.status.settings = self.settings.with_web_port(self.conf.web_port)
         self.conf.canonical_url = URL(self.settings.canonical_url)
-        self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
+        self.conf.broker_client_id = self.settings.worker_id
         self.conf.datadir = _data_dir(self.settings)
 
     async def on_first_start(self) -> None:
-        """Create the topics and the parts. Faust joins the group after this: topics created later have no owner."""
+        """Create the topics and the parts. The worker joins its group later, so that all of them have an owner."""
         check_port(self.settings)  # `timers worker` has not checked a port from Faust's options
         # Stores hold callbacks: other users of the machine must not read them. An existing directory keeps its mode.
         self.conf.datadir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,16 +189,17 @@ class TimersApp(faust_internals.App):
 
     def _make_parts(self, cluster: Cluster) -> None:
         settings, pool, now_s = self.settings, self._pool, self._tick_scheduler.broker_now_s
-        consumer: BatchConsumer = self.consumer
+        service = {"loop": self.loop, "beacon": self.beacon}
+        self.log_watch = LogWatch(settings, cluster, self._renew, **service)
+        self.requests = consumer = PartitionConsumer(
+            settings, pool, self._batches, self.end, self.log_watch.suspend, **service
+        )
         pool.bind(settings, cluster, consumer, self.end, now_s)
         self._query_pages.queries = Queries(settings, pool, consumer.members, lambda: self.http_client, Turns(now_s))
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
-        service = {"loop": self.loop, "beacon": self.beacon}
-        self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
         self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
         self.snapshot_taker = SnapshotTaker(settings, pool, now_s, **service)
-        consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
             settings,
@@ -232,8 +217,9 @@ class TimersApp(faust_internals.App):
             self.status.canary = Canary(settings, partitions, self._publish, self._request_partitions, now_s, **service)
 
     async def on_started(self) -> None:
-        """Start to read and write ticks, after Faust has started the agents that receive them."""
+        """Join the group, and start to read and write ticks, after Faust has started the agents that receive them."""
         await super().on_started()
+        await self.add_runtime_dependency(self.requests)
         await self.add_runtime_dependency(self.tick_reader)
         await self.add_runtime_dependency(self._tick_scheduler)
         await self.add_runtime_dependency(self.log_watch)
@@ -244,11 +230,6 @@ class TimersApp(faust_internals.App):
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 
-    def on_rebalance_end(self) -> None:
-        """Note that the group has assigned the worker's partitions, and that those of the pool are being opened."""
-        super().on_rebalance_end()
-        self.consumer.was_assigned = True
-
     @Service.task
     async def _observe_health(self) -> None:
         while not (self.should_stop or self.status.was_ready):
@@ -256,11 +237,11 @@ class TimersApp(faust_internals.App):
             await self.sleep(HEALTH_S)
 
     async def on_stop(self) -> None:
-        """Close the machines: Faust sends no revoked signal when it stops."""
+        """Close the machines before their clients."""
         await self._pool.close()
         self._end_after_timeout()
         if self.fatal is None:  # else it is started again, and finds its partitions
-            await self.consumer.leave()
+            await self.requests.leave()
         await self._query_pages.close()
         await super().on_stop()
 
@@ -300,12 +281,9 @@ class TimersApp(faust_internals.App):
             if self.status.canary is not None:
                 self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))
             # A partition that was suspended again meanwhile waits for the next check.
-            await self.consumer.end_suspension(tp for tp in checked if not self.log_watch.is_suspended(tp))
+            await self.requests.end_suspension(tp for tp in checked if not self.log_watch.is_suspended(tp))
         except Exception as error:
             self.end(error)
-
-    async def _close_machines(self, sender: Any, revoked: Iterable[TP], **kwargs: Any) -> None:
-        await self._pool.revoke([(tp.topic, tp.partition) for tp in revoked])
 
 
 def _data_dir(settings: Settings) -> Any:

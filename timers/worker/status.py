@@ -15,7 +15,7 @@ from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
 from timers.worker.consumer.group_watch import UnownedPartitions
 from timers.worker.consumer.log_watch import LogWatch
-from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.levels import LevelWatch
 from timers.worker.machines.pool import Pool
 from timers.worker.queries.pages import QueryCounts
@@ -33,7 +33,8 @@ class WorkerStatus:
         unowned: partitions without an owner.
         cluster_id: of the brokers; empty before they have answered.
         was_ready: whether the worker has been ready since its start.
-        consumer: fetches the requests. The app sets this and the next four at its start; before, they are None.
+        consumer: member of the group, reader of the requests. The app sets this and the next four at its start;
+            before, they are None.
         tick_reader: reads the ticks.
         log_watch: watches the topics.
         level_watch: raises feature levels.
@@ -52,7 +53,7 @@ class WorkerStatus:
         self.cluster_id = ""
         self._tick_scheduler = tick_scheduler
         self._clock = clock
-        self.consumer: BatchConsumer | None = None
+        self.consumer: PartitionConsumer | None = None
         self.tick_reader: TickReader | None = None
         self.log_watch: LogWatch | None = None
         self.level_watch: LevelWatch | None = None
@@ -60,23 +61,23 @@ class WorkerStatus:
 
     @property
     def in_group(self) -> bool:
-        """Whether the group has assigned its partitions; false during a rebalance."""
-        return self.consumer is not None and bool(self.consumer.flow_active)
+        """Whether the group's last deal stands; false during a rebalance."""
+        return self.consumer is not None and self.consumer.in_group
 
     @property
-    def was_assigned(self) -> bool:
-        """Whether the group has assigned this worker's partitions since the start, which may be none."""
-        return self.consumer is not None and self.consumer.was_assigned
+    def was_dealt(self) -> bool:
+        """Whether the group has dealt partitions to this worker since the start, which may be none."""
+        return self.consumer is not None and self.consumer.was_dealt
 
     @property
     def consumer_heartbeat(self) -> Heartbeat | None:
         """Heartbeat of the consumer's event loop; None before the start."""
-        return None if self.consumer is None else self.consumer.thread.heartbeat
+        return None if self.consumer is None else self.consumer.heartbeat
 
     @property
     def watermarks(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each owned partition, as of its last fetch."""
-        return {} if self.consumer is None else self.consumer.thread.watermarks()
+        return {} if self.consumer is None else self.consumer.watermarks()
 
     @property
     def missing_topics(self) -> list[str]:

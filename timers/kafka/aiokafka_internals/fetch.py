@@ -11,8 +11,9 @@ from struct import unpack_from
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.consumer import fetcher
+from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
@@ -33,6 +34,44 @@ def error_codes(response: Any) -> Iterator[tuple[str, int, int]]:
         for topic, partitions in response.topics:
             for partition, error_code, *_ in partitions:
                 yield topic, partition, error_code
+
+
+def call_with_each_response(consumer: AIOKafkaConsumer, on_response: Callable[[Any], None]) -> None:
+    """Call ``on_response`` with each response to a consumer, before aiokafka handles it."""
+    send = consumer._client.send
+
+    async def send_and_report(node_id: int, request: Any, **kwargs: Any) -> Any:
+        response = await send(node_id, request, **kwargs)
+        on_response(response)
+        return response
+
+    consumer._client.send = send_and_report
+
+
+def client_of(consumer: AIOKafkaConsumer) -> AIOKafkaClient:
+    """The client of a consumer, which may send other requests too."""
+    return consumer._client
+
+
+def read_from(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:
+    """Let a consumer without a group read a partition from an offset on, also one that it did not read before.
+
+    ``AIOKafkaConsumer.assign`` would forget the positions of all other partitions, and what has arrived of them.
+    """
+    assignment = consumer._subscription.subscription.assignment
+    assignment._tp_state.setdefault(tp, TopicPartitionState(assignment)).seek(offset)
+    assignment._topic_partitions |= {tp}
+    consumer._fetcher._notify(consumer._fetcher._wait_consume_future)
+
+
+def stop_reading(consumer: AIOKafkaConsumer, tps: Collection[TopicPartition]) -> None:
+    """Let a consumer without a group read these partitions no more."""
+    assignment = consumer._subscription.subscription.assignment
+    assignment._topic_partitions -= set(tps)
+    for tp in tps:
+        consumer._fetcher._records.pop(tp, None)
+        if tp in assignment._tp_state:  # a fetch may be under way, and its answer is dropped for want of a position
+            assignment._tp_state[tp] = TopicPartitionState(assignment)
 
 
 def positions(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:

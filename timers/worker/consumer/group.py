@@ -9,25 +9,52 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from aiokafka.errors import KafkaError, for_code
 
-from timers.core.deals import RAISED, SUPPORTS, URL, deal, number
+from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group import (
     STABLE,
     DescribedGroup,
     DescribedMember,
     assigned_partitions,
-    dealing_assignor,
-    describe_group,
     unowned_partitions,
     user_data,
 )
 
 _RETRY_S = 0.2
+
+
+class Membership(Protocol):
+    """One member of the app's group: a port, whose implementation is
+    :class:`timers.kafka.aiokafka_internals.group_member.GroupMember`. Methods run on the consumer's event loop."""
+
+    in_group: bool
+    """Whether the last deal stands; false before the first one and during a rebalance. Any thread."""
+    was_dealt: bool
+    """Whether there was a deal since the start. Any thread."""
+
+    def rejoin(self) -> None:
+        """Join again soon. The group rebalances if the member says something else than the last time, or leads."""
+
+    def request_rebalance(self) -> None:
+        """Let the group deal again soon."""
+
+    async def leave(self, timeout_s: float) -> None:
+        """Tell the group that the member ends, unless another one has its name by now. Not while it takes part."""
+
+    async def confirms(self) -> bool | None:
+        """Whether the coordinator, asked now, says that the last deal stands; None if it does not answer."""
+
+    async def described(self) -> DescribedGroup | None:
+        """State and members of the group; None while its coordinator is unknown.
+
+        Raises:
+            KafkaError: the coordinator does not answer.
+        """
 
 
 class Unsettled(Exception):
@@ -50,19 +77,14 @@ class MemberLevels(NamedTuple):
     raised: int
 
 
-def assignor(sent: Callable[[], Mapping[str, Any]]) -> type[Any]:
-    """The assignor of a worker that sends this user data. Other workers of the group may send other user data."""
-    return dealing_assignor(sent, deal)
-
-
-async def members(consumer: Any) -> dict[TopicPartition, Member]:
+async def members(member: Membership) -> dict[TopicPartition, Member]:
     """The owner of each partition, from the coordinator; see :func:`described`."""
-    return owners((await described(consumer)).members)
+    return owners((await described(member)).members)
 
 
-async def member_levels(consumer: Any) -> list[MemberLevels]:
+async def member_levels(member: Membership) -> list[MemberLevels]:
     """What all members say about feature levels; see :func:`described`."""
-    return [levels_of(member) for member in (await described(consumer)).members]
+    return [levels_of(each) for each in (await described(member)).members]
 
 
 def levels_of(member: DescribedMember) -> MemberLevels:
@@ -71,7 +93,7 @@ def levels_of(member: DescribedMember) -> MemberLevels:
     return MemberLevels(member[1], number(sent, SUPPORTS), number(sent, RAISED))
 
 
-async def described(consumer: Any) -> DescribedGroup:
+async def described(member: Membership) -> DescribedGroup:
     """The group's members, from the coordinator. On the consumer's event loop; waits while the group rebalances.
 
     Raises:
@@ -79,7 +101,7 @@ async def described(consumer: Any) -> DescribedGroup:
     """
     while True:
         try:
-            group = await describe_group(consumer)
+            group = await member.described()
         except KafkaError as error:
             raise Unsettled(f"the group's coordinator did not answer: {error!r}") from None
         if group is None:
@@ -91,7 +113,9 @@ async def described(consumer: Any) -> DescribedGroup:
         await asyncio.sleep(_RETRY_S)
 
 
-async def unowned(consumer: Any, partitions: Mapping[str, Iterable[int]]) -> dict[TopicPartition, list[str]] | None:
+async def unowned(
+    member: Membership, partitions: Mapping[str, Iterable[int]]
+) -> dict[TopicPartition, list[str]] | None:
     """Partitions without an owner -> ids of the workers that read the topic, sorted. On the consumer's event loop.
 
     Returns:
@@ -100,7 +124,7 @@ async def unowned(consumer: Any, partitions: Mapping[str, Iterable[int]]) -> dic
     Raises:
         KafkaError: the coordinator does not answer.
     """
-    group = await describe_group(consumer)
+    group = await member.described()
     if group is None or group.error_code or group.state != STABLE:
         return None
     return unowned_partitions(group.members, partitions)

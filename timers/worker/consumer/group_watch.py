@@ -16,9 +16,7 @@ from aiokafka.errors import KafkaError
 from mode import Service
 
 from timers.core.timer import TopicPartition
-from timers.kafka.aiokafka_internals import group_coordinator
-from timers.worker.consumer import group
-from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 
@@ -108,7 +106,7 @@ class GroupWatch(Service):
     """
 
     def __init__(
-        self, worker_id: str, unowned: UnownedPartitions, consumer: BatchConsumer, pool: Pool, **kwargs: Any
+        self, worker_id: str, unowned: UnownedPartitions, consumer: PartitionConsumer, pool: Pool, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self._worker_id = worker_id
@@ -119,23 +117,22 @@ class GroupWatch(Service):
     @Service.task
     async def _watch(self) -> None:
         async for _ in every(LOOK_S, self):
-            consumer = self._consumer
-            if not (consumer.was_assigned and consumer.flow_active):
+            if not self._consumer.in_group:
                 continue  # the group rebalances, or the worker has not joined yet
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._check_group(consumer.thread)
+                    await self._check_group()
             except (KafkaError, TimeoutError) as error:
                 logger.debug("the group's coordinator did not answer: %r", error)
 
-    async def _check_group(self, thread: Any) -> None:
+    async def _check_group(self) -> None:
         counts = self._pool.partitions
         partitions = {topic: range(counts[topic]) for topic in self._pool.formats if topic in counts}
-        own = self._consumer.assignment()
+        own = self._consumer.dealt
         found: Unowned | None = {}  # a worker that owns all partitions need not ask, which takes 1.5 ms of CPU
         if not all((topic, each) in own for topic, ids in partitions.items() for each in ids):
-            found = await thread.call_thread(group.unowned, thread.kafka_consumer, partitions)
+            found = await self._consumer.unowned(partitions)
         if found is not None and self._unowned.note(found, self._worker_id):
             names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(found))
             logger.warning("no worker owns %s: asking for a rebalance", names)
-            await thread.call_thread(group_coordinator.request_rebalance, thread.kafka_consumer)
+            self._consumer.request_rebalance()

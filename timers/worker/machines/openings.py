@@ -129,7 +129,7 @@ class Openings:
     # ---- openings -----------------------------------------------------------------------------------------------
 
     def begin(self, parts: Callable[[], Parts], tp: TopicPartition) -> None:
-        """Open a partition that was assigned to this worker just now."""
+        """Open a partition that was dealt to this worker just now."""
         self._begin(tp, lambda opening: self._attempts(parts, tp, opening))
 
     def begin_again(self, parts: Callable[[], Parts], tp: TopicPartition, former: Runner, error: BaseException) -> None:
@@ -173,12 +173,14 @@ class Openings:
     ) -> None:
         again = error is not None
         while not opening.stop.is_set():
-            if error is not None and not await self._is_owner(tp, opening, error):
+            if error is not None and not await self._is_owner(tp, opening):
                 return
             try:
                 opened = await self._takeover.open(parts(), tp, self._metrics(tp), opening.stop)
-            except Fenced:
-                raise
+            except Fenced as fenced:
+                error = fenced
+                await opening.pause(OWNER_RETRY_S)
+                continue
             except LogMismatch as mismatch:
                 if not opening.stop.is_set():
                     self._listener.on_mismatch(tp, mismatch)
@@ -207,27 +209,22 @@ class Openings:
             self._listener.on_progress()
             await opening.pause(pause_s)
 
-    async def _is_owner(self, tp: TopicPartition, opening: _Opening, error: BaseException) -> bool:
-        """Whether the group confirms that this worker owns a partition; False also after the end of the opening.
+    async def _is_owner(self, tp: TopicPartition, opening: _Opening) -> bool:
+        """Wait until the group confirms that this worker owns a partition; False after the end of the opening.
 
         If a machine was fenced or this worker was paused, the machine may belong to another worker now. To open it
-        would fence this new owner, so the group is asked first.
-
-        Raises:
-            Fenced: ``error``, if the machine was fenced, and another worker owns it.
+        would fence this new owner, so the group is asked first. While it rebalances, the next deal decides.
         """
         while not opening.stop.is_set():
             owned = None
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(OWNER_TIMEOUT_S):
                     owned = await self._listener.owns(tp)
+            if owned:
+                return True
             if owned is None:
                 opening.waiting = opening.waiting or Waiting(BROKERS, "the coordinator of the group does not answer")
-                await opening.pause(OWNER_RETRY_S)
-            elif owned or not isinstance(error, Fenced):
-                return owned  # if not owned, a rebalance is about to assign it to another worker
-            else:
-                raise error
+            await opening.pause(OWNER_RETRY_S)
         return False
 
     # ---- closing ------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""All machines of this worker: opened when partitions are assigned, closed when they are revoked."""
+"""All machines of this worker: opened when the group deals their partitions to it, closed when another worker gets
+them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -16,7 +16,7 @@ from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import DoubtfulLog, Fenced, LogMismatch
+from timers.errors import DoubtfulLog, LogMismatch
 from timers.firing.topics import Targets
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.log_lineage import LogLineages, asking_logs
@@ -34,7 +34,7 @@ from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LogEndTicks
 from timers.worker.machines.making import Parts
-from timers.worker.machines.openings import OWNER_TIMEOUT_S, Openings
+from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
 from timers.worker.machines.takeover import OpenMachine
@@ -55,14 +55,14 @@ class RequestConsumer(Protocol):
     def wake(self) -> None:
         """Fetch again at once, from partitions that :meth:`Pool.with_room` names again."""
 
-    def read_again(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition again from ``offset``, soon."""
+    def read_from(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition from ``offset`` on, soon."""
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions no more."""
 
     async def owns(self, partition: TopicPartition) -> bool | None:
         """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
-
-    async def ask_for_name(self) -> None:
-        """Ask the group's coordinator for another worker with the name of this one, which ends the worker."""
 
 
 class Pool:
@@ -75,7 +75,6 @@ class Pool:
         producers: the event loop of all machines' producers.
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
-        closed: whether all machines are closed, and none will be opened.
     """
 
     _consumer: RequestConsumer
@@ -88,13 +87,13 @@ class Pool:
         self.formats = formats
         self.producers = ProducerLoop()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
-        self.closed = False
+        self._ended = False
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
         self._openings = Openings(formats, memory, self.condemnations, self.capacity, self, self._metrics_of)
         self._recoveries = Recoveries()
         self._lock = asyncio.Lock()
-        self._assigned: set[TopicPartition] = set()
+        self._dealt: frozenset[TopicPartition] = frozenset()
         self._runners: dict[TopicPartition, Runner] = {}
         self._stopped: dict[TopicPartition, LogMismatch] = {}
         self._closed_stores: dict[TopicPartition, int] = {}
@@ -102,7 +101,6 @@ class Pool:
         self._last_tick_at = 0.0
         self._log_end_ticks: LogEndTicks | None = None
         self._lineage_watch: LineageWatch | None = None
-        self._fenced: asyncio.Future[None] | None = None
 
     def bind(
         self,
@@ -112,7 +110,7 @@ class Pool:
         on_fatal: Callable[[BaseException], None],
         now_s: Callable[[], float | None],
     ) -> None:
-        """Set what is known after the brokers have answered. Call before the first :meth:`assign`.
+        """Set what is known after the brokers have answered. Call before the first :meth:`take`.
 
         Args:
             settings: of the worker.
@@ -174,8 +172,8 @@ class Pool:
 
     @property
     def opening(self) -> int:
-        """Number of assigned partitions that are neither open nor stopped and do not wait after a failure."""
-        return len(self._assigned - self._runners.keys() - self._stopped.keys() - self.waiting.keys())
+        """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
+        return len(self._dealt - self._runners.keys() - self._stopped.keys() - self.waiting.keys())
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -213,26 +211,32 @@ class Pool:
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
-    async def assign(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Take over an assignment: close machines that are not in it, begin to open those that are not open yet.
+    async def take(self, dealt: frozenset[TopicPartition], *, anew: bool = False) -> None:
+        """Take over what the group has dealt to this worker: close machines that are not in it, and begin to open those
+        that are not open yet. The others do not notice.
 
         Each partition is opened by itself: one that cannot be opened does not delay the others.
 
-        Returns:
-            Open partition -> offset that its consumer must read from. The consumer is told of the others later.
+        Args:
+            dealt: this worker's partitions.
+            anew: whether the group had removed this worker before, so that others may have had them.
         """
-        assigned = set(tps)
         async with self._lock:
-            self._assigned = assigned
-            await self._close(({*self._runners} | self._openings.partitions) - assigned)
+            if self._ended:
+                return
+            self._dealt = dealt
             self._stopped = {}
+            closing = self._close(({*self._runners} | self._openings.partitions) - dealt)
             # Partitions of a deleted topic wait for renew().
             self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
-            return {tp: runner.machine.position for tp, runner in self._runners.items()}
+            if anew:
+                for runner in self._runners.values():
+                    runner.commit_soon()
+            await closing
 
     def _open_missing(self, exists: Callable[[str, int], bool]) -> None:
-        """Begin to open the assigned partitions that exist and are closed."""
-        closed = self._assigned - self._runners.keys() - self._stopped.keys() - self._openings.partitions
+        """Begin to open this worker's partitions that exist and are closed."""
+        closed = self._dealt - self._runners.keys() - self._stopped.keys() - self._openings.partitions
         missing = sorted(tp for tp in closed if exists(*tp))
         if missing:
             self._recoveries.begin(lambda: (self._runners.values(), self.opening))
@@ -266,7 +270,7 @@ class Pool:
             doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
             await self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
             for tp in suspended.keys() & self._runners.keys():
-                self._consumer.read_again(tp, self._runners[tp].machine.position)
+                self._consumer.read_from(tp, self._runners[tp].machine.position)
             self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
@@ -287,42 +291,36 @@ class Pool:
                 runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
         return doubtful
 
-    async def revoke(self, tps: Iterable[TopicPartition] | None = None) -> None:
-        """Close machines (None: all): each ends its present transaction, then releases store and producer."""
-        async with self._lock:
-            # Under the lock, because an assignment may have been opening machines until now.
-            revoked = set(self._assigned) if tps is None else set(tps)
-            self._assigned -= revoked
-            self._stopped = {tp: reason for tp, reason in self._stopped.items() if tp not in revoked}
-            await self._close(revoked)
-
-    async def _close(self, tps: Iterable[TopicPartition]) -> None:
-        """Close these machines, and end their openings. Under the lock: a new opening waits for this [I11]."""
+    def _close(self, tps: Iterable[TopicPartition]) -> Awaitable[object]:
+        """Begin to close these machines, and to end their openings: each machine ends its present transaction, then
+        releases store and producer. Under the lock: a new opening of the same partition waits for what is returned
+        [I11]."""
         closing = {tp: self._runners.get(tp) for tp in tps}
         runners = [runner for runner in closing.values() if runner is not None]
         for runner in runners:
             runner.stop()
         self._runners = {tp: runner for tp, runner in self._runners.items() if tp not in closing}
+        if closing:
+            self._consumer.forget(closing.keys())
         self._recoveries.forget(runners)
-        await asyncio.gather(self._openings.end(closing), self._openings.join(runners))
         self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
+        return asyncio.gather(self._openings.end(closing), self._openings.join(runners))
 
     async def close(self) -> None:
-        """Close all machines, and open none later. The app calls it: Faust sends no revoked signal when it stops."""
+        """Close all machines, and open none later."""
         self._openings.end_all()
         self._recoveries.close()
-        await self.revoke()
+        async with self._lock:
+            self._ended, self._dealt, self._stopped = True, frozenset(), {}
+            await self._close({*self._runners} | self._openings.partitions)
         if self._log_end_ticks is not None:
             await self._log_end_ticks.close()
         if self._lineage_watch is not None:
             await self._lineage_watch.close()
         if self._parts is not None:
             await self._openings.in_thread(self._parts.request_reader.close)
-        if self._fenced is not None:
-            await self._fenced
         self.producers.close()
         self._openings.close()
-        self.closed = True
 
     # ---- requests and ticks -------------------------------------------------------------------------------------
 
@@ -391,7 +389,7 @@ class Pool:
     def _read_again(self, runner: Runner, position: int) -> None:
         tp = self._partition_of(runner)
         if tp is not None:
-            self._consumer.read_again(tp, position)
+            self._consumer.read_from(tp, position)
 
     def _compare(self, runner: Runner, leader: Leader) -> None:
         tp = self._partition_of(runner)
@@ -408,9 +406,7 @@ class Pool:
             self._runners = {other: each for other, each in self._runners.items() if each is not runner}
             self._recoveries.forget([runner])
             self._openings.begin_again(lambda: self._bound, tp, runner, error)
-        elif isinstance(error, Fenced):  # it fired after a rebalance gave its partition to another worker
-            self.on_fatal(error)
-        else:
+        else:  # it may have been fenced: the group has dealt its partition to another worker
             logger.info("%s failed after it was told to stop: %s", runner.name, error)
 
     # ---- reports of openings: timers.worker.machines.openings.Listener ------------------------------------------
@@ -423,7 +419,7 @@ class Pool:
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner("/".join(map(str, tp)), *opened, self, metrics)
         self._runners = {**self._runners, tp: runner}
-        self._consumer.read_again(tp, opened.machine.position)
+        self._consumer.read_from(tp, opened.machine.position)
         self._consumer.wake()
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
@@ -441,16 +437,6 @@ class Pool:
     def on_fatal(self, error: BaseException) -> None:
         """End the worker."""
         self._openings.end_all()
-        if not isinstance(error, Fenced):
-            self._on_fatal(error)
-        elif self._fenced is None:
-            self._fenced = asyncio.ensure_future(self._end_fenced(error))
-
-    async def _end_fenced(self, error: Fenced) -> None:
-        """End the worker by ``error``, unless the group knows the reason: another worker has the name of this one."""
-        with contextlib.suppress(Exception):  # whatever this question meets, the worker ends
-            async with asyncio.timeout(OWNER_TIMEOUT_S):
-                await self._consumer.ask_for_name()
         self._on_fatal(error)
 
     async def owns(self, tp: TopicPartition) -> bool | None:

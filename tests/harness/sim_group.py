@@ -1,0 +1,181 @@
+"""The coordinator of one consumer group, in memory: Kafka's classic protocol for members with a name."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+
+from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
+
+OK, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 16, 22, 25, 27, 82
+
+
+class _Member:
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.metadata = self.assignment = b""
+        self.joining: asyncio.Future[Any] | None = None
+        self.syncing: asyncio.Future[Any] | None = None
+
+
+class SimGroup:
+    """The coordinator.
+
+    Args:
+        partitions: topic -> number of its partitions.
+
+    Attributes:
+        members: name -> member.
+        generation: number of the last rebalance.
+        error: returned instead of an answer to the next requests, if not 0.
+        is_silent: whether it takes no requests.
+        lookups: how often it was looked for.
+    """
+
+    def __init__(self, **partitions: int) -> None:
+        self.partitions = partitions
+        self.members: dict[str, _Member] = {}
+        self.generation = 0
+        self.error = 0
+        self.is_silent = False
+        self.lookups = 0
+        self._state = "Empty"
+        self._leader = ""
+        self._ids = 0
+
+    def client(self) -> Any:
+        """What a member uses of a client of aiokafka."""
+
+        async def done(*_: Any) -> bool:
+            return True
+
+        async def look_up(*_: Any) -> int:
+            self.lookups += 1
+            return 0
+
+        cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(self.partitions.get(topic, 0))))
+        return SimpleNamespace(
+            cluster=cluster,
+            send=self._answer,
+            coordinator_lookup=look_up,
+            set_topics=lambda topics: None,
+            force_metadata_update=done,
+            _conns={},
+        )
+
+    def remove(self, name: str) -> None:
+        """End the session of a member."""
+        del self.members[name]
+        self._prepare()
+
+    async def _answer(self, node: int, request: Any, group: Any) -> Any:
+        await asyncio.sleep(0)
+        if self.is_silent:
+            raise KafkaConnectionError("no answer")
+        if isinstance(request, DescribeGroupsRequest):
+            found = [(each.id, name, "/", each.metadata, each.assignment) for name, each in self.members.items()]
+            return SimpleNamespace(groups=[(0, "group", self._state, "consumer", "roundrobin", found)])
+        if self.error:
+            return SimpleNamespace(error_code=self.error)
+        if isinstance(request, JoinGroupRequest):
+            return await self._join(request._member_id, request._group_instance_id, request._group_protocols[0][1])
+        if isinstance(request, SyncGroupRequest):
+            return await self._sync(request)
+        if isinstance(request, NamedLeave):
+            _, [(id, name)] = request._fields
+            refused = self._judge(id, name, self.generation)
+            if refused in (OK, REBALANCING):
+                self.remove(name)
+                refused = OK
+            return SimpleNamespace(error_code=OK, members=[(id, name, refused)])
+        assert isinstance(request, NamedHeartbeat)
+        _, generation, id, name = request._fields
+        return SimpleNamespace(error_code=self._judge(id, name, generation))
+
+    def _judge(self, id: str, name: str, generation: int) -> int:
+        if name not in self.members:
+            return UNKNOWN_MEMBER
+        if self.members[name].id != id:
+            return FENCED
+        if self._state == "PreparingRebalance":
+            return REBALANCING
+        return OK if generation == self.generation else ILLEGAL_GENERATION
+
+    # ---- joining -------------------------------------------------------------------------------------------------
+
+    async def _join(self, id: str, name: str, metadata: bytes) -> Any:
+        member = self.members.get(name)
+        if id and (member is None or member.id != id):
+            return SimpleNamespace(error_code=UNKNOWN_MEMBER if member is None else FENCED)
+        known_leader = self._leader
+        if not id:
+            self._ids += 1
+            replaced, member = member, _Member(f"{name}-0-0-0-0-{self._ids}")
+            self.members[name] = member
+            if replaced is not None:
+                self._answer_replaced(replaced)
+                member.assignment = replaced.assignment
+                self._leader = member.id if self._leader == replaced.id else self._leader
+                if self._state == "Stable":  # KAFKA-12759: no rebalance, and the member is not told that it leads
+                    member.metadata = metadata
+                    return self._joined(member, known_leader, [])
+        assert member is not None
+        unchanged = member.metadata == metadata and member.id != self._leader
+        member.metadata = metadata
+        if id and self._state == "Stable" and unchanged:
+            return self._joined(member, known_leader, [])
+        member.joining = asyncio.get_running_loop().create_future()
+        self._prepare()
+        return await member.joining
+
+    def _answer_replaced(self, replaced: _Member) -> None:
+        for waiting in (replaced.joining, replaced.syncing):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(SimpleNamespace(error_code=FENCED))
+
+    def _prepare(self) -> None:
+        """Begin a rebalance, and end its first part when all members have joined."""
+        self._state = "PreparingRebalance"
+        for member in self.members.values():
+            if member.syncing is not None and not member.syncing.done():
+                member.syncing.set_result(SimpleNamespace(error_code=REBALANCING))
+        members = list(self.members.values())
+        if not members or any(each.joining is None or each.joining.done() for each in members):
+            return
+        self.generation += 1
+        self._state, self._leader = "CompletingRebalance", members[0].id
+        all_of_them = [(each.id, name, each.metadata) for name, each in self.members.items()]
+        for each in members:
+            assert each.joining is not None
+            given = all_of_them if each.id == self._leader else []
+            each.joining.set_result(self._joined(each, self._leader, given))
+
+    def _joined(self, member: _Member, leader: str, members: list[Any]) -> Any:
+        return SimpleNamespace(
+            error_code=OK, member_id=member.id, generation_id=self.generation, leader_id=leader, members=members
+        )
+
+    async def _sync(self, request: Any) -> Any:
+        refused = self._judge(request._member_id, request._group_instance_id, request._generation_id)
+        if refused:
+            return SimpleNamespace(error_code=refused)
+        member = self.members[request._group_instance_id]
+        if member.id == self._leader and self._state == "CompletingRebalance":
+            shares = dict(request._group_assignment)
+            self._state = "Stable"
+            for each in self.members.values():
+                each.assignment = shares.get(each.id, b"")
+                if each.syncing is not None and not each.syncing.done():
+                    each.syncing.set_result(self._synced(each))
+        if self._state == "Stable":
+            return self._synced(member)
+        member.syncing = asyncio.get_running_loop().create_future()
+        return await member.syncing
+
+    def _synced(self, member: _Member) -> Any:
+        return SimpleNamespace(error_code=OK, member_assignment=member.assignment)

@@ -1,0 +1,297 @@
+"""A member keeps what it has until the next deal, joins again when it must, and ends if another one has its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka.errors import GroupAuthorizationFailedError
+from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
+
+from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
+from timers.core.deals import Joined
+from timers.core.timer import TopicPartition
+from timers.errors import NameTakenError
+from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
+from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
+
+GROUP_AUTHORIZATION_FAILED = 30
+
+
+def in_turn(members: Mapping[str, Joined], partitions: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
+    """Deal to the readers of each topic in turn."""
+    found: dict[str, list[TopicPartition]] = {id: [] for id in members}
+    for topic, count in partitions.items():
+        readers = sorted(id for id, each in members.items() if topic in each.topics)
+        for partition in range(count if readers else 0):
+            found[readers[partition % len(readers)]].append((topic, partition))
+    return dict(found)
+
+
+class Worker:
+    """A worker that only takes part in the group.
+
+    Attributes:
+        deals: that it got.
+        ended: errors that ended it.
+        says: what it says of itself.
+    """
+
+    def __init__(self, group: SimGroup, name: str, topics: Collection[str] = ("t",)) -> None:
+        self.name = name
+        self.deals: list[Deal] = []
+        self.ended: list[BaseException] = []
+        self.says: dict[str, Any] = {"url": f"http://{name}"}
+        self.dealt_to: list[Mapping[str, Joined]] = []
+        self.member = GroupMember(
+            group.client(),
+            "group",
+            name,
+            topics,
+            Timing(1.0, 0.002, 1.0),
+            lambda: self.says,
+            self._deal,
+            self.deals.append,
+            self.ended.append,
+        )
+
+    def _deal(self, members: Mapping[str, Joined], counts: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
+        self.dealt_to.append(members)
+        return in_turn(members, counts)
+
+    @property
+    def has(self) -> frozenset[TopicPartition]:
+        """Its partitions."""
+        return self.deals[-1].partitions if self.deals else frozenset()
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each.member.run()) for each in workers]
+    try:
+        async with asyncio.timeout(20):
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    while not is_true():
+        await asyncio.sleep(0.001)
+
+
+def of(*partitions: int, topic: str = "t") -> frozenset[TopicPartition]:
+    return frozenset((topic, each) for each in partitions)
+
+
+def generation_of(*workers: Worker) -> int:
+    """The generation that all workers have been dealt; 0 if they differ."""
+    found = {each.deals[-1].generation if each.deals and each.member.in_group else 0 for each in workers}
+    return found.pop() if len(found) == 1 else 0
+
+
+async def test_a_member_that_joins_gets_its_share_and_the_others_learn_it_by_their_next_heartbeat() -> None:
+    group = SimGroup(t=4)
+    one, two = Worker(group, "one"), Worker(group, "two")
+    async with running(one):
+        await until(lambda: one.has == of(0, 1, 2, 3))
+        async with running(two):
+            await until(lambda: generation_of(one, two) == 2)
+            assert (one.has | two.has, len(one.has)) == (of(0, 1, 2, 3), 2)
+            assert {each.sent["url"] for each in one.dealt_to[-1].values()} == {"http://one", "http://two"}
+    assert one.ended == two.ended == []
+
+
+async def test_between_two_deals_a_member_is_not_in_the_group_and_keeps_what_it_has() -> None:
+    """Another member does not join again: the rebalance waits for it."""
+    group = SimGroup(t=2)
+    one, two, paused = Worker(group, "one"), Worker(group, "two"), Worker(group, "paused")
+    async with running(one):
+        async with running(paused):
+            await until(lambda: generation_of(one, paused) == 2)
+        deals = len(one.deals)
+        async with running(two):
+            await until(lambda: not one.member.in_group)
+            assert await one.member.confirms() is False
+            assert len(one.deals) == deals and one.member.was_dealt and not two.member.was_dealt
+            group.remove("paused")
+            await until(lambda: generation_of(one, two) == 3)
+            assert await one.member.confirms() is True
+
+
+async def test_a_session_that_has_ended_is_found_by_a_heartbeat_and_the_member_joins_anew() -> None:
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+        id = group.members["one"].id
+        group.remove("one")
+        assert await one.member.confirms() is False, "another member may own its partitions now"
+        await until(lambda: one.member.in_group)
+        assert group.members["one"].id != id and one.has == of(0, 1)
+        one.member.request_rebalance()
+        await until(lambda: len(one.deals) > 2)
+        assert [each.anew for each in one.deals] == [True, True, False]
+    assert one.ended == []
+
+
+async def test_a_member_whose_name_another_one_has_taken_ends_and_leaves_the_name_to_it() -> None:
+    group = SimGroup(t=2)
+    one, twin = Worker(group, "one"), Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+        async with running(twin):
+            await until(lambda: one.ended)
+            await until(lambda: twin.has == of(0, 1))
+    (error,) = one.ended
+    assert isinstance(error, NameTakenError) and error.exit_code == 6
+    assert "another worker was started with TIMERS_WORKER_ID=one, and has the partitions of this one" in str(error)
+    assert twin.ended == []
+
+
+async def test_a_member_that_is_replaced_while_it_waits_for_others_ends() -> None:
+    group = SimGroup(t=2)
+    paused, one, twin = Worker(group, "paused"), Worker(group, "one"), Worker(group, "one")
+    async with running(paused):
+        await until(lambda: paused.deals)
+    async with running(one):
+        await until(lambda: "one" in group.members)
+        async with running(twin):
+            await until(lambda: one.ended)
+            assert twin.ended == []
+
+
+async def test_a_coordinator_that_moves_or_is_silent_ends_no_membership() -> None:
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+        group.is_silent = True
+        assert await one.member.confirms() is None
+        await until(lambda: group.lookups > 1)
+        group.is_silent, group.error = False, NOT_COORDINATOR
+        lookups = group.lookups
+        await until(lambda: group.lookups > lookups + 1)
+        group.error = 0
+        assert one.member.in_group and len(one.deals) == 1
+        assert (await asyncio.wait_for(described(one), 5)).state == "Stable"
+    assert one.ended == []
+
+
+async def described(worker: Worker) -> Any:
+    while (found := await worker.member.described()) is None:
+        await asyncio.sleep(0.001)
+    return found
+
+
+async def test_a_refusal_ends_the_member_with_the_reason() -> None:
+    group = SimGroup(t=2)
+    group.error = GROUP_AUTHORIZATION_FAILED
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.ended)
+    assert isinstance(one.ended[0], GroupAuthorizationFailedError)
+
+
+async def test_a_member_that_asks_gets_a_rebalance_and_one_that_says_nothing_new_does_not() -> None:
+    group = SimGroup(t=2)
+    one, two = Worker(group, "one"), Worker(group, "two")
+    async with running(one, two):
+        await until(lambda: generation_of(one, two) and len(group.members) == 2)
+        leader, other = (one, two) if one.dealt_to else (two, one)
+        generation = group.generation
+        other.member.rejoin()
+        await until(lambda: len(other.deals) > 1 and other.member.in_group)
+        assert group.generation == generation
+        other.member.request_rebalance()
+        await until(lambda: generation_of(one, two) == generation + 1)
+        assert leader.dealt_to
+
+
+# ---- members that come back with other topics or to other partitions ------------------------------------------------
+
+
+async def test_a_member_that_comes_back_gets_its_former_share_without_a_rebalance() -> None:
+    group = SimGroup(t=2)
+    async with running(before := Worker(group, "one")):
+        await until(lambda: before.deals)
+    async with running(again := Worker(group, "one")):
+        await until(lambda: again.deals)
+        assert (group.generation, again.has) == (1, of(0, 1))
+        group.partitions["t"] = 3
+        await until(lambda: again.has == of(0, 1, 2))
+        assert group.generation == 2, "the broker still takes it for the leader: it watches partitions"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "has"),
+    [
+        (["t"], ["t", "u"], of(0, 1) | of(0, topic="u")),
+        (["t"], ["u"], of(0, topic="u")),
+    ],
+    ids=["topic added", "other topic"],
+)
+async def test_a_member_with_other_topics_than_before_gets_a_new_deal(
+    before: list[str], now: list[str], has: frozenset[TopicPartition]
+) -> None:
+    group = SimGroup(t=2, u=1)
+    async with running(old := Worker(group, "one", before)):
+        await until(lambda: old.deals)
+    async with running(new := Worker(group, "one", now)):
+        await until(lambda: new.deals)
+        assert [each.partitions for each in new.deals] == [has], "no machine opens for the outdated deal"
+
+
+async def test_a_topic_that_a_member_reads_no_more_goes_to_another_one() -> None:
+    group = SimGroup(t=1, u=1)
+    both = Worker(group, "b", ["t", "u"])
+    async with running(both):
+        async with running(before := Worker(group, "a", ["t", "u"])):
+            await until(lambda: generation_of(before, both) == 2)
+        async with running(now := Worker(group, "a", ["t"])):
+            await until(
+                lambda: now.deals and generation_of(now, both) and both.has | now.has >= of(0) | of(0, topic="u")
+            )
+            assert ("u", 0) in both.has and ("u", 0) not in now.has
+
+
+async def test_a_member_that_leaves_makes_way_at_once() -> None:
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        async with running(two := Worker(group, "two")):
+            await until(lambda: generation_of(one, two) == 2)
+        await two.member.leave(1.0)
+        await until(lambda: one.has == of(0, 1))
+        assert not two.member.in_group
+
+
+async def test_a_member_whose_name_another_one_has_does_not_take_it_with_it() -> None:
+    group = SimGroup(t=2)
+    async with running(one := Worker(group, "one")):
+        await until(lambda: one.deals)
+    async with running(twin := Worker(group, "one")):
+        await until(lambda: twin.deals)
+        await one.member.leave(1.0)
+        assert await twin.member.confirms()
+    await Worker(group, "three").member.leave(1.0)  # it never joined
+
+
+def test_a_leave_with_a_name_is_encoded_as_kafka_expects_it() -> None:
+    request = NamedLeave("group", "id", "twin").prepare({LeaveGroupRequest.API_KEY: (0, 5)})
+    assert request.API_VERSION == 3
+    assert request.encode() == b"\0\5group\0\0\0\1\0\2id\0\4twin"
+
+
+def test_a_heartbeat_with_a_name_is_encoded_as_kafka_expects_it() -> None:
+    request = NamedHeartbeat("group", 7, "id", "twin").prepare({HeartbeatRequest.API_KEY: (0, 4)})
+    assert request.API_VERSION == 3
+    assert request.encode() == b"\0\5group\0\0\0\7\0\2id\0\4twin"

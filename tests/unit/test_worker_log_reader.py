@@ -1,0 +1,197 @@
+"""Dropped fetches are read again, so that no offset range is delivered without its records; records that cannot be read
+stop their own partition, and those of the others are delivered, all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition as KafkaTopicPartition
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaConnectionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
+from aiokafka.protocol.fetch import FetchRequest
+
+from timers.config.settings import Settings
+from timers.core.timer import Fetched, TopicPartition
+from timers.worker import faust_internals
+from timers.worker.consumer.log_reader import LogReader
+
+GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
+
+
+class SimConsumer:
+    """The parts of aiokafka's consumer that the reader uses, over logs in memory. It has aiokafka's own positions.
+
+    Args:
+        logs: partition -> records.
+
+    Attributes:
+        errors: partition -> error of its next fetches, after the records of partitions before it were taken.
+        meanwhile: called while a fetch waits for the brokers.
+    """
+
+    def __init__(self, logs: Mapping[TopicPartition, list[str]]) -> None:
+        self.logs = {KafkaTopicPartition(*tp): log for tp, log in logs.items()}
+        self.errors: dict[TopicPartition, Exception] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+        self._subscription = SubscriptionState()
+        self._subscription.assign_from_user([])
+        self._fetcher = SimpleNamespace(_records={}, _notify=lambda future: None, _wait_consume_future=None)
+        cluster = SimpleNamespace(leader_for_partition=lambda tp: 0)
+        self._client = SimpleNamespace(cluster=cluster, _conns={}, force_metadata_update=lambda: None)
+
+    def state(self, tp: TopicPartition) -> Any:
+        return self._subscription.subscription.assignment.state_value(KafkaTopicPartition(*tp))
+
+    async def getmany(self, *partitions: Any, timeout_ms: int) -> dict[Any, list[str]]:
+        self.meanwhile()
+        records: dict[Any, list[str]] = {}
+        for tp in sorted(partitions):
+            assert self._subscription.is_assigned(tp)
+            state = self.state(tuple(tp))
+            position = state.position
+            state.seek(len(self.logs[tp]))
+            if tuple(tp) in self.errors:
+                raise self.errors[tuple(tp)]
+            if records_of := self.logs[tp][position:]:
+                records[tp] = records_of
+        return records
+
+
+class Reader:
+    """A reader of some partitions, from their beginning.
+
+    Attributes:
+        suspended: reported suspensions.
+        unreadable: reported errors of partitions.
+    """
+
+    def __init__(self, **logs: list[str]) -> None:
+        self.suspended: list[tuple[TopicPartition, bool]] = []
+        self.unreadable: list[tuple[TopicPartition, Exception]] = []
+        self.reader = LogReader(
+            Settings(),
+            90.0,
+            lambda tp: None,
+            lambda *seen: self.suspended.append(seen),
+            lambda *seen: self.unreadable.append(seen),
+        )
+        found = {GOOD: logs.get("good", []), BAD: logs.get("bad", [])}
+        self.consumer: Any = SimConsumer({tp: log for tp, log in found.items() if log or tp == GOOD})
+        self.reader.consumer = self.consumer
+        for tp in self.consumer.logs:
+            self.reader.read_from(tuple(tp), 0)
+
+    async def fetch(self) -> dict[TopicPartition, Fetched]:
+        return await self.reader.fetch([tuple(tp) for tp in self.consumer.logs], 0)
+
+
+async def test_records_fetched_while_their_partition_was_suspended_are_read_again() -> None:
+    worker = Reader(good=["a", "b"])
+    # As after an error of another partition's leader.
+    worker.consumer.meanwhile = lambda: worker.reader._suspend(GOOD, out_of_range=False)
+    assert await worker.fetch() == {}
+    worker.consumer.meanwhile = lambda: None
+    worker.reader.end_suspension([GOOD])  # its topic was looked up and is the same
+    assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"])}
+
+
+async def test_the_first_fetch_of_an_opened_partition_suspends_it_once() -> None:
+    """Its topic may have been deleted and created again before: then the fetch gives no error."""
+    worker = Reader()
+    fetched = SimpleNamespace(API_KEY=FetchRequest.API_KEY, topics=[(GOOD[0], [(GOOD[1], 0)])])
+    another = SimpleNamespace(API_KEY=FetchRequest.API_KEY + 1, topics=fetched.topics)
+    for opened in (1, 2):
+        worker.reader.forget([GOOD])
+        worker.reader.read_from(GOOD, 0)
+        worker.reader._inspect(another)
+        assert len(worker.suspended) == opened - 1, "only a fetch counts"
+        worker.reader._inspect(fetched)
+        assert worker.suspended == opened * [(GOOD, False)]
+        worker.reader.end_suspension([GOOD])
+        worker.reader.read_from(GOOD, 0)  # the machine reads its log again
+        worker.reader._inspect(fetched)
+        assert len(worker.suspended) == opened, "the topic was checked after the opening"
+
+
+async def test_a_partition_is_read_from_where_its_machine_asks_and_the_others_do_not_notice() -> None:
+    worker = Reader(good=["a", "b"], bad=["x"])
+    assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"]), BAD: Fetched(0, 1, ["x"])}
+    worker.reader.forget([BAD])
+    worker.consumer.logs[KafkaTopicPartition(*GOOD)].append("c")
+    worker.consumer._fetcher._records = {KafkaTopicPartition(*BAD): "arrived late"}
+    assert await worker.fetch() == {GOOD: Fetched(2, 3, ["c"])}
+    assert not worker.consumer.state(BAD).has_valid_position, "the answer to a fetch under way is dropped"
+    worker.reader.forget([BAD])
+    assert worker.consumer._fetcher._records == {}
+    worker.reader.read_from(BAD, 0)
+    assert await worker.fetch() == {BAD: Fetched(0, 1, ["x"])}
+
+
+async def test_a_position_that_the_log_does_not_hold_suspends_its_partition() -> None:
+    worker = Reader(good=["a"], bad=["x"])
+    worker.consumer.errors[BAD] = OffsetOutOfRangeError({KafkaTopicPartition(*BAD): 0})
+    assert await worker.fetch() == {}
+    assert worker.suspended == [(BAD, True)]
+
+
+@pytest.mark.parametrize("error", [CorruptRecordException("bad CRC"), ValueError("no header")], ids=["crc", "parser"])
+async def test_a_partition_whose_records_cannot_be_read_is_reported_and_no_record_of_another_is_lost(
+    error: Exception,
+) -> None:
+    worker = Reader(good=["a", "b"], bad=["x"])
+    worker.consumer.errors[BAD] = error
+    assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"])}
+    assert worker.unreadable == [(BAD, error)]
+    assert worker.consumer.state(BAD).position == 0, "it is read again when its machine is open again"
+
+
+async def test_a_right_that_is_gone_is_no_error_of_a_partition() -> None:
+    worker = Reader(good=["a"], bad=["x"])
+    worker.consumer.errors[BAD] = TopicAuthorizationFailedError("timer-request")
+    with pytest.raises(TopicAuthorizationFailedError):
+        await worker.fetch()
+    assert worker.unreadable == []
+
+
+class SimClient:
+    """A client whose first connections fail."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.is_started = False
+
+    async def start(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.is_started = True
+
+
+async def test_a_client_whose_first_connections_are_cut_starts_when_the_brokers_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    client = SimClient(KafkaConnectionError("Unable to bootstrap"), ConnectionResetError(), KafkaConnectionError())
+    await faust_internals.start_patiently(client, "the producer", lambda: False).start()
+    assert client.is_started
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["the producer waits for the brokers"]
+
+
+async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    client = SimClient(*(KafkaConnectionError() for _ in range(9)))
+    await faust_internals.start_patiently(client, "the producer", lambda: len(client.failures) < 5).start()
+    assert not client.is_started and len(client.failures) == 4
+
+
+async def test_an_error_that_is_no_connection_ends_the_start() -> None:
+    client = SimClient(TopicAuthorizationFailedError("orders"))
+    with pytest.raises(TopicAuthorizationFailedError):
+        await faust_internals.start_patiently(client, "the producer", lambda: False).start()

@@ -1,0 +1,91 @@
+"""What the worker's consumer says of the group, and tells the pool of a deal."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core import levels
+from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
+from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.group_member import Deal
+from timers.worker.consumer.group import Unsettled
+from timers.worker.consumer.requests import PartitionConsumer
+
+MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
+
+
+class SimMembership:
+    """A member of a group that answers as it is told."""
+
+    in_group = was_dealt = True
+
+    def __init__(self) -> None:
+        self.answer: bool | None = True
+
+    async def confirms(self) -> bool | None:
+        return self.answer
+
+
+class SimPool:
+    """A pool that only notes the deals."""
+
+    stores: ClassVar[dict[TopicPartition, int]] = {}
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[frozenset[TopicPartition], bool]] = []
+
+    async def take(self, dealt: frozenset[TopicPartition], *, anew: bool) -> None:
+        await asyncio.sleep(0)
+        self.taken.append((dealt, anew))
+
+    def value_limit(self, tp: TopicPartition) -> int | None:
+        return None
+
+    def fail(self, tp: TopicPartition, error: Exception) -> None: ...
+
+
+def consumer(pool: SimPool) -> PartitionConsumer:
+    made: Any = PartitionConsumer
+    loop = asyncio.get_running_loop()
+    found: PartitionConsumer = made(Settings(), pool, SimpleNamespace(), print, print, loop=loop)
+    return found
+
+
+async def test_a_partition_belongs_to_the_worker_if_the_group_confirms_the_deal_that_has_it() -> None:
+    worker, member = consumer(SimPool()), SimMembership()
+    worker._member = member  # type: ignore[assignment]
+    worker._deal = Deal(3, frozenset([MINE]), anew=False)
+    assert [await worker.owns(tp) for tp in (MINE, OTHER)] == [True, False]
+    for answer in (False, None):
+        member.answer = answer
+        assert await worker.owns(MINE) is answer
+    worker._loop_thread.close()
+
+
+async def test_the_pool_gets_deals_in_their_order_and_the_group_what_the_last_one_gave() -> None:
+    pool = SimPool()
+    worker = consumer(pool)
+    worker.note_raised(7)
+    worker.note_raised(5)
+    for generation, partitions in ((1, [MINE, OTHER]), (2, [MINE])):
+        worker._on_dealt(Deal(generation, frozenset(partitions), anew=generation == 1))
+    while len(pool.taken) < 2:
+        await asyncio.sleep(0)
+    assert pool.taken == [(frozenset([MINE, OTHER]), True), (frozenset([MINE]), False)]
+    said = worker._sent()
+    assert (said[SUPPORTS], said[RAISED], said[OWNS]) == (levels.SUPPORTED, 7, {"timer-request": [0]})
+    assert said[URL] == Settings().canonical_url
+    worker._loop_thread.close()
+
+
+async def test_before_it_has_joined_the_owners_are_not_known() -> None:
+    worker = consumer(SimPool())
+    assert not worker.in_group and not worker.was_dealt and worker.watermarks() == {}
+    with pytest.raises(Unsettled):
+        await worker.members()
+    worker._loop_thread.close()

@@ -1,0 +1,391 @@
+"""One member of a consumer group, in Kafka's classic protocol.
+
+aiokafka's own member gives up all partitions before it joins again, reads what it has, and sends heartbeats without its
+name. This one only joins, and says what the group has dealt to it: until the next deal it keeps what it has. It uses
+the client, the requests and the encoding of aiokafka.
+
+A rebalance has two requests. All members join; the leader, one of them, gets what all of them say of themselves, and
+deals the partitions. Then each gets its share with the answer to its second request (sync). A member learns that a
+rebalance has begun from the answer to its next heartbeat.
+
+The member has a name (static membership). One that comes back under its name, into a group that needs no rebalance,
+gets its former share: also with another subscription, and although partitions were added (KAFKA-12759). So it looks
+whether its share is up to date, and joins again with changed metadata if not: then the group rebalances. The broker
+still takes it for the leader if it was one, but tells it so only from version 9 of the join request on. It notices this
+by its name in the leader's id: the leader watches for added partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    IllegalGenerationError,
+    KafkaError,
+    MemberIdRequired,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+    for_code,
+)
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+
+from timers.core.deals import Joined
+from timers.core.timer import TopicPartition
+from timers.errors import NameTakenError
+from timers.kafka.aiokafka_internals.group import (
+    STABLE,
+    DescribedGroup,
+    NamedHeartbeat,
+    NamedLeave,
+    described,
+    subscription_of,
+    unowned_partitions,
+)
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = "roundrobin"
+"""Name under which all versions of the worker deal. A group has one, which all of its members must know."""
+
+FENCED_INSTANCE_ID = 82
+"""Kafka's error code: another member has this one's name. aiokafka has no name for it."""
+
+ANSWER_S = 5.0
+"""A coordinator that does not answer for so long is looked up again: another broker may have its place."""
+
+JOIN_MARGIN_S = 10.0
+"""How much longer than a rebalance may take the answer to a join request is waited for."""
+
+RETRY_S = 0.2
+"""Pause before the coordinator is looked up again."""
+
+_NONCE = "nonce"
+"""JSON key in what a member says: random text that it changes to get a rebalance."""
+
+
+class Timing(NamedTuple):
+    """Seconds."""
+
+    session_s: float
+    """A member that is silent for so long is removed."""
+    heartbeat_s: float
+    """Pause between two heartbeats."""
+    rebalance_s: float
+    """How long the group waits for its members to join."""
+
+
+class Deal(NamedTuple):
+    """What the group has dealt to a member."""
+
+    generation: int
+    """Number of the deal."""
+    partitions: frozenset[TopicPartition]
+    anew: bool
+    """Whether the member was not in the group before: others may have had its partitions meanwhile."""
+
+
+class GroupMember:
+    """Takes part in a group. Methods run on the event loop of its client, if they do not say otherwise.
+
+    Args:
+        client: of aiokafka; another consumer may use it too.
+        group: id of the group.
+        name: unique in the group; the same after a restart.
+        topics: that it reads.
+        timing: see there.
+        sent: returns what it says of itself, JSON values by name. Called whenever it joins.
+        deal: gets what all members say and how many partitions each topic has; returns the partitions of each member.
+        on_dealt: called after each rebalance, also if nothing has changed.
+        on_ended: called once with an error that ends the member.
+
+    Attributes:
+        in_group: whether the last deal stands; false before the first one and during a rebalance. Any thread.
+        was_dealt: whether there was a deal since the start. Any thread.
+    """
+
+    def __init__(
+        self,
+        client: AIOKafkaClient,
+        group: str,
+        name: str,
+        topics: Collection[str],
+        timing: Timing,
+        sent: Callable[[], Mapping[str, Any]],
+        deal: Callable[[Mapping[str, Joined], Mapping[str, int]], Mapping[str, Sequence[TopicPartition]]],
+        on_dealt: Callable[[Deal], None],
+        on_ended: Callable[[BaseException], None],
+    ) -> None:
+        self.in_group = self.was_dealt = False
+        self._client = client
+        self._group = group
+        self._name = name
+        self._topics = frozenset(topics)
+        self._timing = timing
+        self._sent = sent
+        self._deal = deal
+        self._on_dealt = on_dealt
+        self._on_ended = on_ended
+        self._coordinator: int | None = None
+        self._id = ""
+        self._generation = -1
+        self._is_new = True
+        self._leads = False
+        self._counts: Mapping[str, int] = {}
+        """Topic -> number of its partitions in the last deal, if this member leads the group."""
+        self._nonce = ""
+        self._joins_again = False
+        self._ended = False
+        self._woken = asyncio.Event()
+
+    # ---- calls of the worker -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part in the group until cancelled, or until an error ends the member."""
+        logged = ""
+        while not self._ended:
+            try:
+                if self._coordinator is None:
+                    self._coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, self._group)
+                if self._joins_again or not self.in_group:
+                    self._joins_again = False
+                    await self._join()
+                    logged = ""
+                elif not await self._wakes_within(self._timing.heartbeat_s):
+                    await self._beat()
+            except KafkaError as error:
+                if not error.retriable:
+                    self._end(error)
+                    return
+                self._coordinator = None
+                line = f"the coordinator of the group {self._group} does not answer, or has moved: {error!r}"
+                if line != logged:
+                    logger.info("%s", line)
+                    logged = line
+                await asyncio.sleep(RETRY_S)
+
+    def rejoin(self) -> None:
+        """Join again soon. The group rebalances if the member says something else than the last time, or leads."""
+        self._joins_again = True
+        self._woken.set()
+
+    def request_rebalance(self) -> None:
+        """Join again soon with changed metadata, so that the group rebalances."""
+        self._nonce = secrets.token_hex(8)
+        self.rejoin()
+
+    async def leave(self, timeout_s: float) -> None:
+        """Tell the group that the member ends, unless another one has its name by now. Not while :meth:`run` runs.
+
+        The group may answer with an error, or not in time: then it waits for the end of the session.
+        """
+        self.in_group = False
+        if self._id:
+            try:
+                answer = await self._send(NamedLeave(self._group, self._id, self._name), timeout_s)
+                for code in (answer.error_code, *(code for _, _, code in answer.members)):
+                    if code:
+                        raise for_code(code)
+            except KafkaError as error:
+                logger.warning(
+                    "the group was not told that this worker leaves (%r): it waits for the session timeout", error
+                )
+
+    async def confirms(self) -> bool | None:
+        """Whether the coordinator, asked now, says that the last deal stands; None if it does not answer."""
+        generation = self._generation
+        if not self.in_group:
+            return False
+        try:
+            await self._beat()
+        except KafkaError:
+            return None
+        return self.in_group and generation == self._generation
+
+    async def described(self) -> DescribedGroup | None:
+        """State and members of the group; None while its coordinator is unknown.
+
+        Raises:
+            KafkaError: the coordinator does not answer.
+        """
+        if self._coordinator is None:
+            return None
+        return described(await self._send(DescribeGroupsRequest([self._group]), ANSWER_S))
+
+    # ---- heartbeats ----------------------------------------------------------------------------------------------
+
+    async def _wakes_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        woken = self._woken.is_set()
+        self._woken.clear()
+        return woken
+
+    async def _beat(self) -> None:
+        """Send a heartbeat. Afterwards :attr:`in_group` says whether the deal stands.
+
+        Raises:
+            KafkaError: the coordinator does not answer, or has moved.
+        """
+        request = NamedHeartbeat(self._group, self._generation, self._id, self._name)
+        generation = self._generation
+        answer = await self._send(request, min(ANSWER_S, self._timing.session_s / 2))
+        if generation != self._generation:
+            return  # it has joined meanwhile
+        if not self._is_refused(answer.error_code) and self._leads and self._partition_counts() != self._counts:
+            logger.info("the request topics have other partitions than before: asking the group for a rebalance")
+            self.request_rebalance()
+
+    def _is_refused(self, error_code: int) -> bool:
+        """Whether an answer says that the member must join again.
+
+        Raises:
+            KafkaError: the coordinator has moved, or refuses the member.
+        """
+        if not error_code:
+            return False
+        if error_code == FENCED_INSTANCE_ID:
+            self._end(
+                NameTakenError(
+                    f"another worker was started with TIMERS_WORKER_ID={self._name}, and has the partitions of this "
+                    "one: this worker ends. Give each worker its own id"
+                )
+            )
+        elif error_code == UnknownMemberIdError.errno:
+            self._id, self._nonce, self._is_new = "", "", True
+        elif error_code not in (IllegalGenerationError.errno, RebalanceInProgressError.errno):
+            raise for_code(error_code)(self._group)
+        self.in_group = False
+        self._woken.set()
+        return True
+
+    def _end(self, error: BaseException) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_ended(error)
+
+    # ---- joining -------------------------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """Take part in a rebalance. If it does not succeed, :attr:`in_group` stays false.
+
+        Raises:
+            KafkaError: the coordinator does not answer, has moved, or refuses the member.
+        """
+        self.in_group = False
+        session_ms, rebalance_ms = int(self._timing.session_s * 1000), int(self._timing.rebalance_s * 1000)
+        protocols = [(PROTOCOL, self._metadata())]
+        request = JoinGroupRequest(self._group, session_ms, rebalance_ms, self._id, self._name, "consumer", protocols)
+        joined = await self._send(request, self._timing.rebalance_s + JOIN_MARGIN_S)
+        if joined.error_code == MemberIdRequired.errno:
+            self._id = joined.member_id
+            return
+        if self._is_refused(joined.error_code):
+            return
+        self._id, self._generation = joined.member_id, joined.generation_id
+        deals = joined.leader_id == self._id
+        shares = await self._shares(joined.members) if deals else []
+        synced = await self._send(
+            SyncGroupRequest(self._group, self._generation, self._id, self._name, shares),
+            self._timing.rebalance_s + JOIN_MARGIN_S,
+        )
+        if self._is_refused(synced.error_code):
+            return
+        given = _read_share(synced.member_assignment)
+        partitions = frozenset(tp for tp in given if tp[0] in self._topics)
+        if self._is_new and not deals and not self._nonce and (partitions != given or await self._lacks_owners()):
+            logger.info("the group's deal was made for other topics or partitions than there are: rebalancing")
+            self._nonce = secrets.token_hex(8)
+            return
+        self._leads = deals or joined.leader_id.rsplit("-", 5)[0] == self._name
+        if self._leads and not deals:
+            self._counts = self._partition_counts()
+        self.in_group = self.was_dealt = True
+        logger.info("deal %d of the group %s: %d partitions", self._generation, self._group, len(partitions))
+        self._on_dealt(Deal(self._generation, partitions, self._is_new))
+        self._is_new = False
+
+    def _metadata(self) -> bytes:
+        sent = {**self._sent(), _NONCE: self._nonce} if self._nonce else self._sent()
+        encoded = ConsumerProtocolMemberMetadata(0, sorted(self._topics), json.dumps(sent).encode()).encode()
+        return bytes(encoded)
+
+    async def _shares(self, members: Collection[tuple[str, str, bytes]]) -> list[tuple[str, bytes]]:
+        """The leader's part: the encoded share of each member."""
+        joined = {}
+        for id, _, metadata in members:
+            joined[id] = Joined(*subscription_of(metadata))
+        await self._learn_partitions(self._topics.union(*(each.topics for each in joined.values())))
+        shares = self._deal(joined, self._counts)
+        return [(id, _encoded(shares[id])) for id in joined]
+
+    async def _learn_partitions(self, topics: Collection[str]) -> None:
+        """Ask for the partitions of all topics that members read: what the client knows may be old."""
+        self._client.set_topics(topics)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._client.force_metadata_update()
+        self._counts = {topic: self._count(topic) for topic in topics}
+
+    def _partition_counts(self) -> dict[str, int]:
+        return {topic: self._count(topic) for topic in self._counts or self._topics}
+
+    def _count(self, topic: str) -> int:
+        return len(self._client.cluster.partitions_for_topic(topic) or ())
+
+    async def _lacks_owners(self) -> bool:
+        """Whether partitions of its topics have no owner: then the deal was made for others than there are."""
+        try:
+            group = await self.described()
+        except KafkaError:
+            return False
+        if group is None or group.error_code or group.state != STABLE:
+            return False  # another rebalance has begun, and its deal will be new
+        await self._client.force_metadata_update()
+        partitions = {topic: range(count) for topic in self._topics if (count := self._count(topic))}
+        return bool(unowned_partitions(group.members, partitions))
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    async def _send(self, request: Any, timeout_s: float) -> Any:
+        """The coordinator's answer.
+
+        Raises:
+            KafkaError: it does not answer in time.
+        """
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise GroupCoordinatorNotAvailableError(self._group)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
+        except TimeoutError:
+            connection = self._client._conns.get((coordinator, ConnectionGroup.COORDINATION))
+            if connection is not None:
+                connection.close()  # requests wait for the answers to those before them
+            raise RequestTimedOutError(f"no answer within {timeout_s:g} s") from None
+
+
+def _read_share(assignment: bytes) -> frozenset[TopicPartition]:
+    if not assignment:  # the leader did not know this member
+        return frozenset()
+    decoded = ConsumerProtocolMemberAssignment.decode(assignment)
+    return frozenset((topic, each) for topic, partitions in decoded.assignment for each in partitions)
+
+
+def _encoded(share: Iterable[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in share:
+        by_topic.setdefault(topic, []).append(partition)
+    return bytes(ConsumerProtocolMemberAssignment(0, list(by_topic.items()), b"").encode())

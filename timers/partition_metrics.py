@@ -14,6 +14,12 @@ from timers.core.counters import Counters, Histogram
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
 """Bounds of the histogram; the last one is the transaction timeout."""
 
+WAIT_BOUNDS_S = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 300.0, 3600.0)
+"""Bounds of the waits until a machine fires: from a planned stop to a log that is read from its start."""
+
+STORE, SNAPSHOT, LOG = "store", "snapshot", "log"
+"""From what a machine began: its store on this disk, a snapshot, or its whole log."""
+
 HEARTBEAT_PAUSE_S = 1.0
 
 
@@ -56,6 +62,9 @@ class PartitionMetrics:
         snapshots: how often a snapshot was named.
         snapshots_failed: how often one was given up.
         snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
+        opened_at: monotonic time at which the machine was opened last; None: never.
+        opened_from: where its state came from then: :data:`STORE`, :data:`SNAPSHOT` or :data:`LOG`.
+        waits: how long the oldest due timer had waited whenever the machine began to fire; 0: no timer was due.
         restoring_s: seconds for which snapshots were restored.
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
@@ -71,6 +80,9 @@ class PartitionMetrics:
         self.snapshots_failed = 0
         self.snapshot_ms: int | None = None
         self.restoring_s = 0.0
+        self.opened_at: float | None = None
+        self.opened_from = ""
+        self.waits = Histogram(WAIT_BOUNDS_S)
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -15,7 +16,7 @@ import pytest
 from tests.browser.test_screens import SCREENS, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.publication import Publication, publish_in_process
-from tests.harness.system import PARTITIONS, System
+from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import wait_until
 from tests.harness.worker import Worker
 from timers.broker import EmbeddedBroker
@@ -28,9 +29,11 @@ LONG_S = 300.0
 
 
 @contextmanager
-def running(address: str, tmp_path: Path, workers: int) -> Iterator[tuple[System, ConsoleProcess, list[Worker]]]:
+def running(
+    address: str, tmp_path: Path, workers: int, **settings: str
+) -> Iterator[tuple[System, ConsoleProcess, list[Worker]]]:
     """Workers and a console that reads, of one app."""
-    system = System(address, tmp_path, TIMERS_QUERIES="values")
+    system = System(address, tmp_path, TIMERS_QUERIES="values", **settings)
     started = [system.worker() for _ in range(workers)]
     url = f"http://127.0.0.1:{started[0].port}"
     console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_WORKER_URL": url})
@@ -71,6 +74,64 @@ def test_without_workers_and_brokers_each_screen_says_what_is_missing(tmp_path: 
                     page.get_by_text("No worker answers").or_(page.get_by_text("brokers")).first.wait_for()
     finally:
         broker.stop()
+
+
+NOT_KNOWN = re.compile(r"^It is not known since .* whether all timers fire")
+
+
+def test_the_overview_does_not_say_that_timers_fire_when_the_brokers_are_silent(tmp_path: Path, open_page: Any) -> None:
+    broker = EmbeddedBroker(tmp_path / "broker", 0)
+    try:
+        with running(broker.start(), tmp_path, 1) as (system, console, _):
+            system.send(*timers(system.target(), 7, int(time.time()) + DAY_S, 1))
+            watched = open_page(console.url)
+            watched.expected = ["503", "504", "Failed to load resource"]
+            page = watched.page
+            page.goto(console.url + "/")
+            page.get_by_role("heading", name="All timers fire").wait_for()
+            pending = page.locator("#tiles .tile", has_text="Pending").locator(".figure")
+            pending.get_by_text("7", exact=True).wait_for()
+            page.get_by_role("link", name="All timers", exact=True).focus()
+            page.locator("#state").hover()  # what is under the pointer does not move, and must be true
+            assert broker.pid is not None
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                page.get_by_role("heading", name=NOT_KNOWN).wait_for()
+                page.mouse.move(0, 0)
+                page.get_by_text("The last answer came").wait_for()
+                page.locator("#tiles.old").wait_for()
+                assert pending.inner_text() == "7", "the last figures are kept"
+                state = console.ask("GET", "/v1/workers")[1].get("state", {"timers": "not-known"})
+                assert state["timers"] == "not-known"
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            page.get_by_role("heading", name="All timers fire").wait_for()
+    finally:
+        broker.stop()
+
+
+def test_the_overview_does_not_say_that_timers_fire_when_a_worker_or_the_console_is_lost(
+    broker_address: str, tmp_path: Path, open_page: Any
+) -> None:
+    """The group has not noticed yet that the worker is gone, so its partitions have no new owner."""
+    with running(broker_address, tmp_path, 2, TIMERS_SESSION_TIMEOUT_S="300") as (_, console, workers):
+        watched = open_page(console.url)
+        watched.expected = ["503", "504", "Failed to load resource"]
+        page = watched.page
+        page.goto(console.url + "/")
+        page.get_by_role("heading", name="All timers fire").wait_for()
+        workers[1].kill()
+        page.get_by_role("heading", name=NOT_KNOWN).wait_for()
+        page.get_by_text("The console cannot ask this worker").wait_for()
+        workers[1].start()
+        page.get_by_role("heading", name="All timers fire").wait_for()
+        console.send(signal.SIGSTOP)
+        try:
+            page.get_by_role("heading", name=NOT_KNOWN).wait_for()
+            page.locator("#tiles.old").wait_for()
+        finally:
+            console.send(signal.SIGCONT)
+        page.get_by_role("heading", name="All timers fire").wait_for()
 
 
 def test_a_list_without_the_partitions_of_a_worker_says_so(broker_address: str, tmp_path: Path, open_page: Any) -> None:

@@ -146,7 +146,9 @@ def test_a_healthy_fleet_has_no_findings() -> None:
         ({"unread": 20_000}, "w1", "TimersRequestsUnread", "amber", "20,000"),
         ({"disk_free_bytes": 5, "disk_size_bytes": 100}, "w1", "TimersDiskFilling", "amber", "5 B of 100 B"),
         ({"clock_skew_s": -3.0}, "w1", "TimersClockSkew", "amber", "3.0 s"),
-        ({"ready": None, "why": "no answer"}, "w1", "", "red", "no answer"),
+        ({"ready": None, "why": "no answer"}, "w1", "", "unknown", "no answer"),
+        ({"tick_age_s": 2.1}, "w1", "TimersNoTick", "unknown", "no tick for 2.1 s"),
+        ({"overdue_s": 3.0}, "w1", "TimersOverdue", "amber", "due 3.0 s ago"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(figures: dict[str, Any], where: str, page: str, worst: str, words: str) -> None:
@@ -159,9 +161,12 @@ def test_the_headline_says_what_the_findings_mean() -> None:
     problem = Problem("brokers-unreachable", "why")
     for figures, words in (
         (Figures(NOW_S, [], {}), "no timer fires"),
-        (Figures(NOW_S, [], {}, problem), "it is not known whether timers fire"),
-        (Figures(NOW_S, [silent, silent], {}), "it is not known whether timers fire"),
+        (Figures(NOW_S, [], {}, problem), "it is not known whether all timers fire"),
+        (Figures(NOW_S, [healthy], {}, problem), "it is not known whether all timers fire"),
+        (Figures(NOW_S, [healthy], {}, is_old=True), "it is not known whether all timers fire"),
+        (Figures(NOW_S, [silent, silent], {}), "it is not known whether all timers fire"),
         (Figures(NOW_S, [silent, healthy], {}), "look at it when you have time"),
+        (Figures(NOW_S, [{**silent, "assigned": {"t": [1]}}, healthy], {}), "it is not known whether all timers fire"),
         (Figures(NOW_S, [silent, {**healthy, "red": {"t/0": "x"}}], {}), "some timers do not fire"),
         (Figures(NOW_S, [{**healthy, "red": {"t": "x"}, "lossy": ["t"]}], {}), "timers fire, and may be lost"),
     ):

@@ -30,6 +30,7 @@ _COMMANDS = {
     "get": "Show one timer: whether it waits or has fired.",
     "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",
+    "status": "Show whether all timers fire, and which worker has which partitions.",
     "topics": "Create topics for callbacks and schedules.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "queue": "Send, receive and look at the messages of queues.",

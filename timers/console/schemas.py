@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from timers.console.firing import DO_NOT_FIRE, FIRE, NOT_KNOWN
 from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
@@ -275,14 +276,25 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "Workers": object_of(
         {
+            "state": {
+                **object_of(
+                    {
+                        "timers": {"type": "string", "enum": [FIRE, DO_NOT_FIRE, NOT_KNOWN]},
+                        "why": string("why not, or why it is not known, in a sentence; else empty"),
+                    },
+                    *("timers", "why"),
+                ),
+                "description": "whether all timers fire, as far as it is known now: each partition is fired by a "
+                "worker that answered within 2 s and had a tick in this time",
+            },
             "workers": list_of(
                 {"type": "object"},
                 description="`assigned` partitions, readiness, red partitions with reasons, those of them that fire "
                 "(`lossy`), `warnings` and `notes` about the configuration of topics, figures of its metrics; `ready` "
-                "is null and `why` says why if it was not asked",
-            )
+                "is null and `why` says why if it was not asked; partitions that it is `firing`",
+            ),
         },
-        "workers",
+        *("state", "workers"),
     ),
     "Lateness": object_of(
         {

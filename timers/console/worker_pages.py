@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from timers.console import worker_metrics
 from timers.console.call import Call, Handler, Reply
-from timers.console.kafka_cluster import FoundWorker
+from timers.console.firing import SILENCE_S, judged
+from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError
@@ -49,9 +50,8 @@ class _Asked(NamedTuple):
     why_not: str
 
 
-async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
+async def _ask_all(cluster: KafkaCluster, *paths: str) -> list[_Asked]:
     """Some pages of each worker."""
-    cluster = call.console.cluster
     found = await cluster.workers()
 
     async def ask_one(worker: FoundWorker) -> _Asked:
@@ -60,9 +60,12 @@ async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
             return _Asked(worker, {}, why)
         try:
             asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in paths))
-            _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
+            async with asyncio.timeout(SILENCE_S):
+                _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
         except TimersError as error:
             return _Asked(worker, {}, str(error))
+        except TimeoutError:
+            return _Asked(worker, {}, f"it has not answered for {SILENCE_S:.0f} s")
         return _Asked(worker, dict(zip(paths, pages, strict=True)), "")
 
     return await asyncio.gather(*map(ask_one, found))
@@ -70,15 +73,25 @@ async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
 
 async def workers(call: Call) -> Reply:
     """``GET /v1/workers``"""
-    asked = await _ask_all(call, _READY, _PARTITIONS, _METRICS)
-    return Reply({"workers": [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]})
+    return Reply(await look(call.console.cluster))
+
+
+async def look(cluster: KafkaCluster) -> dict[str, Any]:
+    """What the workers say now, and whether all timers fire.
+
+    Raises:
+        TimersError: the members of the group cannot be read.
+    """
+    asked = await _ask_all(cluster, _READY, _PARTITIONS, _METRICS)
+    found = [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]
+    return {"state": judged(found)._asdict(), "workers": found}
 
 
 def _shown(asked: _Asked) -> dict[str, Any]:
     worker = asked.worker
-    counts = Counter(topic for topic, _ in worker.partitions)
-    numbers = {topic: sorted(number for each, number in worker.partitions if each == topic) for topic in counts}
-    shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(counts.items()))}
+    owned = Counter(topic for topic, _ in worker.partitions)
+    numbers = {topic: sorted(number for each, number in worker.partitions if each == topic) for topic in owned}
+    shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(owned.items()))}
     shown["assigned"] = dict(sorted(numbers.items()))
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
@@ -88,12 +101,17 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
         return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
+    # A worker of the version before does not say which partitions it fires.
+    firing, counts, machines = map(partitions.get, ("firing", "request_partitions", "machines"))
     fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
     return {
         **shown,
         **{name: state.get(name) for name in fields},
         "red": red,
         "lossy": partitions.get("lossy", []),
+        "firing": firing if isinstance(firing, list) else sorted(_names(worker)) if state["ready"] is True else [],
+        "machines": machines if isinstance(machines, dict) else {},
+        "request_partitions": counts if isinstance(counts, dict) else {},
         "warnings": partitions.get("warnings", []),
         "notes": partitions.get("notes", []),
         **worker_metrics.figures(said),
@@ -102,6 +120,10 @@ def _shown(asked: _Asked) -> dict[str, Any]:
         "lags": worker_metrics.shown(worker_metrics.lags(said)),
         "why": None,
     }
+
+
+def _names(worker: FoundWorker) -> list[str]:
+    return [f"{topic}/{partition}" for topic, partition in worker.partitions]
 
 
 def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
@@ -122,7 +144,7 @@ def _metrics(asked: _Asked) -> worker_metrics.Samples:
 
 async def lateness(call: Call) -> Reply:
     """``GET /v1/lateness``"""
-    asked = await _ask_all(call, _METRICS)
+    asked = await _ask_all(call.console.cluster, _METRICS)
     missing = []
     for each in asked:
         status = each.pages.get(_METRICS, (0, b""))[0]

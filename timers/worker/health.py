@@ -9,6 +9,8 @@ until each worker is ready, and would stop there.
 
 from __future__ import annotations
 
+from time import monotonic
+
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
@@ -74,6 +76,22 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
         for name in named:
             found.setdefault(name, wrong.sentence)
     return found
+
+
+def firing(status: WorkerStatus) -> list[str]:
+    """The partitions whose timers this worker fires now, as far as it knows: it may have had no tick for a while."""
+    open_ones = {tp: runner.machine for tp, runner in status.pool.runners.items() if tp not in status.pool.waiting}
+    return sorted("/".join(map(str, tp)) for tp, each in open_ones.items() if not each.recovering)
+
+
+def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
+    """Open partition -> for how many seconds this worker has had it, and from what its machine began."""
+    metrics, now = status.pool.partition_metrics, monotonic()
+    return {
+        "/".join(map(str, tp)): {"age_s": round(now - opened_at, 1), "from": metrics[tp].opened_from}
+        for tp in sorted(status.pool.runners)
+        if (opened_at := metrics[tp].opened_at) is not None
+    }
 
 
 def unready(status: WorkerStatus) -> list[str]:

@@ -42,6 +42,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
 
     @page("/health/partitions")
     async def partitions(web: Any, request: Any) -> Any:
+        pool = status.pool
         closed = {f"{topic}/{partition}": why for (topic, partition), why in health.red_partitions(status).items()}
         lossy = health.lossy(status)
         red = {**lossy, **closed}
@@ -49,7 +50,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             severity: [wrong.sentence for wrong in status.wrong_configs if wrong.severity == severity]
             for severity in (WARNING, NOTE)
         }
-        owned = sorted(f"{topic}/{partition}" for topic, partition in status.pool.runners)
+        owned = sorted(f"{topic}/{partition}" for topic, partition in pool.runners)
         body = {
             "green": not red,
             "red": red,
@@ -57,6 +58,9 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "warnings": said[WARNING],
             "notes": said[NOTE],
             "owned": owned,
+            "firing": health.firing(status),
+            "machines": health.machines(status),
+            "request_partitions": {topic: pool.partitions[topic] for topic in pool.formats if topic in pool.partitions},
         }
         return web.json(body, status=UNAVAILABLE if red else 200)
 

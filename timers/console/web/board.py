@@ -13,12 +13,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.console import worker_metrics
+from timers.console.firing import FIRE, NOT_KNOWN, SILENCE_S, Judged, judged
 from timers.console.problems import Problem
 from timers.console.worker_metrics import Ways, quantile
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 2.0
+FRESH_S = 1.0
 """Younger figures are shown again."""
 
 SPAN_S = 60.0
@@ -42,14 +43,33 @@ class Figures(NamedTuple):
     """What the workers said at one time.
 
     Attributes:
-        problem: why they could not be asked.
         ways: the lags since the workers' starts.
+        problem: why they could not be asked since then; without an earlier answer there are no workers.
+        is_old: whether the answer of a question that was asked later does not come.
+        fired_at_s: when all timers were last known to fire; None: never.
     """
 
     at_s: float
     workers: list[dict[str, Any]]
     ways: Ways
     problem: Problem | None = None
+    is_old: bool = False
+    fired_at_s: float | None = None
+
+    @property
+    def state(self) -> Judged:
+        """Whether all timers fired at that time."""
+        return judged(self.workers)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which timers fire."""
+        return self.problem is None and not self.is_old and self.state.timers != NOT_KNOWN
+
+    @property
+    def known_at_s(self) -> float:
+        """When that was known last."""
+        return self.at_s if self.is_known or self.fired_at_s is None else self.fired_at_s
 
     @property
     def dead_lettered(self) -> int | None:
@@ -120,6 +140,8 @@ class Board:
         self._newest: Figures | None = None
         self._kept: deque[Look] = deque()
         self._reading: asyncio.Task[None] | None = None
+        self._asked_at_s = float("-inf")
+        self._fired_at_s: float | None = None
 
     async def look(self, ask: Ask, clock: Callable[[], float], wait_s: float) -> Figures | None:
         """The newest figures; None if there are none yet. They are read in the background if they are old.
@@ -130,9 +152,16 @@ class Board:
         """
         if self._newest is None or clock() - self._newest.at_s > FRESH_S:
             if self._reading is None or self._reading.done():
+                self._asked_at_s = clock()
                 self._reading = asyncio.create_task(self._read(ask, clock))
             await asyncio.wait([self._reading], timeout=wait_s)
-        return self._newest
+        newest = self._newest
+        if newest is None or newest.problem is not None:
+            return newest
+        if clock() - newest.at_s < FRESH_S + SILENCE_S:
+            return newest
+        # No page was open for a while, and the first answer is on its way; or it does not come.
+        return newest._replace(is_old=True) if clock() - self._asked_at_s >= SILENCE_S else None
 
     async def _read(self, ask: Ask, clock: Callable[[], float]) -> None:
         try:
@@ -141,11 +170,14 @@ class Board:
             if not isinstance(error, Problem):
                 logger.exception("the workers' figures cannot be read")
                 error = Problem("failed", "the workers' figures cannot be read: see the log of the console")
-            self._newest = Figures(clock(), [], {}, error)
+            self._newest = (self._newest or Figures(clock(), [], {}))._replace(problem=error)
 
     def _keep(self, workers: list[dict[str, Any]], now_s: float) -> None:
         ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
-        self._newest = newest = Figures(now_s, workers, ways)
+        newest = Figures(now_s, workers, ways)
+        if newest.state.timers == FIRE:
+            self._fired_at_s = now_s
+        self._newest = newest = newest._replace(fired_at_s=self._fired_at_s)
         if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
             self._kept.append(Look(newest.at_s, newest.pending, ways, newest.dead_lettered or 0))
         while self._kept[0].at_s < newest.at_s - KEPT_S:
@@ -154,7 +186,7 @@ class Board:
     def recent(self) -> Recent | None:
         """The last minute, or the time since the first look; None without figures."""
         newest = self._newest
-        if newest is None or newest.problem is not None:
+        if newest is None or not self._kept:
             return None
         since = next(each for each in self._kept if each.at_s >= newest.at_s - SPAN_S)
         return Recent.between(since, Look(newest.at_s, newest.pending, newest.ways))

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.console.firing import NOT_KNOWN, is_silent, silence
 from timers.console.web.board import Figures
 from timers.console.web.rendering import count, size, span
 
 Worker: TypeAlias = dict[str, Any]
 """A worker as ``/v1/workers`` shows it."""
 
-RED, AMBER, GREEN = "red", "amber", "green"
+RED, UNKNOWN, AMBER, GREEN = LEVELS = "red", "unknown", "amber", "green"
 
 LOSSY = "TimersConfigLosesTimers"
 """The page of a finding about timers that fire, and are lost if a worker has to read their log again."""
 
-OVERDUE_S = 10.0
-"""A stored timer that is due for longer is overdue, as everywhere in this project."""
+OVERDUE_S, LATE_S = 10.0, 2.0
+"""A stored timer that is due for longer than the first is overdue, as everywhere in this project; after the second, it
+is at least late, and the page does not say that all is well."""
 
 DISK_FREE, UNREAD, SKEW_S = 0.1, 10_000, 1.0
 """A warning is shown below this share of free space, above this number of unread requests, or above this difference
@@ -28,7 +30,8 @@ class Finding(NamedTuple):
     """Something that is wrong.
 
     Attributes:
-        level: red: timers do not fire, or may not; amber: look at it; green: good to know.
+        level: red: timers do not fire, or may not; unknown: it is not known whether they do; amber: look at it; green:
+            good to know.
         where: what it is about, such as a worker.
         way_out: what the reader can do.
         page: of docs/operations.md, the heading with more.
@@ -45,15 +48,18 @@ class Finding(NamedTuple):
 
 def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
     """What is wrong, the worst first; ``new_letters``: dead letters since the figures are read."""
-    if figures.problem is not None:
+    if figures.problem is not None or figures.is_old:
         way_out = "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them."
-        return [Finding(RED, "brokers", str(figures.problem), way_out, "TimersNoTick")]
+        why = str(figures.problem or "The question for the workers is not answered.")
+        return [Finding(UNKNOWN, "brokers", why, way_out, "TimersNoTick")]
     if not figures.workers:
         return [
             Finding(RED, "workers", "No worker runs, so no timer fires.", "Start one: timers worker.", "TimersNoWorker")
         ]
-    silent = AMBER if any(worker["ready"] is not None for worker in figures.workers) else RED
+    silent = UNKNOWN if figures.state.timers == NOT_KNOWN else AMBER
     found = [finding for worker in figures.workers for finding in _of_worker(worker, silent)]
+    if silent == UNKNOWN and all(finding.level != UNKNOWN for finding in found):
+        found.append(Finding(UNKNOWN, "workers", _sentence(figures.state.why), "", "TimersPartitionsUnowned"))
     if new_letters:
         why = f"New dead letters in the last half hour: {new_letters:,}."
         way_out = "Mend the cause, and retry them."
@@ -63,7 +69,7 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         why = f"Workers run different versions: {', '.join(versions)}."
         found.append(Finding(AMBER, "workers", why, "Finish the upgrade, or go back.", "TimersVersionsMixed"))
     # A partition may be red on several workers.
-    return sorted(dict.fromkeys(found), key=lambda finding: (RED, AMBER, GREEN).index(finding.level))
+    return sorted(dict.fromkeys(found), key=lambda finding: LEVELS.index(finding.level))
 
 
 def level(found: list[Finding]) -> str:
@@ -75,12 +81,12 @@ def headline(figures: Figures, found: list[Finding]) -> str:
     """What the findings mean for the timers."""
     if level(found) == AMBER:
         return "look at it when you have time"
-    if figures.problem is None and not figures.workers:
+    if level(found) == UNKNOWN:
+        return "it is not known whether all timers fire"
+    if not figures.workers:
         return "no timer fires"
     if all(finding.page == LOSSY for finding in found if finding.level == RED):
         return "timers fire, and may be lost"
-    if all(worker["ready"] is None for worker in figures.workers):
-        return "it is not known whether timers fire"
     return "some timers do not fire"
 
 
@@ -93,6 +99,9 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         )
         yield Finding(silent, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
         return
+    if is_silent(worker):
+        way_out = "Check the brokers at TIMERS_BROKERS. If ticks are only slow, this passes by itself."
+        yield Finding(silent, name, f"It {silence(worker)}.", way_out, "TimersNoTick")
     red = {**worker.get("red", {}), **(worker.get("stopped") or {})}
     lossy: dict[str, list[str]] = {}
     for partition in worker.get("lossy") or ():
@@ -136,6 +145,15 @@ class Rule(NamedTuple):
 
 
 RULES = (
+    Rule(
+        "TimersOverdue",
+        AMBER,
+        lambda worker: LATE_S < worker.get("overdue_s", 0) <= OVERDUE_S,
+        ("overdue_s",),
+        span,
+        "The oldest timer that has not fired was due {overdue_s} ago.",
+        "A burst of timers or a restart takes some seconds.",
+    ),
     Rule(
         "TimersOverdue",
         RED,

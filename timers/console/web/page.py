@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from timers.console.call import Call, Reply, whole_body
+from timers.console.firing import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR
 from timers.console.web.board import Board, Figures
@@ -97,20 +98,24 @@ class Page:
 
     async def figures(self) -> Figures | None:
         """The newest figures of the workers; None if there are none yet."""
-        return await self.board.look(partial(self.api, "workers"), self.call.console.now_s, self.patience_s)
+        wait_s = min(self.patience_s, SILENCE_S)
+        return await self.board.look(partial(self.api, "workers"), self.call.console.now_s, wait_s)
 
-    async def soon(self, answer: Awaitable[Answer]) -> Answer | None:
+    async def soon(self, answer: Awaitable[Answer], most_s: float = PART_S) -> Answer | None:
         """The answer of workers or brokers; None if it does not come before the page must be shown.
+
+        Args:
+            most_s: how long a part of a page waits for it.
 
         Raises:
             Problem: the part of the page that waits for it has waited long enough.
         """
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(min(self.patience_s, most_s)):
                 return await answer
         except TimeoutError:
             if self.patience_s == PART_S:
-                raise Problem("brokers-unreachable", f"no answer came within {PART_S:.0f} s") from None
+                raise Problem("brokers-unreachable", f"no answer came within {most_s:.0f} s") from None
             return None
 
     async def form(self) -> dict[str, str]:

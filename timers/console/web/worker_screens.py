@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from timers.console.call import Reply
+from timers.console.firing import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.web.board import WAITED, Figures, Recent, lag_s
-from timers.console.web.diagnosis import findings, headline, level
+from timers.console.web.diagnosis import UNKNOWN, findings, headline, level
 from timers.console.web.page import Page, Screen
 from timers.console.web.rendering import span
 from timers.console.worker_metrics import Ways, quantile
@@ -29,7 +30,7 @@ async def overview(page: Page) -> Reply:
         "overview.html",
         figures=figures,
         found=found,
-        level=level(found) if figures else "unknown",
+        level=level(found) if figures else UNKNOWN,
         headline=headline(figures, found) if figures else "",
         recent=recent,
         lags=lags,
@@ -40,7 +41,8 @@ async def overview(page: Page) -> Reply:
 async def _coming(page: Page) -> dict[str, Any]:
     """The next timers."""
     try:
-        return await page.soon(page.api("listTimers", limit=NEXT_TIMERS)) or {}
+        # The page waits for it, and must say within this time that it does not know more.
+        return await page.soon(page.api("listTimers", limit=NEXT_TIMERS), SILENCE_S) or {}
     except Problem as problem:
         return {"problem": problem.body}
 
@@ -79,7 +81,7 @@ async def workers(page: Page) -> Reply:
     """``GET /workers``"""
     figures = await page.figures()
     found = findings(figures) if figures else []
-    return page.show("workers.html", figures=figures, found=found, level=level(found) if figures else "unknown")
+    return page.show("workers.html", figures=figures, found=found, level=level(found) if figures else UNKNOWN)
 
 
 async def lag(page: Page) -> Reply:

@@ -127,6 +127,8 @@ class Runner:
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
         self._last_commit = monotonic() - IDLE_COMMIT_S + WITNESS_S
         self._ticked_at = 0.0
+        self._ticked_s: int | None = None
+        self._has_fired = False
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
         self._reported_leader: Leader | None = None
@@ -197,6 +199,7 @@ class Runner:
         try:
             self._report_recovery()
             while self._take():
+                self._note_wait()
                 idle_s = monotonic() - self._last_commit
                 size = self._loop.fetches[0].size if self._loop.fetches else 0
                 self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S), size)
@@ -228,7 +231,7 @@ class Runner:
             wait = False
             if isinstance(item, QueuedTick):
                 self._loop.add_tick(*item)
-                self._ticked_at = monotonic()
+                self._ticked_at, self._ticked_s = monotonic(), item.tick.second
                 # Also before the step: a step may take seconds, and metrics must show the lag meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
@@ -285,6 +288,13 @@ class Runner:
         if self._recovering_since is not None and not self.machine.recovering:
             self._listener.on_recovered(self, monotonic() - self._recovering_since)
             self._recovering_since = None
+
+    def _note_wait(self) -> None:
+        """Note once how long the oldest due timer had waited when the machine begins to fire."""
+        if self._ticked_s is not None and not self._has_fired and not self.machine.recovering:
+            self._has_fired = True
+            due_s = self.machine.oldest_due_s
+            self._metrics.waits.observe(0.0 if due_s is None else max(0.0, self._ticked_s - due_s))
 
     def _answer(self, question: Question) -> None:
         if question.answer.set_running_or_notify_cancel():

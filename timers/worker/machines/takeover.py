@@ -21,7 +21,7 @@ from timers.firing.transaction import Transaction
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.topics import Cluster, compacted_now
-from timers.partition_metrics import PartitionMetrics
+from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import ANSWER_S, Opened, open_partition
@@ -147,9 +147,11 @@ class Takeover:
                 if stop.is_set():
                     raise Lost("told to stop")
                 opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
+            metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
             others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
             if may_restore(opened, others):
                 opened = await self.in_thread(self._restore, where, opened, others, stop, metrics)
+                metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
             progress, store, *_ = opened
         except DoubtfulLog as doubtful:
             try:
@@ -170,6 +172,7 @@ class Takeover:
             forget_frames(error)
             await self.in_thread(close)
             raise
+        metrics.opened_at = monotonic()
         return machine, outbox.transaction, close, store.view
 
     def _restore(

@@ -91,6 +91,13 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         histogram=True,
     ),
     Entry(
+        "timers_takeover_wait_seconds",
+        "How long the oldest due timer of a partition had waited when a machine of this worker began to fire it: after "
+        "a restart, a deal or a failure. 0: none was due.",
+        samples.waits,
+        histogram=True,
+    ),
+    Entry(
         "timers_transactions_failed_total{reason}",
         "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition), unknown "
         "(the brokers did not report the outcome).",

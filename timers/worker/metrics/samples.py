@@ -113,6 +113,12 @@ def transactions(status: WorkerStatus) -> Samples:
     return [((), merged)] if merged else []
 
 
+def waits(status: WorkerStatus) -> Samples:
+    """How long timers had waited when machines began to fire."""
+    merged = _merged(metrics.waits for metrics in partition_metrics(status))
+    return [((), merged)] if merged else []
+
+
 def failures(status: WorkerStatus) -> Samples:
     """Failed transactions by reason."""
     return sum_by(FAILURES, (metrics.failed for metrics in partition_metrics(status)))

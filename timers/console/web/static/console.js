@@ -1,7 +1,8 @@
 // What the pages do by themselves: relative times, live parts, dialogs, the colours. It needs no other file.
 "use strict";
 (() => {
-  const POLL_MS = 2000;
+  const POLL_MS = 1000;
+  const SILENT_MS = 3000;
   const STILL_MS = 1000;
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -79,6 +80,27 @@
     for (const each of $$("[data-live-state]")) if (each.textContent !== text) each.textContent = text;
   }
 
+  // A part that is in use is not replaced, but what it says of the timers must be true: the heading and the colour are.
+  function tellState(part, level, text) {
+    const say = part.querySelector("[data-say]");
+    if (!say) return;
+    part.className = `state ${level}`;
+    if (say.textContent !== text) {
+      say.textContent = text;
+      announce(text);
+    }
+  }
+
+  let answeredAt = Date.now();
+  function watchSilence() {
+    const part = document.querySelector("#state[data-live]");
+    if (!part || document.hidden || Date.now() - answeredAt < SILENT_MS) return;
+    const since = new Date((answeredAt / 1000 - skew_s) * 1000).toISOString().slice(0, 19).replace("T", " ");
+    tellState(part, "unknown", `It is not known since ${since}Z whether all timers fire`);
+    for (const each of $$("#tiles, #workers")) each.classList.add("old");
+    state(`the last answer of the console is ${Math.round((Date.now() - answeredAt) / 1000)} s old`);
+  }
+
   async function refresh() {
     const parts = $$("[data-live], [data-part]").filter((part) => part.hasAttribute("data-live") || part.querySelector("[data-soon]"));
     if (!parts.length || document.hidden) return;
@@ -98,10 +120,13 @@
       state("no answer from the console: the figures are old");
       return;
     }
+    answeredAt = Date.now();
     for (const part of parts) {
       const fresh = page.getElementById(part.id);
       const isFirst = part.querySelector("[data-soon]") !== null;
+      const say = fresh?.querySelector("[data-say]");
       if (fresh && (isFirst || !isInUse(part))) replace(part, fresh, isFirst);
+      else if (say) tellState(part, fresh.className.replace("state ", ""), say.textContent);
     }
     tellTimes();
     state("live");
@@ -211,5 +236,6 @@
   showTheme();
   tellTimes();
   setInterval(tellTimes, 1000);
+  setInterval(watchSilence, 500);
   keepFresh();
 })();

@@ -1,0 +1,49 @@
+"""``timers status``: what it prints and how it ends, with the workers' answers given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.test_console_firing import ANSWERS, LOST
+from timers.cli import main as program
+from timers.cli import status
+from timers.config.settings import Settings
+from timers.console.firing import judged
+
+OWNER: dict[str, Any] = {
+    **ANSWERS,
+    "assigned": {"t": [0, 1]},
+    "firing": ["t/0", "t/1"],
+    "machines": {"t/0": {"age_s": 61.0, "from": "store"}, "t/1": {"age_s": 2.5, "from": "snapshot"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("workers", "code", "words"),
+    [
+        ([OWNER], 0, "all timers fire"),
+        ([{**OWNER, "red": {"t/1": "no leader"}}], 3, "some timers do not fire: the timers of t/1 wait"),
+        ([{**OWNER, "assigned": {"t": [0]}, "firing": ["t/0"]}, LOST], 4, "it is not known whether all fire"),
+    ],
+)
+def test_the_exit_code_says_whether_all_timers_fire(
+    workers: list[Any], code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def look(_: Any) -> dict[str, Any]:
+        return {"state": judged(workers)._asdict(), "workers": workers}
+
+    monkeypatch.setattr(status, "_look", look)
+    monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:9")
+    monkeypatch.setattr(status, "load_settings", Settings.load)
+    assert program.main(["status", "-o", "json"]) == code
+    said = capsys.readouterr()
+    assert words in said.err
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert rows[0] == {"partition": "t/0", "worker": "w1", "state": "fires", "age_s": 61.0, "from": "store"}
+    if LOST in workers:
+        assert rows[-1] == {"partition": "t/1", "worker": "w2", "state": "unknown", "age_s": None, "from": None}
+    assert program.main(["status"]) == code
+    assert capsys.readouterr().out.splitlines()[1].split() == ["t/0", "w1", "fires", "61", "s", "store"]

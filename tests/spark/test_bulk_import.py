@@ -64,7 +64,9 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     assert bulk_import.run(spark, job(by_id, lines, "json", tmp_path), print) == Imported(26, 4, 0, 22)
     records = written(by_id)
     _are_the_rows(by_id, records)
-    rejects = {row.row: row.reason.partition(":")[0] for row in spark.read.json(str(tmp_path / "rejects")).collect()}
+    rejected = spark.read.json(str(tmp_path / "rejects")).collect()
+    assert {row.file.rpartition("/")[2] for row in rejected} == {lines.name}
+    rejects = {row.row: row.reason.partition(":")[0] for row in rejected}
     assert sorted(rejects.values()) == ["due-invalid", "row-broken", "row-undecodable", "topic-invalid"]
     assert {"{no json", "Gr\\xfc\\xdfe"} <= rejects.keys()
 

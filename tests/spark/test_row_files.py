@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,9 @@ def entries(spark: SparkSession, files: RowFiles, *, as_base64: bool = False) ->
     """The values of the timers, and row -> code of the reason for those that are none."""
     read = rows.entries(files.read(spark), 10_000, as_base64=as_base64, encoding=files.encoding_read).collect()
     values = [Future.FromString(bytes(row.value)).callBack for row in read if row.reason is None]
-    return sorted(values), {row.row: row.reason.partition(":")[0] for row in read if row.reason is not None}
+    rejected = [row for row in read if row.reason is not None]
+    assert all(Path(unquote(urlsplit(row.file).path)).is_file() for row in rejected), "each names its file"
+    return sorted(values), {row.row: row.reason.partition(":")[0] for row in rejected}
 
 
 def csv(path: Path, *lines: str, encoding: str = "utf-8", header: str = "due,topic,value") -> RowFiles:

@@ -20,6 +20,7 @@ from timers.wire.topics import ID_REQUEST
 
 DUE = 1_893_456_000
 LIMIT = 1000
+FILE = "file:///rows.csv"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def row(**fields: Any) -> dict[str, Any]:
     """A row, whose texts are bytes in UTF-8."""
     base = {"due": str(DUE), "topic": "orders", "key": "key", "value": "body", "headers": None}
     texts = {name: given.encode() if isinstance(given, str) else given for name, given in (base | fields).items()}
-    return {rows.BROKEN: None, rows.WHY: None} | texts
+    return {rows.BROKEN: None, rows.WHY: None, rows.FILE: FILE} | texts
 
 
 def entry(as_base64: bool = False, encoding: str | None = "utf-8", **fields: Any) -> tuple[Any, ...]:
@@ -86,7 +87,7 @@ def entry(as_base64: bool = False, encoding: str | None = "utf-8", **fields: Any
     ],
 )
 def test_the_request_of_a_row_is_read_as_its_timer(given: Any, expected: list[tuple[str, bytes | None]]) -> None:
-    _, due_s, value, headers, reason, _ = entry(headers=given)
+    _, due_s, value, headers, reason, *_ = entry(headers=given)
     assert (due_s, reason) == (DUE, None)
     decoded = future_by_id.decode([RequestRecord(7, b"an-id", value, headers, 0)], LIMIT)
     [(_, topic, key, body, travelling, origin)] = decoded.rows[DUE]
@@ -119,21 +120,21 @@ def test_the_request_of_a_row_is_read_as_its_timer(given: Any, expected: list[tu
     ],
 )
 def test_a_wrong_row_gets_a_reason(fields: dict[str, Any], code: str) -> None:
-    content, due_s, value, headers, reason, whole = entry(**fields)
+    content, due_s, value, headers, reason, whole, file = entry(**fields)
     assert (content, due_s, value, headers) == (None,) * 4
-    assert reason.startswith(f"{code}: ")
+    assert reason.startswith(f"{code}: ") and file == FILE
     assert '"due"' in whole
 
 
 def test_a_line_that_is_no_row_is_shown_whatever_its_bytes() -> None:
     broken = {rows.BROKEN: b"1,\xff,3", rows.WHY: "row-broken: it is"}
-    assert rows._entry(row() | broken, LIMIT, False, "utf-8")[4:] == ("row-broken: it is", "1,\\xff,3")
+    assert rows._entry(row() | broken, LIMIT, False, "utf-8")[4:] == ("row-broken: it is", "1,\\xff,3", FILE)
     assert rows._entry(row() | broken, LIMIT, False, "latin-1")[5] == "1,ÿ,3"
 
 
 def test_texts_are_decoded_and_values_are_sent_in_utf_8() -> None:
     latin = "ß".encode("latin-1")
-    _, _, value, headers, reason, _ = entry(
+    _, _, value, headers, reason, *_ = entry(
         encoding="latin-1", key=latin, value=latin, headers=b'{"a": "' + latin + b'"}'
     )
     assert (reason, value) == (None, future.encode("orders", "ß", "ß".encode()))
@@ -187,7 +188,7 @@ def test_a_row_that_is_sent_again_fires_once() -> None:
     second(100)
     sent = {b"past": entry(), b"soon": entry(due=str(DUE + 105))}
     for number in (101, 110, 120):
-        for id, (_, _, value, headers, _, _) in sent.items():
+        for id, (_, _, value, headers, *_) in sent.items():
             log.append(ID_REQUEST, id, value, headers, partition=0)
         second(number)
     assert [record.value for record in log.committed if record.topic == "orders"] == [b"body", b"body"]

@@ -46,14 +46,15 @@ from timers.wire.printable import quoted
 FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")
 
-BROKEN, WHY = "_broken", "_why"
-"""Columns with the bytes of a line that is no row, and with the reason: a code, a colon and a sentence."""
+BROKEN, WHY, FILE = "_broken", "_why", "_file"
+"""Columns with the bytes of a line that is no row, with the reason: a code, a colon and a sentence, and with the URL of
+the row's file. Spark does not know the number of a line."""
 
 UTF_8 = "utf-8"
 
-ENTRY = schema("content string, due_s bigint, value binary, headers headers, reason string, row string")
+ENTRY = schema("content string, due_s bigint, value binary, headers headers, reason string, row string, file string")
 """``content``: hash of the fields of the row. ``value`` and ``headers``: those of the request. ``reason``: why the row
-is not a valid timer; then only ``reason`` and ``row`` (the row as JSON) are not null."""
+is not a valid timer; then only ``reason``, ``row`` (the row as JSON) and ``file`` (its URL) are not null."""
 
 _ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
@@ -78,7 +79,7 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool, encodin
     """Each row as a request, or with the reason why it is not valid.
 
     Args:
-        rows: with columns of :data:`FIELDS`, and :data:`BROKEN` and :data:`WHY`; missing columns count as null.
+        rows: with columns of :data:`FIELDS`, :data:`BROKEN`, :data:`WHY` and :data:`FILE`; missing ones count as null.
         max_request_bytes: largest value of a request.
         as_base64: whether values are base64.
         encoding: that of all texts; None: texts are UTF-8, and values are bytes.
@@ -113,7 +114,7 @@ def _canonical(rows: DataFrame) -> DataFrame:
         if not is_nested:
             column = column.cast("string")
         columns.append(column.cast(_in_bytes(kind) if is_nested else "binary").alias(name))
-    for name, kind in ((BROKEN, BinaryType()), (WHY, StringType())):
+    for name, kind in ((BROKEN, BinaryType()), (WHY, StringType()), (FILE, StringType())):
         columns.append((F.col(name) if name in types else F.lit(None)).cast(kind).alias(name))
     return rows.select(*columns)
 
@@ -134,13 +135,13 @@ def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encodin
         return value.decode(encoding or UTF_8, "backslashreplace") if isinstance(value, bytes) else str(value)
 
     if row[WHY] is not None:
-        return None, None, None, None, row[WHY], shown(row[BROKEN])
+        return None, None, None, None, row[WHY], shown(row[BROKEN]), row[FILE]
     try:
         timer = _timer_of(row, max_request_bytes, as_base64, encoding)
     except InvalidRequestError as error:
         whole = json.dumps({name: row[name] for name in FIELDS}, default=shown, ensure_ascii=False)
-        return None, None, None, None, f"{error.code}: {error}", whole
-    return *timer, None, None
+        return None, None, None, None, f"{error.code}: {error}", whole, row[FILE]
+    return *timer, None, None, None
 
 
 def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encoding: str | None) -> _Timer:
@@ -309,7 +310,7 @@ class RowFiles:
         return {PARQUET: None, CSV: self.encoding, JSON: UTF_8}[self.format]
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows: columns of :data:`timers.spark.rows.FIELDS`. For lines that are no row, columns BROKEN and WHY.
+        """The rows: columns of :data:`timers.spark.rows.FIELDS`, and FILE. For lines that are no row, BROKEN and WHY.
 
         Raises:
             SettingsError: a column is missing, or it is no field of a timer.
@@ -321,7 +322,7 @@ class RowFiles:
         # By default Spark takes the columns of one of the files, and drops those that only others have.
         rows = spark.read.option("mergeSchema", "true").parquet(*self.paths)
         self._check(rows.columns)
-        return rows.select(*self._fields(rows.columns))
+        return rows.select(*self._fields(rows.columns), _file())
 
     def _fields(self, names: Collection[str]) -> list[str]:
         return [name for name in FIELDS if name in names and name not in self.ignored]
@@ -355,10 +356,10 @@ class RowFiles:
         self._check(names)
         broken = max((*header, BROKEN), key=len) + "_"  # no name of the files
         reader = reader.options(enforceSchema="false", columnNameOfCorruptRecord=broken)
-        rows = reader.schema(_texts((*header, broken))).csv(paths)
-        rows = rows.toDF(*(name if name in FIELDS else f"_{place}" for place, name in enumerate(names)), BROKEN)
+        rows = reader.schema(_texts((*header, broken))).csv(paths).select("*", _file())
+        rows = rows.toDF(*(name if name in FIELDS else f"_{place}" for place, name in enumerate(names)), BROKEN, FILE)
         cells = (F.encode(name, _EACH_BYTE).alias(name) for name in (*self._fields(names), BROKEN))
-        return rows.select(*cells, F.when(F.col(BROKEN).isNotNull(), _NOT_CSV).alias(WHY))
+        return rows.select(*cells, F.when(F.col(BROKEN).isNotNull(), _NOT_CSV).alias(WHY), FILE)
 
     def _name(self, cell: str) -> str:
         """The name of a column, from a cell of the header line that was read as Latin-1."""
@@ -372,7 +373,7 @@ class RowFiles:
         lines = spark.read.text(list(self.paths))
         line, *places = lines.columns  # a directory `topic=orders` is a column of its files
         self._check([*FIELDS, *places])
-        lines = self._with_text(lines.select(F.col(line).alias(BROKEN), *self._fields(places)))
+        lines = self._with_text(lines.select(F.col(line).alias(BROKEN), *self._fields(places), _file()))
         in_lines = [name for name in self._fields(FIELDS) if name not in places]
         # After the end of an object Spark ignores the rest of a text, but not in an array.
         array = F.concat(F.lit("["), F.col(_TEXT), F.lit("]"))
@@ -383,7 +384,7 @@ class RowFiles:
         first = F.get(_PARSED, F.lit(0))
         fields = (first[name].alias(name) for name in in_lines)
         broken = F.when(F.col(WHY).isNotNull(), F.col(BROKEN)).alias(BROKEN)
-        return rows.select(*fields, *self._fields(places), broken, WHY)
+        return rows.select(*fields, *self._fields(places), broken, WHY, FILE)
 
     def _why(self, fields: Sequence[str]) -> Column:
         """Why a line is no row; null if it is one."""
@@ -427,6 +428,11 @@ def _decoded(line: bytes, encoding: str) -> str | None:
         return line.decode(encoding)
     except UnicodeDecodeError:
         return None
+
+
+def _file() -> Column:
+    """The URL of the file of each row, as long as no other step came between."""
+    return F.col("_metadata.file_path").alias(FILE)
 
 
 def _texts(names: Iterable[str]) -> StructType:

@@ -93,7 +93,7 @@ def _uri(path: str) -> str:
     metavar="URI",
     default="timers-import/rejects",
     show_default=True,
-    help="Directory for rows that are not valid timers, each with a reason, as JSON lines; of the last run only.",
+    help="Directory for rows that are not valid timers, with file and reason, as JSON lines; of the last run only.",
 )
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
 @output_option()

@@ -164,7 +164,7 @@ def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
 
 
 def _reject(entries: DataFrame, target: str) -> None:
-    bad = entries.where("reason is not null").select("reason", "row")
+    bad = entries.where("reason is not null").select("reason", "row", "file")
     bad.write.mode("overwrite").json(target)
 
 

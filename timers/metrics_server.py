@@ -40,6 +40,7 @@ class _LimitedServer(ThreadingHTTPServer):
         self, address: tuple[str, int], pages: type[BaseHTTPRequestHandler], connections: OpenConnections
     ) -> None:
         self._connections = connections
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, pages)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -106,7 +107,10 @@ class MetricsServer:
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(page)))
                 self.end_headers()
-                self.wfile.write(page)
+                if self.command != "HEAD":
+                    self.wfile.write(page)
+
+            do_HEAD = do_GET
 
             def log_message(self, format: str, *args: object) -> None:
                 _log.debug(format, *args)
@@ -114,7 +118,8 @@ class MetricsServer:
         try:
             self._server = _LimitedServer((host, port), Pages, connections)
         except OSError as error:
-            raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror}): choose another") from error
+            shown = f"[{host}]" if ":" in host else host
+            raise SettingsError(f"{shown}:{port} cannot be listened on ({error.strerror}): choose another") from error
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 

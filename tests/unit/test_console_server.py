@@ -51,6 +51,25 @@ async def test_an_address_that_is_too_long_gets_an_answer_of_the_api() -> None:
             assert (response.status, (await response.json())["code"]) == (400, "cursor-invalid")
 
 
+@pytest.mark.parametrize("path", ["/v1/timers", "/health/live", "/metrics", "/timers", "/v1/nowhere"])
+async def test_head_is_get_without_a_body(path: str) -> None:
+    async with serving() as port, ClientSession() as session:
+        url = f"http://localhost:{port}{path}"
+        async with session.get(url) as got, session.head(url) as head:
+            assert (head.status, head.content_type) == (got.status, got.content_type)
+            assert (await head.read(), len(await got.read()) > 0) == (b"", True)
+
+
+async def test_a_stream_is_not_asked_for_with_head() -> None:
+    """It would have no end."""
+    async with (
+        serving() as port,
+        ClientSession() as session,
+        session.head(f"http://localhost:{port}/v1/events?topic=t") as answer,
+    ):
+        assert answer.status == 405
+
+
 OWN = b"Host: localhost"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
+from timers.errors import SettingsError
 from timers.metrics import encoder
 from timers.metrics_server import MetricsServer
 
@@ -109,3 +110,35 @@ def test_without_a_file_for_a_caller_another_connection_is_closed(
         assert answer(server, b"GET /health/live HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 200 ")
         assert half.recv(100) == b""
     assert len(caplog.records) == 1 and "connections closed: 1" in caplog.text
+
+
+@pytest.mark.parametrize("path", [b"/health/live", b"/health/ready", b"/nowhere"])
+def test_head_is_get_without_a_body(path: bytes, server: MetricsServer) -> None:
+    got, head = (answer(server, method + b" " + path + b" HTTP/1.0\r\n\r\n") for method in (b"GET", b"HEAD"))
+    lines, _, body = got.partition(b"\r\n\r\n")
+    assert body
+    assert [each for each in head.split(b"\r\n") if not each.startswith(b"Date")] == [
+        each for each in (lines + b"\r\n\r\n").split(b"\r\n") if not each.startswith(b"Date")
+    ]
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the address ::1."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_it_listens_on_an_ipv6_address() -> None:
+    server = MetricsServer(CollectorRegistry(), list, list, 0, "::1")
+    try:
+        with socket.create_connection(("::1", server.port), timeout=30) as caller:
+            caller.sendall(b"HEAD /health/live HTTP/1.0\r\n\r\n")
+            assert caller.recv(100).startswith(b"HTTP/1.0 200 ")
+        with pytest.raises(SettingsError, match=rf"\[::1\]:{server.port} cannot be listened on"):
+            MetricsServer(CollectorRegistry(), list, list, server.port, "::1")
+    finally:
+        server.close()

@@ -19,6 +19,8 @@ BROKERS = {"TIMERS_BROKERS": "broker:9092"}
 
 WRONG = [
     ("TIMERS_BROKERS", "localhost", "host:port"),
+    ("TIMERS_BROKERS", "a:1,::1:9092", "an IPv6 address in brackets"),
+    ("TIMERS_BROKERS", "::1", "in brackets"),
     ("TIMERS_BROKERS", ":9092", "host:port"),
     ("TIMERS_BROKERS", "a:1,b", "host:port"),
     ("TIMERS_BROKERS", "a:65536", "ports 1 to 65535"),

@@ -156,6 +156,8 @@ def brokers(env: str, value: str) -> str:
         host, _, port = address.strip().rpartition(":")
         if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
             raise invalid(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
+        if ":" in host and not re.fullmatch(r"\[[0-9A-Fa-f:.%\w]+\]", host):
+            raise invalid(env, value, "an IPv6 address in brackets (try [::1]:9092)")
     return ",".join(address.strip() for address in value.split(","))
 
 

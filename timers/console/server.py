@@ -65,6 +65,7 @@ _LINE_BYTES = 4 * _ADDRESS_BYTES
 """The HTTP parser answers a longer line itself, and not as the API does."""
 
 _READING = ("GET", "HEAD")
+"""Where GET is answered, HEAD is too; aiohttp sends no body to it."""
 
 _EACH_HOST = frozenset({"live", "ready", "metrics"})
 """Routes for probes, which ask by any name of the machine. They show nothing of a timer."""
@@ -122,7 +123,9 @@ class Server:
         handlers = {**self._handlers, **scheduler_api.handlers()}
         served = [(route, handlers[route.name]) for route in (*ROUTES, *foreign)]
         for route, handler in (*served, *self._site.routes()):
-            application.router.add_route(route.method, self._base_path + route.path, self._endpoint(route, handler))
+            endpoint = self._endpoint(route, handler)
+            for method in _READING if _may_be_given_up(route) else (route.method,):
+                application.router.add_route(method, self._base_path + route.path, endpoint)
         return limited(application, self.connections)
 
     def _endpoint(self, route: Route, handler: Handler) -> _Next:

@@ -66,6 +66,9 @@ class PartitionMetrics:
         opened_from: where its state came from then: :data:`STORE`, :data:`SNAPSHOT` or :data:`LOG`.
         waits: how long the oldest due timer had waited whenever the machine began to fire; 0: no timer was due.
         restoring_s: seconds for which snapshots were restored.
+        log_start: first offset of the log, when it was last looked at for a deletion; None: not yet.
+        trimmed_bytes: size of the requests that were deleted.
+        trim_refused: whether something stands against the deletion of requests that nothing needs.
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
@@ -83,6 +86,9 @@ class PartitionMetrics:
         self.opened_at: float | None = None
         self.opened_from = ""
         self.waits = Histogram(WAIT_BOUNDS_S)
+        self.log_start: int | None = None
+        self.trimmed_bytes = 0
+        self.trim_refused = False
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0

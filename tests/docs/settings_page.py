@@ -68,9 +68,10 @@ GROUPS = (
         "max_request_bytes chunk_timers chunk_bytes store_memory_mb",
     ),
     Group(
-        "Snapshots",
-        "Change these to trade bytes that are written for time until another worker is ready.",
-        "snapshot_factor snapshot_records snapshot_mb_per_s",
+        "Snapshots and trimming",
+        "Change these to trade bytes that are written for time until another worker is ready, and to keep old requests "
+        "for longer or shorter. See [Trimming](operations.md#trimming).",
+        "snapshot_factor snapshot_records snapshot_mb_per_s log_keep_s trim_topics",
     ),
     Group(
         "Timers far ahead",

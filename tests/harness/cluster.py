@@ -77,9 +77,15 @@ class Cluster:
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
         """End offset of each partition; with ``committed`` only up to the first open transaction."""
+        return self._offsets(topic, OffsetSpec.latest(), committed=committed)  # type: ignore[no-untyped-call]
+
+    def starts(self, topic: str) -> dict[int, int]:
+        """First offset of each partition that was not deleted."""
+        return self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _offsets(self, topic: str, spec: OffsetSpec, *, committed: bool = False) -> dict[int, int]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
+        wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
 
         def look() -> dict[int, int] | None:
             answers = self.admin.list_offsets(wanted, isolation_level=level, request_timeout=DEADLINE_S)

@@ -126,6 +126,7 @@ WALKS: dict[str, Walks] = {
     "formats": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "levels": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "clock": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "log verify": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "snapshots": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "export": lambda planted: [Walk((str(planted.folder / "pending"),), shows=NOT_AT_ALL, again=False)],
     "import-pending": lambda planted: [

@@ -238,7 +238,7 @@ class LossSimulator:
     def _lose_end(self) -> str:
         """An unclean election; then the log may grow again, to and past its former end."""
         name = self._random.choice(self.machines)
-        end, start = self.log.end(*name), self.log.start(*name)
+        end, start = self.log.end(*name), self._lowest_cut(name)
         if end < start + 2 or self.counts["cuts"] > 2:
             return "nothing to lose"
         cut = self._random.randint(max(start, end - 12), end - 1)
@@ -247,6 +247,10 @@ class LossSimulator:
         while self.log.end(*name) < cut + grow:
             self._request()
         return f"{name[0]} from {cut} of {end}, grown by {grow}"
+
+    def _lowest_cut(self, name: TopicPartition) -> int:
+        """The lowest offset from which a log may lose its records."""
+        return self.log.start(*name)
 
     def _restore_disks(self) -> str:
         """The broker starts from an old copy of its disk, and gives leader epochs a second time."""
@@ -263,7 +267,7 @@ class LossSimulator:
         epoch = self.log.leader_epoch(*name)
         records = self.log.fetch(*name, 0, committed=False).records
         start = next((each.offset for each in records if each.epoch == epoch), end)
-        cut = self._random.randint(max(self.log.start(*name), start, end - 8), end)
+        cut = self._random.randint(min(end, max(self._lowest_cut(name), start, end - 8)), end)
         if cut == end:
             return "nothing to lose"
         for fate in self.fates.values():

@@ -8,9 +8,10 @@ from hashlib import sha256
 
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
+from timers.core.levels import TRIMMING
 from timers.core.operation import key_of
 from timers.core.progress import NamedSnapshot, Progress
-from timers.core.snapshots import Footer
+from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import TopicPartition
 from timers.store import layout
 from timers.store.memory import MemoryView
@@ -49,18 +50,47 @@ class DeletesTheOlderOne(SnapshotWorker):
         self.topics.delete_below(runner.name, newest.first_offset)
 
 
-class NeedsTheNewestOnly(SnapshotWorker):
-    """[S2]: the log is deleted below the newest named snapshot."""
+class TrimsEarly(SnapshotWorker):
+    """[I31]: the log is deleted by a naming that is not committed yet."""
 
-    def deletable_before(self, progress: Progress) -> int:
-        return 0 if progress.snapshot is None else progress.snapshot.applied
+    def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
+        after = super().naming(runner, progress, new)
+        if after.level >= TRIMMING:
+            self.log.delete_before(*runner.name, deletable_before(after))
+        return after
 
 
-class NeedsNoLog(SnapshotWorker):
-    """[S2]: the log is deleted below the committed offset."""
+class TrimsBrokenSnapshots(SnapshotWorker):
+    """[I31]: it is not looked at whether the snapshots are there."""
 
-    def deletable_before(self, progress: Progress) -> int:
-        return progress.next_offset
+    def are_whole(self, runner: SimRunner, progress: Progress) -> bool:
+        return True
+
+
+class TrimsAtOnce(SnapshotWorker):
+    """[I31]: the log is deleted before it was compared with its snapshots."""
+
+    def trim(self, runner: SimRunner) -> None:
+        bound = deletable_before(runner.machine.committed)
+        if bound and self.are_whole(runner, runner.machine.committed):
+            self.delete_log(runner, bound)
+
+
+class TrimsLater(SnapshotWorker):
+    """[I31]: a worker that was taken over deletes by what it had committed, and does not look at the log."""
+
+    def trim(self, runner: SimRunner) -> None:
+        if runner.machine.committed.level < TRIMMING:
+            super().trim(runner)
+        else:
+            self.log.delete_before(*runner.name, self.bound(runner))
+
+
+class TrimsAnotherLog(SnapshotWorker):
+    """[I31]: a log that has lost its end is deleted up to where the former one was read."""
+
+    def delete_log(self, runner: SimRunner, before: int) -> None:
+        self.log.delete_before(*runner.name, before)
 
 
 class NamesWhatIsLost(SnapshotWorker):
@@ -146,8 +176,18 @@ MUTATIONS = {
     "S2 named early": Mutation(worker=NamesEarly),
     "S2 deleted early": Mutation(worker=DeletesEarly),
     "S2 the older one is deleted": Mutation(worker=DeletesTheOlderOne),
-    "S2 the log is deleted below the newest snapshot": Mutation(worker=NeedsTheNewestOnly),
-    "S2 the log is deleted below the committed offset": Mutation(worker=NeedsNoLog),
+    "I31 below the newest snapshot": changed(
+        ("min(newest.applied, older.applied)", "newest.applied"), worker=SnapshotWorker
+    ),
+    "I31 below the committed offset": changed(
+        ("min(newest.applied, older.applied)", "progress.next_offset"), worker=SnapshotWorker
+    ),
+    "I31 what is young": changed(
+        ("bound if kept_from is None else min(bound, kept_from)", "bound"), worker=SnapshotWorker
+    ),
+    "I31 by an uncommitted naming": Mutation(worker=TrimsEarly),
+    "I31 broken snapshots": Mutation(worker=TrimsBrokenSnapshots),
+    "I31 without a comparison": Mutation(worker=TrimsAtOnce),
     "S3 other numbers count": Mutation(worker=TakesOtherNumbers),
     "S3 fired rows stay": changed(("catch_up(new, progress)", "None"), worker=SnapshotWorker),
     "S3 rows in a hole stay": changed(
@@ -167,6 +207,8 @@ MUTATIONS = {
 }
 
 LOSS_MUTATIONS = {
+    "I31 by a former owner": Mutation(worker=TrimsLater),
+    "I31 another log": Mutation(worker=TrimsAnotherLog),
     "S10 a snapshot of what is lost is named": Mutation(worker=NamesWhatIsLost),
     "S10 a cut is not noted": changed(("History((*settings, cut))", "History(settings)"), worker=SnapshotWorker),
     "S10 snapshots above a cut stay": changed(

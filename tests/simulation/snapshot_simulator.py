@@ -7,6 +7,7 @@ moments, a store is restored from each named snapshot, and reads the log after i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -14,13 +15,16 @@ from typing import Any
 from tests.simulation.checkers import Checkers
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
-from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker
+from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker, verified
 from tests.simulation.store_checks import RefusingOutbox
+from timers.core.levels import TRIMMING
 from timers.core.loop import Loop
+from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot, Progress
-from timers.core.snapshots import Unreadable
+from timers.core.snapshots import Unreadable, deletable_before
 from timers.core.timer import Fetched, TopicPartition
-from timers.testing.faults import Faults, Violation
+from timers.errors import Fenced
+from timers.testing.faults import Crashed, Faults, Violation
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.testing.store import SimStore
 from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
@@ -92,6 +96,7 @@ class SnapshotSimulator(Simulator):
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
+        self.topics.keep_s = self._snapshot_random.choice([0, 0, 3, 20])
         more = [
             (self._snapshot, 30),
             (self._lose_snapshot, 3),
@@ -99,6 +104,7 @@ class SnapshotSimulator(Simulator):
             (self._two_owners, 4),
             (self._slow_snapshot, 4),
             (self._forget_names, 1),
+            (self._trim, 6),
         ]
         if self._snapshot_random.random() < 0.3:
             more.append((self._repair, 4))
@@ -114,8 +120,12 @@ class SnapshotSimulator(Simulator):
     def _lose_snapshot(self) -> str:
         machine = self._snapshot_random.choice(self.machines)
         lost = lose_snapshot(self.topics, machine, self.checkers.logs[machine].progress, self._snapshot_random)
-        if machine in self._owner and self._snapshot_random.random() < 0.5:
-            take_steps([self._owner[machine]], self._snapshot_random, machine, 12)
+        owner = self._owner.get(machine)
+        if owner is not None and machine in owner.runners and self._snapshot_random.random() < 0.5:
+            assert isinstance(owner, SnapshotWorker)
+            owner.trim_now(machine)
+        elif owner is not None and self._snapshot_random.random() < 0.5:
+            take_steps([owner], self._snapshot_random, machine, 12)
         return lost
 
     def _lose_disk(self) -> str:
@@ -145,6 +155,25 @@ class SnapshotSimulator(Simulator):
                 self._tick()
             self._work_on(owner, machine)
             take_steps([owner], self._snapshot_random, machine, self._snapshot_random.randint(1, 3))
+        return f"{machine[0]}/{machine[1]}"
+
+    def _trim(self) -> str:
+        """Let a machine name two snapshots, and delete the log below them; then another disk is read sometimes."""
+        random, machine = self._snapshot_random, self._snapshot_random.choice(self.machines)
+        for _ in range(2):
+            self._workload.near()
+            self.clock.advance_ms(random.choice([0, 1000, 4000]))
+            owner = self._owner.get(machine)
+            if owner is None or machine not in owner.runners:
+                return "no owner"
+            self._work_on(owner, machine)
+            take_steps([owner], random, machine, random.randint(10, 40))
+        owner = self._owner.get(machine)
+        if owner is not None and random.random() < 0.3 and not self._is_doubtful():
+            owner.crash()
+            owner.disk.wipe()
+            owner.start()
+            self._assign_unowned()
         return f"{machine[0]}/{machine[1]}"
 
     def _two_owners(self) -> str:
@@ -212,11 +241,13 @@ class SnapshotCheckers(Checkers):
         assert isinstance(worker, SnapshotWorker)
         self._worker, self._topics, self._often = worker, topics, random
         self._named: dict[TopicPartition, object] = {}
+        self._starts: dict[TopicPartition, int] = {}
 
     def check(self, runner: SimRunner | None = None) -> None:
         super().check(runner)
         for machine, log in self.logs.items():
             progress = log.progress
+            self._check_start(machine, progress)
             names = progress.snapshot, progress.older_snapshot
             is_new = self._named.get(machine) != names
             if progress.snapshot is None or not (is_new or self._often.random() < 0.02):
@@ -232,6 +263,31 @@ class SnapshotCheckers(Checkers):
                 raise Violation(f"{machine} names {older} as its older snapshot, which has lost its end")
             for named in readable(self._topics, machine, progress):
                 self._check_restored(machine, progress, named)
+            if is_new:
+                found = verified(self._worker, self._log, machine, progress)
+                self.counts["snapshots compared"] += found is not None
+                if found is not None and found.different:
+                    raise Violation(f"the log and the snapshots of {machine} differ: {found}")
+
+    def _check_start(self, machine: TopicPartition, progress: Progress) -> None:
+        """Check what was deleted from a log just now."""
+        start = self._log.start(*machine)
+        if start == self._starts.get(machine, 0):
+            return
+        self._starts[machine] = start
+        self.counts["logs trimmed"] += 1
+        named = [each for each in (progress.snapshot, progress.older_snapshot) if each is not None]
+        if len(named) < 2 or start > min(each.applied for each in named) or progress.level < TRIMMING:
+            raise Violation(f"the log of {machine} begins at {start}, by {progress}")
+        if progress.doubt is not None or progress.rescues:
+            raise Violation(f"the log of {machine} was deleted although it is in doubt, or has lost requests")
+        snapshots = SimSnapshots(self._topics, machine)
+        for each in named:
+            if not snapshots.has_footer(each):
+                raise Violation(f"the log of {machine} was deleted, and {each} has lost its end")
+        newest_ms = self._log.append_ms(*machine, start - 1)
+        if newest_ms > self._log.clock.now_ms - 1000 * self._topics.keep_s:
+            raise Violation(f"offset {start - 1} of {machine} was deleted too early")
 
     def _check_restored(self, machine: TopicPartition, progress: Progress, named: NamedSnapshot) -> None:
         """Restore a snapshot, read the log after it, and compare with the log."""
@@ -262,15 +318,47 @@ class SnapshotLossSimulator(LossSimulator):
         super().__init__(seed, steps, parts, worker)
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
+        self.topics.keep_s = self._snapshot_random.choice([0, 2, 5])
+        self._former: dict[TopicPartition, tuple[SnapshotWorker, SimRunner]] = {}
+        """The machines that were open when their log lost its end: their workers are paused, and wake up later."""
 
     def _work(self) -> str:
         if self._snapshot_random.random() < 0.3:
             return f"snapshot: {take_steps(self.workers, self._snapshot_random)}"
         return super()._work()
 
+    def _lowest_cut(self, name: TopicPartition) -> int:
+        """A log that begins late, and loses its end below all snapshots, cannot be restored: then the partition stops.
+        Such losses are left out."""
+        start, progress = super()._lowest_cut(name), self.workers[0].read_progress(name)
+        return max(start, deletable_before(progress)) if start else 0
+
+    def _lose_end(self) -> str:
+        """Let the log be deleted sometimes before its loss is noticed."""
+        for worker in self.workers:
+            assert isinstance(worker, SnapshotWorker)
+            for name in list(worker.runners) if self._snapshot_random.random() < 0.5 else ():
+                take_steps([worker], self._snapshot_random, name, 40)
+            self._former |= {name: (worker, runner) for name, runner in worker.runners.items()}
+        lost = super()._lose_end()
+        self.clock.advance_ms(self._snapshot_random.choice([0, 1000 * self.topics.keep_s]))
+        for worker in self.workers:
+            assert isinstance(worker, SnapshotWorker)
+            for name in list(worker.runners):
+                if self._snapshot_random.random() < 0.5:
+                    worker.trim_now(name)
+        return lost
+
     def _accept(self, worker: SimWorker, name: TopicPartition) -> None:
         """Accept a loss, and let another disk be read after it sometimes: it restores a snapshot."""
         super()._accept(worker, name)
+        if name in self._former and self._snapshot_random.random() < 0.5:
+            for _ in range(self._snapshot_random.randint(0, 8)):
+                self._request()
+            self.clock.advance_ms(1000 * self.topics.keep_s)
+            former, runner = self._former.pop(name)
+            with suppress(Fenced, Lost, Crashed):
+                former.trim(runner)
         if self._snapshot_random.random() < 0.5:
             for _ in range(6):
                 if name in worker.runners:

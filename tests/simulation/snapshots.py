@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from timers.core.levels import SNAPSHOTS
+from timers.core.levels import SNAPSHOTS, TRIMMING
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.rescue import cut_below
 from timers.core.snapshots import (
@@ -20,12 +20,17 @@ from timers.core.snapshots import (
     may_take,
     progress_from,
     restored,
+    trimmed_to,
     usable,
     with_named,
 )
-from timers.core.timer import TopicPartition
+from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryView
+from timers.store.verifying import Verified, compared, in_order, progress_at
+from timers.store.verifying import restored as restore_one
+from timers.testing.faults import Faults
+from timers.testing.log import SimLog
 from timers.testing.outbox import TOPIC_ID
 from timers.testing.store import SimStore
 from timers.testing.worker import SimRunner, SimWorker
@@ -52,10 +57,10 @@ class SnapshotTopics:
         starts: (request topic, partition) -> its first offset.
         excused: numbers of the snapshots that lost records in an unclean election, or whose naming was taken back.
         taken_back: numbers of the latter.
-        trims: whether the request logs are deleted below what snapshots need.
+        keep_s: how long requests are kept.
     """
 
-    trims = True
+    keep_s = 0
 
     def __init__(self) -> None:
         self.chunks: dict[TopicPartition, list[Chunk]] = {}
@@ -237,7 +242,10 @@ class SnapshotWorker(SimWorker):
             elif known["taken"] is not None:
                 known["taking"] = None
         elif may_take(runner.machine) and not runner.machine.recovering:
-            known["taking"] = self.take(runner)
+            if self.numbers.random() < 0.3:
+                self.trim(runner)
+            else:
+                known["taking"] = self.take(runner)
 
     def has_same_log(self, runner: SimRunner) -> bool:
         """Whether the log of a machine is the one that was read."""
@@ -264,10 +272,66 @@ class SnapshotWorker(SimWorker):
         committed = runner.machine.committed
         if committed.older_snapshot is not None:
             self.topics.delete_below(runner.name, committed.older_snapshot.first_offset)
-        # What was appended in the place of lost records must not be deleted instead of them.
-        if self.topics.trims and self.has_same_log(runner):
-            self.log.delete_before(*runner.name, self.deletable_before(committed))
+        if self.numbers.random() < 0.8:
+            self.trim(runner)
 
-    def deletable_before(self, progress: Progress) -> int:
+    # ---- the log below them -------------------------------------------------------------------------------------
+
+    def trim_now(self, machine: TopicPartition) -> None:
+        """Look at the log of a machine."""
+        runner = self.runners[machine]
+        self._do(machine, lambda: self.trim(runner))
+
+    def trim(self, runner: SimRunner) -> None:
+        """Delete what no named snapshot needs, as :mod:`timers.worker.trimming` does."""
+        machine, committed = runner.machine, runner.machine.committed
+        if not deletable_before(committed) or not self.are_whole(runner, committed):
+            return
+        if committed.level < TRIMMING and not (self.agrees(runner) and machine.raise_level(TRIMMING)):
+            return
+        if machine.commit_change(lambda progress: progress):  # it is not fenced, and deletes at once
+            self.faults.point("before the log is deleted")
+            self.delete_log(runner, self.bound(runner))
+
+    def are_whole(self, runner: SimRunner, progress: Progress) -> bool:
+        """Whether both named snapshots are there."""
+        snapshots = self.snapshots_of(runner.name)
+        return all(map(snapshots.has_footer, (progress.snapshot, progress.older_snapshot)))
+
+    def agrees(self, runner: SimRunner) -> bool:
+        """Whether the log of a machine agrees with its snapshots."""
+        found = verified(self, self.log, runner.name, runner.machine.committed)
+        return found is not None and not found.different
+
+    def bound(self, runner: SimRunner) -> int:
         """The offset below which the log may be deleted."""
-        return deletable_before(progress)
+        kept_from = self.log.offset_at(*runner.name, self.log.clock.now_ms - 1000 * self.topics.keep_s)
+        return trimmed_to(runner.machine.committed, kept_from)
+
+    def delete_log(self, runner: SimRunner, before: int) -> None:
+        # What was appended in the place of lost records must not be deleted instead of them.
+        if self.has_same_log(runner):
+            self.log.delete_before(*runner.name, before)
+
+
+def verified(worker: SnapshotWorker, log: SimLog, machine: TopicPartition, progress: Progress) -> Verified | None:
+    """Compare a log with the two snapshots that a progress names; None if it cannot be compared."""
+    named = in_order(progress)
+    if named is None or progress.doubt is not None or machine[0] in log.wrongly_compacted:
+        return None  # the log lacks requests that the store holds
+    at = progress_at(progress, named[1].applied)
+    outbox: Any = None
+    sides = []
+    for each in named:
+        store = SimStore(Faults())
+        try:
+            restore_one(store, at, each, worker.place(machine), worker.snapshots_of(machine), lambda: None)
+        except Unreadable:
+            return None
+        made = worker.spec(machine).machine(at, store, outbox)
+        while made.recovering:
+            piece = log.fetch(*machine, made.position, 40)
+            end = min(piece.to_offset, at.next_offset)
+            made.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
+        sides.append((made, store))
+    return compared(sides[0], sides[1], named[0].applied)

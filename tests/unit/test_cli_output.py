@@ -208,6 +208,7 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         ["levels"],
         ["clock"],
         ["snapshots"],
+        ["log", "verify"],
         ["dead-letters", "list"],
         ["dead-letters", "show", "0/1"],
         ["dead-letters", "retry", "--all"],

@@ -104,6 +104,9 @@ WRONG = [
     ("TIMERS_CHUNK_BYTES", "1e6", "a whole number"),
     ("TIMERS_STORE_MEMORY_MB", "15", "between 16"),
     ("TIMERS_CATCH_UP_PER_S", "-1", "between 0"),
+    ("TIMERS_LOG_KEEP_S", "7d", "a whole number of seconds, or never"),
+    ("TIMERS_LOG_KEEP_S", "-1", "a whole number of seconds, or never"),
+    ("TIMERS_TRIM_TOPICS", "a,", "'' is not one"),
     ("TIMERS_SNAPSHOT_FACTOR", "101", "between 0 and 100"),
     ("TIMERS_SNAPSHOT_RECORDS", "9", "between 10"),
     ("TIMERS_SNAPSHOT_MB_PER_S", "0", "between 1"),
@@ -275,3 +278,23 @@ def test_a_misspelt_name_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, capl
         "TIMERS_BROKER is not a setting and has no effect: did you mean TIMERS_BROKERS?",
         "TIMERS_ZQX is not a setting and has no effect: `timers settings` lists all settings",
     ]
+
+
+def test_topics_of_users_are_trimmed_only_by_name() -> None:
+    topics = {"TIMERS_COUNTDOWN_TOPIC": "countdowns", "TIMERS_SCHEDULE_TOPICS": "schedules"}
+    own = {"timer-request", "timer-request-by-id", "timers-timer-retry"}
+    assert Settings.load(topics).trimmed_topics == own
+    assert Settings.load({**topics, "TIMERS_TRIM_TOPICS": "countdowns"}).trimmed_topics == {*own, "countdowns"}
+    assert Settings.load({**topics, "TIMERS_LOG_KEEP_S": "never"}).trimmed_topics == frozenset()
+    with pytest.raises(SettingsError, match="'schedules' is a compacted topic, which is never trimmed"):
+        Settings.load({**topics, "TIMERS_TRIM_TOPICS": "schedules"})
+    with pytest.raises(SettingsError, match="'orders' is none of them"):
+        Settings.load({**topics, "TIMERS_TRIM_TOPICS": "orders"})
+
+
+def test_the_time_for_which_requests_are_kept_is_shown_as_it_was_given() -> None:
+    for given in ("0", "60", "never"):
+        settings = Settings.load({"TIMERS_LOG_KEEP_S": given})
+        assert (given, True) in [
+            (text, is_given) for _, text, is_given in describe(settings, {"TIMERS_LOG_KEEP_S": given})
+        ]

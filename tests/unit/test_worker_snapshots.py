@@ -105,7 +105,9 @@ class SimSystem:
         self.runners = {TP: self.runner}
         self.formats = {TP[0]: SimpleNamespace(topic_is_compacted=compacted)}
         self.partition_metrics = {TP: self.metrics}
-        settings: Any = SimpleNamespace(app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1)
+        settings: Any = SimpleNamespace(
+            app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1, trimmed_topics=frozenset()
+        )
         pool: Any = self
         self.taker = SnapshotTaker(settings, pool, lambda: None)
 

@@ -40,6 +40,8 @@ _SETTINGS = {
     # After a crash the broker can rejoin only when its former session has expired: by default after 9 s.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    # Deleted records leave the disk soon: by default the broker looks every 5 minutes.
+    "log.retention.check.interval.ms": "10000",
     # The default of 128 MB is too much for a heap of at most 1 GB.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }

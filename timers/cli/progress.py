@@ -1,10 +1,12 @@
-"""Commands about the progress of partitions: up to when they have fired, their levels, and their snapshots."""
+"""Commands about the progress of partitions: up to when they have fired, their levels, snapshots, and logs."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
+    from timers.store.verifying import Verified
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -166,10 +169,12 @@ def levels(wanted: int | None, output: Output) -> None:
     """
     settings = load_settings()
     found = _look_up(settings)
+    deletes = max(wanted or 0, found.next) >= feature_levels.TRIMMING > found.allowed
+    deletable = _deletable(settings) if deletes else {}
     if wanted is not None:
         _allow(settings, found, wanted)
         found = found._replace(allowed=wanted)
-    output.show(_describe(found), *_lines(found))
+    output.show({**_describe(found), "deletable": deletable}, *_lines(found), *_said_of(settings, deletable))
 
 
 def _describe(found: _Found) -> dict[str, Any]:
@@ -187,6 +192,31 @@ def _lines(found: _Found) -> list[str]:
     if found.next > found.allowed:
         lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
     return lines
+
+
+def _deletable(settings: Settings) -> dict[str, int]:
+    """Topic -> number of offsets that workers delete when the level is allowed and they are old enough."""
+    with explained(settings, "the logs cannot be looked at", _MEMBERS) as reports:
+        from timers.core.snapshots import deletable_before
+        from timers.kafka.topic_offsets import TopicOffsets
+
+        _, found = _read(settings, reports)
+        starts = TopicOffsets(settings).starts(sorted({topic for topic, _ in found}))
+    counts: dict[str, int] = {}
+    for (topic, partition), progress in found.items():
+        if topic in settings.trimmed_topics:
+            start = starts.get(topic, {}).get(partition, 0)
+            counts[topic] = counts.get(topic, 0) + max(0, deletable_before(progress) - start)
+    return counts
+
+
+def _said_of(settings: Settings, deletable: dict[str, int]) -> list[str]:
+    keep = "at once" if not settings.log_keep_s else f"when they are {settings.log_keep_s:.0f} s old"
+    return [
+        f"at level {feature_levels.TRIMMING}, workers delete {count:,} offsets of {topic} {keep}, after they have "
+        "compared the log with its snapshots (TIMERS_LOG_KEEP_S)"
+        for topic, count in sorted(deletable.items())
+    ]
 
 
 def _allow(settings: Settings, found: _Found, wanted: int) -> None:
@@ -230,7 +260,8 @@ def snapshots(output: Output) -> None:
     """Show the newest snapshot of each partition: what it holds, its age, and how much of the log came after it.
 
     A worker without the store of a partition reads the snapshot and the log after it. The last column says how many
-    offsets of the log neither this snapshot nor the one before it needs any more. Nothing deletes them.
+    offsets of the log neither this snapshot nor the one before it needs any more. From feature level 6 on, workers
+    delete them when they are old enough (TIMERS_LOG_KEEP_S).
     """
     settings = load_settings()
     with explained(settings, "the snapshots cannot be read", _MEMBERS) as reports:
@@ -297,3 +328,82 @@ def _cells(fields: dict[str, Any]) -> tuple[str, ...]:
     age = "unreadable" if fields["problem"] else f"{fields['age_s']} s"
     offset, timers, since, unneeded = (f"{fields[key]:,}" for key in ("offset", "timers", "log_since", "not_needed"))
     return name, offset, timers, size, age, since, fields["problem"] or unneeded
+
+
+@click.group()
+def log() -> None:
+    """Look at the logs of requests."""
+
+
+@log.command()
+@output_option()
+def verify(output: Output) -> None:
+    """Compare the log of each partition with its snapshots. Exit code 1 if they differ.
+
+    It restores the older of the two snapshots that a partition has, reads the log after it, and compares all timers
+    that will fire with those of the newer snapshot. Workers do the same before they delete requests of a partition for
+    the first time. It needs disk for what is pending twice, and changes nothing.
+    """
+    settings = load_settings()
+    different = 0
+    with explained(settings, "the logs cannot be compared with their snapshots", _MEMBERS) as reports:
+        cluster, found = _read(settings, reports)
+        for tp in sorted(found):
+            result = _verify(settings, cluster, tp)
+            name = f"{tp[0]}/{tp[1]}"
+            if result is None:
+                output.show({"topic": tp[0], "partition": tp[1], "compared": False}, f"{name}: no two snapshots yet")
+                continue
+            different += result.different
+            fields = {"topic": tp[0], "partition": tp[1], "compared": True, **result._asdict()}
+            read = f"offsets {result.from_offset:,} to {result.to_offset:,} read, {result.timers:,} timers compared"
+            output.show(fields, f"{name}: {read}, {result.different:,} differ", *result.differences)
+    if different:
+        raise TimersError(
+            f"logs and snapshots differ in {different:,} timers or ids: set TIMERS_LOG_KEEP_S=never on all workers, so "
+            "that no request is deleted, and read docs/operations.md#log-and-snapshots-differ"
+        )
+
+
+VERIFY_S = 3600.0
+"""How long one partition may take."""
+
+VERIFY_TRIES = 3
+"""A worker may name a new snapshot, and delete the one before, while they are compared."""
+
+
+def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verified | None:
+    """Compare a partition; None if it has no two snapshots."""
+    from timers.core.ports import Lost
+    from timers.core.snapshots import Unreadable
+    from timers.kafka.progress_log import ProgressLog
+    from timers.kafka.snapshot_log import SnapshotLog
+    from timers.request_formats import enabled_formats
+    from timers.store.memory_limit import RocksMemory
+    from timers.store.restoring import place_of
+    from timers.store.verifying import verify as compare
+    from timers.wire import progress as record
+    from timers.wire import topics
+
+    until, request_format = time.monotonic() + VERIFY_S, enabled_formats(settings)[tp[0]]
+    why = ""
+
+    def check() -> None:
+        if time.monotonic() > until:
+            raise TimersError(f"{tp[0]}/{tp[1]} was not compared within {VERIFY_S:.0f} s")
+
+    for _ in range(VERIFY_TRIES):
+        with (
+            closing(ProgressLog(settings, cluster)) as progress_log,
+            closing(SnapshotLog(settings, topics.snapshots(settings.app_id, tp[0]), tp[1], check)) as snapshots,
+            tempfile.TemporaryDirectory() as directory,
+        ):
+            records = progress_log.read([tp], after_fence=False)
+            progress = record.decode(records[tp], record.ANY_LEVEL)[0]
+            place = place_of(settings, cluster, tp, request_format)
+            where = RocksMemory(settings.store_memory_mb * 1024 * 1024), Path(directory)
+            try:
+                return compare(settings, request_format, place, tp, progress, snapshots, *where, check)
+            except (Unreadable, Lost) as error:
+                why = str(error)
+    raise TimersError(f"{tp[0]}/{tp[1]} cannot be compared: {why}")

@@ -366,6 +366,21 @@ class Declarations(ConsoleDeclarations):
         default=16,
         unit="MB/s",
     )
+    log_keep_s: float = setting(
+        variables.seconds_or_never,
+        "How long workers keep the records of a request topic that no pending timer needs any more. They delete older "
+        "ones below two snapshots of the partition. A fired or cancelled request is gone within twice this time. 0: at "
+        "once. never: the log grows.",
+        default=604_800,
+        unit="s",
+    )
+    trim_topics: tuple[str, ...] = setting(
+        variables.topic_names,
+        "Topics of countdowns and markers whose fired requests workers may delete, as they do on the topics that they "
+        "make themselves. Name only topics that nothing else reads.",
+        default=(),
+        unit="topic,...",
+    )
     canary_interval_s: int = number_setting(
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "

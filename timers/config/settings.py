@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import os
 import re
 import socket
@@ -68,6 +69,12 @@ class Settings(Declarations):
     @property
     def console_log_topic(self) -> str:
         return topics.console_log(self.app_id)
+
+    @property
+    def trimmed_topics(self) -> frozenset[str]:
+        """The topics whose fired requests workers delete."""
+        own = {self.request_topic, self.id_topic, self.retry_topic} - {""}
+        return frozenset(own | set(self.trim_topics) if self.log_keep_s != math.inf else ())
 
     @property
     def has_ids(self) -> bool:
@@ -139,6 +146,7 @@ class Settings(Declarations):
         loaded = cls(**values)
         loaded._check_allowed_topics()
         loaded._check_message_topic()
+        loaded._check_trimmed_topics()
         return loaded
 
     def with_web_port(self, web_port: int) -> Settings:
@@ -153,6 +161,16 @@ class Settings(Declarations):
                 raise SettingsError(
                     f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
                     f"topics only {self.request_topic!r} may be a target"
+                )
+
+    def _check_trimmed_topics(self) -> None:
+        may_be_trimmed = {self.request_topic, self.id_topic, self.countdown_topic, self.marker_topic} - {""}
+        for topic in self.trim_topics:
+            if topic not in may_be_trimmed:
+                why = "a compacted topic, which is never trimmed" if topic in self.schedule_topics else "none of them"
+                raise SettingsError(
+                    f"TIMERS_TRIM_TOPICS={','.join(self.trim_topics)!r} must name topics of requests of this app "
+                    f"({', '.join(sorted(may_be_trimmed))}), and {topic!r} is {why}"
                 )
 
     def _check_message_topic(self) -> None:
@@ -191,6 +209,8 @@ def _host(bind: str, default: str) -> str:
 def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
+    if value == math.inf:
+        return "never"
     return "" if value is None else str(int(value) if isinstance(value, bool) else value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,15 @@ def seconds(env: str, value: str) -> float:
     if not -1e9 <= number <= 1e9:
         raise invalid(env, value, "a number of seconds, such as -3600 or 0.4")
     return number
+
+
+def seconds_or_never(env: str, value: str) -> float:
+    """Parse whole seconds; infinity for ``never``."""
+    if value == "never":
+        return math.inf
+    if not re.fullmatch(r"[0-9]{1,10}", value):
+        raise invalid(env, value, "a whole number of seconds, or never (try 604800)")
+    return int(value)
 
 
 def instant(env: str, value: str) -> int:

@@ -15,11 +15,18 @@ FIRST = 4
 SNAPSHOTS = 5
 """From this level on, progress may name snapshots (:mod:`timers.core.snapshots`)."""
 
-SUPPORTED = SNAPSHOTS
+TRIMMING = 6
+"""From this level on, the log of a machine may begin late: what no pending timer needs is deleted [I31]. A machine is
+raised to it only after its log and its snapshots were compared (:mod:`timers.store.verifying`)."""
+
+SUPPORTED = TRIMMING
 """The highest level that this version of the project supports."""
 
-RAISED_TO = SNAPSHOTS
-"""The highest level to which workers raise all partitions, if the operator allows it."""
+RAISED_TO = TRIMMING
+"""The highest level to which workers raise partitions, if the operator allows it."""
+
+OF_ALL = SNAPSHOTS
+"""The level to which they raise every partition, and at which new ones begin. Higher levels need more than a permit."""
 
 
 def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
@@ -30,6 +37,15 @@ def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
         supported: level that each member of the group supports.
     """
     return min((allowed, *supported))
+
+
+def wanted(*, is_verified: bool) -> int:
+    """Returns the level that a machine should have, if it may be raised to it.
+
+    Args:
+        is_verified: whether its log and its snapshots were compared, and agree.
+    """
+    return RAISED_TO if is_verified else OF_ALL
 
 
 def able_members(supported: Mapping[str, int], raised: int) -> list[str]:

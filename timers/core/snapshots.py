@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import SNAPSHOTS
+from timers.core.levels import SNAPSHOTS, TRIMMING
 from timers.core.machine import Machine, State
 from timers.core.ports import Lost, SnapshotStore, Store, View
 from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
@@ -30,6 +30,9 @@ LEAST_BYTES = 16 * 1024 * 1024
 
 ROWS_A_RECORD = 8
 """So many rows are restored in the time in which one record of the log is read again."""
+
+LEAST_AGE_S, KEPT_AT_LEAST_S = 30, 600
+"""A snapshot of an idle machine is not replaced earlier, also if requests are not kept at all."""
 
 _Store = TypeVar("_Store", bound=SnapshotStore)
 
@@ -141,6 +144,23 @@ def is_due(
     return size > times * (factor * size * pending / newest.rows + LEAST_BYTES)
 
 
+def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float) -> bool:
+    """Whether to take a snapshot although the log has hardly grown: what is named holds what has fired since.
+
+    So the requests of an app that is idle are deleted, too, and all that has fired is gone within twice ``keep_s``.
+
+    Args:
+        pending: number of rows in the store of the machine.
+        age_s: of the newest snapshot; without one, how long the machine has been open.
+        keep_s: how long requests are kept that nothing needs.
+    """
+    if age_s < max((keep_s or KEPT_AT_LEAST_S) / 2, LEAST_AGE_S):
+        return False
+    older = progress.older_snapshot
+    then = (0, 0) if older is None else (older.applied, older.rows)
+    return then != (progress.next_offset, pending)
+
+
 def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool) -> Progress:
     """Returns the progress that names a snapshot, all of whose records the brokers have.
 
@@ -159,6 +179,19 @@ def deletable_before(progress: Progress) -> int:
     """Returns the offset below which no named snapshot needs the log; 0 while progress does not name two."""
     newest, older = progress.snapshot, progress.older_snapshot
     return 0 if newest is None or older is None else min(newest.applied, older.applied)
+
+
+def trimmed_to(committed: Progress, kept_from: int | None) -> int:
+    """Returns the offset below which the log may be deleted; 0: nothing may be [I31].
+
+    Args:
+        committed: as the brokers have it: a naming that is not committed yet may never be.
+        kept_from: first offset that is not old enough; None: all are.
+    """
+    if committed.level < TRIMMING or committed.doubt is not None or committed.rescues:
+        return 0
+    bound = deletable_before(committed)
+    return bound if kept_from is None else min(bound, kept_from)
 
 
 # ---- restoring -------------------------------------------------------------------------------------------------------

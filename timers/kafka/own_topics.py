@@ -20,6 +20,9 @@ UNLIMITED = "-1"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
 
+SEGMENT_MS = "segment.ms"
+LEAST_SEGMENT_S, DAY_S = 60, 86_400
+
 SMALL_SEGMENTS = {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"}
 """Of a compacted topic that is read as a whole: only closed segments are compacted."""
 
@@ -61,6 +64,8 @@ def _request_config(settings: Settings) -> dict[str, str]:
         "retention.ms": UNLIMITED,
         "retention.bytes": UNLIMITED,
         "max.message.bytes": str(max_message_bytes(settings)),
+        # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
+        SEGMENT_MS: str(int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))),
     }
 
 
@@ -267,6 +272,7 @@ SNAPSHOTS = {
     RETENTION_MS: UNLIMITED,
     RETENTION_BYTES: UNLIMITED,
     "segment.bytes": str(16 * 1024 * 1024),
+    SEGMENT_MS: "10000",  # each snapshot begins a segment, so that those before it can be deleted
     MAX_BYTES: str(1024 * 1024),
     TIMESTAMP_TYPE: LOG_APPEND_TIME,
     _UNCLEAN: "false",

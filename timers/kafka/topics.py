@@ -256,7 +256,12 @@ def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:
     Raises:
         KafkaException: the brokers do not answer, or refuse.
     """
-    return _topic_ids(_describe(admin, [name], None, timeout_s)).get(name)
+    return ids_of(admin, [name], timeout_s).get(name)
+
+
+def ids_of(admin: AdminClient, names: list[str], timeout_s: float) -> dict[str, bytes]:
+    """The ids of those topics that exist; see :func:`topic_id`."""
+    return _topic_ids(_describe(admin, names, None, timeout_s))
 
 
 def _topic_ids(found: dict[str, Any]) -> dict[str, bytes]:

@@ -7,39 +7,29 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
-
-from confluent_kafka import KafkaError, KafkaException, Message
+from typing import Self
 
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.machine import Machine
-from timers.core.ports import Outbox
+from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import DueRows, Fetched, TopicPartition
+from timers.core.timer import DueRows, TopicPartition
 from timers.errors import TimersError
-from timers.kafka.clients import librdkafka, reader
 from timers.kafka.progress_log import ProgressLog
-from timers.kafka.records import headers_of, read
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
+from timers.store.folding import replayed
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opened, open_store, store_path
 from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
-from timers.wire.formats import RequestRecord
 from timers.wire.topics import partition_name
 
 MEMORY_BYTES = 128 * 1024 * 1024
 """Memory of the stores."""
-
-FETCH_RECORDS = 2_000
-FETCH_BYTES = 8 * 1024 * 1024
-"""Limits of the records that are accepted at once."""
-
-SILENT_S = 30.0
 
 
 class PendingReader:
@@ -58,17 +48,11 @@ class PendingReader:
         self._formats = enabled_formats(settings)
         self._memory = RocksMemory(MEMORY_BYTES)
         self._log = ProgressLog(settings, cluster)
-        self._consumer = reader(
-            {**librdkafka(settings), "error_cb": lambda error: None},
-            auto_offset_reset="error",  # what was deleted meanwhile must not be passed over
-            enable_partition_eof=True,
-        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._consumer.close()
         self._log.close()
 
     def progress(self, tps: list[TopicPartition]) -> dict[TopicPartition, Progress]:
@@ -117,39 +101,7 @@ class PendingReader:
 
     def _replay(self, tp: TopicPartition, progress: Progress, store: RocksStore) -> Machine:
         """Returns a machine whose store holds what it holds at ``next_offset`` of the progress."""
-        # A replay has no output, so there is no outbox.
-        spec = spec_of(self._settings, tp, self._formats[tp[0]], 0, partitions=self._cluster.partitions[tp[0]])
-        machine = spec.machine(progress, store, cast(Outbox, None))
-        for fetched in self._fetches(tp, machine.position, progress.next_offset):
-            self._check()
-            machine.accept(fetched)
-        return machine
-
-    def _fetches(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
-        records: list[Any] = []
-        size = 0
         try:
-            for message in read(self._consumer, *tp, start, end, timeout_s=SILENT_S, while_waiting=self._check):
-                records.append(_record(message))
-                size += len(message)
-                if len(records) >= FETCH_RECORDS or size >= FETCH_BYTES:
-                    to_offset = records[-1].offset + 1
-                    yield Fetched(start, to_offset, records)
-                    start, records, size = to_offset, [], 0
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._AUTO_OFFSET_RESET:
-                raise
-            raise TimersError(
-                f"requests of {partition_name(*tp)} were deleted while they were read, because a newer snapshot "
-                "replaces them: use the command again"
-            ) from error
-        if start < end:
-            yield Fetched(start, end, records)
-
-
-def _record(message: Message) -> RequestRecord:
-    kind, timestamp_ms = message.timestamp()
-    # librdkafka's types are 0 (not known), 1 (the producer's time) and 2 (the broker's).
-    return RequestRecord(
-        message.offset() or 0, message.key(), message.value(), headers_of(message), timestamp_ms, kind - 1
-    )
+            return replayed(self._settings, self._formats[tp[0]], tp, progress, store, self._check)
+        except Lost as lost:
+            raise TimersError(f"{lost}; a newer snapshot replaces them: use the command again") from lost

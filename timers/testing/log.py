@@ -331,6 +331,10 @@ class SimLog:
             transaction.records = [each for each in transaction.records if id(each) not in gone]
         return lost
 
+    def append_ms(self, topic: str, partition: int, offset: int) -> int:
+        """The append time of a record."""
+        return self._logs[topic, partition][offset].timestamp_ms
+
     def offset_at(self, topic: str, partition: int, append_ms: int) -> int:
         """The first offset whose append time is after ``append_ms``; the end if there is none."""
         records = self._logs.get((topic, partition), [])
@@ -339,8 +343,12 @@ class SimLog:
     # ---- deletion from the start ----------------------------------------------------------------------------------
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """Delete the records before an offset. Checks still read them; workers get no record from before the start."""
-        self._starts[topic, partition] = max(self.start(topic, partition), offset)
+        """Delete the records before an offset. Checks still read them; workers get no record from before the start.
+
+        Brokers refuse an offset behind the end of a log.
+        """
+        if offset <= self.end(topic, partition):
+            self._starts[topic, partition] = max(self.start(topic, partition), offset)
 
     def start(self, topic: str, partition: int) -> int:
         """The first offset that was not deleted."""
@@ -400,7 +408,7 @@ class SimProducer:
 
     def begin(self) -> None:
         """Begin a transaction. The brokers open it at the first record."""
-        assert not self._begun, "a transaction is open already"
+        assert self.is_fenced or not self._begun, "a transaction is open already"
         self._begun = True
         self._transaction = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -12,6 +13,7 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.core import levels
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.allowed_level import AllowedLevel
@@ -63,7 +65,7 @@ class LevelWatch(Service):
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
-        lower = [each for each in runners if each.machine.progress.level < levels.RAISED_TO]
+        lower = [each for each in runners if each.machine.progress.level < _wanted(each)]
         if runners and not lower and not stopped:
             return
         members = await self._consumer.member_levels()
@@ -86,14 +88,22 @@ class LevelWatch(Service):
             if able:
                 self._consumer.rejoin()
 
-    async def _raise(self, runners: list[Runner], level: int) -> None:
-        for runner in runners:
+    async def _raise(self, runners: list[Runner], permitted: int) -> None:
+        for runner, level in ((each, min(permitted, _wanted(each))) for each in runners):
             if runner.machine.progress.level >= level:
                 continue
-            raising: Future[bool] = runner.ask(lambda machine: machine.raise_level(level))
+            raising: Future[bool] = runner.ask(partial(_raised, level=level))
             try:
                 async with asyncio.timeout(RAISE_TIMEOUT_S):
                     if await asyncio.wrap_future(raising):
                         logger.info("%s: raised to feature level %d", runner.name, level)
             except (Ended, Lost, MachineStopped, TimeoutError) as error:  # the pool handles it; the next look raises it
                 logger.warning("%s: not raised to feature level %d yet (%r)", runner.name, level, error)
+
+
+def _wanted(runner: Runner) -> int:
+    return levels.wanted(is_verified=runner.is_verified)
+
+
+def _raised(machine: Machine, level: int) -> bool:
+    return machine.raise_level(level)

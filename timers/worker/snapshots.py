@@ -17,15 +17,16 @@ from mode import Service
 from timers.config.settings import Settings
 from timers.core.machine import Machine
 from timers.core.ports import Lost
-from timers.core.snapshots import Unreadable, footer_of, is_due, may_take, with_named
+from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, may_take, with_named
 from timers.core.timer import TopicPartition
-from timers.errors import MachineStopped
+from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.periodic import every
+from timers.worker.trimming import Trimmer
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ RECORD_BYTES = 256
 BEHIND_S = 10
 """A machine whose next timer has been due for longer is behind."""
 
+FAILURES = (Ended, Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
+NO_ANSWER = "the machine did not answer"
+
 _T = TypeVar("_T")
 
 
@@ -59,6 +63,7 @@ class _Seen(NamedTuple):
     checked_at: float
     """When its named snapshots were looked at."""
     tried_at: float
+    since: float
 
 
 class SnapshotTaker(Service):
@@ -77,6 +82,7 @@ class SnapshotTaker(Service):
         self._now_s = now_s
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
+        self._trimmer = Trimmer(settings, pool, now_s, self._ask)
 
     @Service.task
     async def _watch(self) -> None:
@@ -91,9 +97,12 @@ class SnapshotTaker(Service):
             seen = self._seen.get(tp)
             if seen is None or seen.runner is not runner:
                 at = seen.checked_at if seen else monotonic() - FOOTER_S
-                seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, monotonic() - AGAIN_S)
+                now = monotonic()
+                seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, now - AGAIN_S, now)
             if not self._pool.formats[tp[0]].topic_is_compacted and not self.should_stop:
                 seen = await self._turn(tp, seen)
+                if self._trimmer.is_due(tp, runner):
+                    seen = await self._trim_turn(tp, seen)
             self._seen[tp] = seen
 
     async def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
@@ -111,36 +120,52 @@ class SnapshotTaker(Service):
         except StoreDamaged as damage:
             metrics.snapshots_failed += 1
             self._pool.fail(tp, damage)  # the machine is opened again, with an empty store
-        except (Ended, Lost, MachineStopped, TimeoutError, KafkaException, Unwritten, Unreadable) as error:
+        except (*FAILURES, Unwritten, Unreadable) as error:
             metrics.snapshots_failed += 1
-            logger.warning("%s: no snapshot was taken: %s", runner.name, str(error) or "the machine did not answer")
+            logger.warning("%s: no snapshot was taken: %s", runner.name, str(error) or NO_ANSWER)
         return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
+    async def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+        """Delete what no snapshot of a machine needs. A failure is one sentence, and the log stays as it is."""
+        try:
+            await asyncio.to_thread(self._trim, tp, seen)
+        except Unreadable:
+            return seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
+        except (*FAILURES, StoreDamaged) as error:  # the damaged store is one of a comparison
+            logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, str(error) or NO_ANSWER)
+        return seen
+
     def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
-        machine = seen.runner.machine
-        records = machine.position - seen.position
-        mean = (seen.runner.delivered_bytes - seen.bytes) / records if records > 0 else RECORD_BYTES
-        oldest_s, now_s = self._pool.partition_metrics[tp].oldest_due_s, self._now_s()
-        return is_due(
+        machine, metrics = seen.runner.machine, self._pool.partition_metrics[tp]
+        oldest_s, now_s = metrics.oldest_due_s, self._now_s()
+        is_behind = oldest_s is not None and now_s is not None and oldest_s < now_s - BEHIND_S
+        due = is_due(
             machine.progress,
             machine.pending,
-            mean,
+            self._record_bytes(seen),
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,
-            is_behind=oldest_s is not None and now_s is not None and oldest_s < now_s - BEHIND_S,
+            is_behind=is_behind,
         )
+        if due or is_behind or now_s is None or tp[0] not in self._settings.trimmed_topics:
+            return due
+        written_ms = None if machine.progress.snapshot is None else metrics.snapshot_ms
+        age_s = monotonic() - seen.since if written_ms is None else now_s - written_ms / 1000
+        return is_outdated(machine.progress, machine.pending, age_s, self._settings.log_keep_s)
+
+    @staticmethod
+    def _record_bytes(seen: _Seen) -> float:
+        """Mean size of a request."""
+        records = seen.runner.machine.position - seen.position
+        return (seen.runner.delivered_bytes - seen.bytes) / records if records > 0 else RECORD_BYTES
 
     # ---- in a thread ---------------------------------------------------------------------------------------------
 
     def _snapshot(self, tp: TopicPartition, runner: Runner, *, due: bool) -> bool:
         """Take a snapshot if one is due, or if a named one was lost. Blocks. Returns whether one was named."""
 
-        def check() -> None:
-            if self.should_stop or self._pool.runners.get(tp) is not runner:
-                raise Lost("the partition was closed meanwhile")
-
-        topic, settings = topics.snapshots(self._settings.app_id, tp[0]), self._settings
-        with closing(SnapshotLog(settings, topic, tp[1], check)) as log:
+        settings = self._settings
+        with self._log(tp, runner) as log:
             progress = runner.machine.progress
             named = [each for each in (progress.snapshot, progress.older_snapshot) if each is not None]
             whole = [log.has_footer(each) for each in named]
@@ -172,6 +197,20 @@ class SnapshotTaker(Service):
             if committed.older_snapshot is not None and not doubts:
                 log.delete_before(committed.older_snapshot.first_offset)
             return True
+
+    def _trim(self, tp: TopicPartition, seen: _Seen) -> None:
+        """Delete what no snapshot of a machine needs. Blocks."""
+        with self._log(tp, seen.runner) as log:
+            self._trimmer.trim(tp, log, self._record_bytes(seen), partial(self._check, tp, seen.runner))
+
+    def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:
+        """The snapshots of a machine, as long as it is open."""
+        topic = topics.snapshots(self._settings.app_id, tp[0])
+        return closing(SnapshotLog(self._settings, topic, tp[1], partial(self._check, tp, runner)))
+
+    def _check(self, tp: TopicPartition, runner: Runner) -> None:
+        if self.should_stop or self._pool.runners.get(tp) is not runner:
+            raise Lost("the partition was closed meanwhile")
 
     @staticmethod
     def _ask(runner: Runner, question: Callable[[Machine], _T]) -> _T:

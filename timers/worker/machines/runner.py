@@ -96,6 +96,9 @@ class Runner:
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         listener: gets the reports.
         metrics: of the partition.
+
+    Attributes:
+        is_verified: whether log and snapshots were compared, and agree. Any thread.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Runner:
     ) -> None:
         self.name = name
         self.view = view
+        self.is_verified = False
         self.machine = machine
         self._transaction = transaction
         self._loop = Loop(machine)

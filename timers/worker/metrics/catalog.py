@@ -144,6 +144,21 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: samples.single(sum(metrics.restoring_s for metrics in samples.partition_metrics(status))),
     ),
     Entry(
+        "timers_trimmed_bytes_total",
+        "Size of the requests that were deleted because nothing needs them any more, by their mean size.",
+        lambda status: samples.single(sum(metrics.trimmed_bytes for metrics in samples.partition_metrics(status))),
+    ),
+    Entry(
+        "timers_log_start_offset{topic,partition}",
+        "First offset of the request log, as of the last look before a deletion.",
+        lambda status: samples.of_owned(status, lambda metrics: metrics.log_start),
+    ),
+    Entry(
+        "timers_log_not_trimmed{topic,partition}",
+        "1 if something stands against the deletion of requests that nothing needs. The worker's log says what.",
+        lambda status: samples.of_owned(status, lambda metrics: int(metrics.trim_refused)),
+    ),
+    Entry(
         "timers_throttled_seconds_total",
         "Seconds in which partitions sent nothing because a quota of the brokers throttled them; summed over "
         "partitions.",

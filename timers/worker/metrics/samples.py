@@ -132,6 +132,12 @@ def per_partition(status: WorkerStatus, value: Callable[[Runner], float]) -> Sam
     return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
 
 
+def of_owned(status: WorkerStatus, value: Callable[[PartitionMetrics], float | None]) -> Samples:
+    """A value of the measurements of each owned partition that has one."""
+    values = ((tp, value(status.pool.partition_metrics[tp])) for tp in status.pool.runners)
+    return [(_labels(tp), found) for tp, found in values if found is not None]
+
+
 def newest_snapshot(status: WorkerStatus, value: Callable[[NamedSnapshot], float]) -> Samples:
     """A value of the newest snapshot of each owned partition that has one."""
     named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())

@@ -1,0 +1,109 @@
+"""Requests that nothing needs any more are deleted: from the log, and from the disks of the brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.brokers import ended
+from tests.harness.system import System, timers
+from tests.harness.waiting import due_in, wait_until
+from tests.harness.worker import READY
+from timers.broker import EmbeddedBroker
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 2
+RECORDS = 20_000
+"""A snapshot is due after so many records of a partition."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker of its own, whose files a test may read."""
+    broker = EmbeddedBroker(tmp_path / "broker", 0)
+    with ended(broker):
+        broker.start()
+        yield broker
+
+
+def started(broker: EmbeddedBroker, directory: Path, **settings: str) -> System:
+    """A system on this broker."""
+    address = broker.status().address
+    assert address is not None
+    return System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS), **settings)
+
+
+def starts(system: System) -> dict[int, int]:
+    """Partition -> first offset of the request log."""
+    return system.cluster.starts(system.request_topic)
+
+
+def log_bytes(broker: EmbeddedBroker, topic: str) -> int:
+    """Size of the segments of a topic on the disk."""
+    return sum(each.stat().st_size for each in broker.directory.glob(f"data/{topic}-*/*.log"))
+
+
+def holders(broker: EmbeddedBroker, text: bytes) -> set[str]:
+    """The files of a broker that hold a text."""
+    found = set()
+    for folder, _, names in os.walk(broker.directory / "data"):
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if text in path.read_bytes():
+                    found.add(f"{path.parent.name}/{path.name}")
+    return found
+
+
+def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    fired_count, pending_count = 200_000, 3_000
+    system = started(
+        broker,
+        tmp_path,
+        TIMERS_SNAPSHOT_RECORDS=str(RECORDS),
+        TIMERS_LOG_KEEP_S="0",
+    )
+    try:
+        worker = system.worker().start().ready()
+        waiting = timers(system.target(), pending_count, due_in(150 + int(3 * worker.ready_s)), 3)
+        fired = timers(system.target(partitions=2), fired_count, due_in(2), 10)
+        for index, request in enumerate([*waiting, *fired]):
+            request.partition = index % PARTITIONS
+        waiting, fired = list(system.send(*waiting)), list(system.send(*fired))
+        assert len(system.fired(fired, deadline_s=60)) == fired_count
+        least = (fired_count + pending_count) // PARTITIONS - 2 * RECORDS
+        wait_until(lambda: min(starts(system).values()) >= least, "both logs begin near their ends")
+        assert "log and snapshots agree" in worker.log
+        worker.stop()
+        shutil.rmtree(worker.data_dir)
+        worker.start()
+        assert int(worker.wait_for(READY)[2]) == pending_count
+        assert worker.log.count("restored ") == PARTITIONS
+        assert len(system.fired(waiting)) == pending_count
+    finally:
+        system.close()
+
+
+def test_payloads_of_an_idle_app_leave_the_disk_of_the_broker(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    system = started(broker, tmp_path, TIMERS_LOG_KEEP_S="60")
+    try:
+        system.worker().start().ready()
+        secret = b"personal data of customer 4711"
+        target = system.target()
+        sent = system.send(*timers(target, 200, due_in(3), 2, secret))
+        assert len(system.fired(sent)) == 200
+        pending = system.send(*timers(system.target(), 50, due_in(3600), 2, b"still to come"))
+        system.delete_topic(target)
+
+        assert holders(broker, secret), "it is stored as it is"
+        wait_until(lambda: not holders(broker, secret), "no file holds what has fired", 180)
+        assert holders(broker, b"still to come") and len(pending) == 50
+    finally:
+        system.close()

@@ -1,0 +1,78 @@
+"""How much of a log may be deleted, and when an idle app gets a snapshot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from timers.core.levels import OF_ALL, RAISED_TO, SNAPSHOTS, TRIMMING, wanted
+from timers.core.progress import FEATURE_LEVEL, Doubt, NamedSnapshot, Progress, Rescue
+from timers.core.snapshots import is_outdated, trimmed_to
+
+DAY_S = 86_400
+
+
+def named(applied: int, rows: int = 3) -> NamedSnapshot:
+    return NamedSnapshot(b"id", 1, 0, 1, applied, 7, rows, b"digest")
+
+
+def progress_of(newest: int | None, older: int | None, level: int = TRIMMING) -> Progress:
+    names = [None if at is None else named(at) for at in (newest, older)]
+    return replace(Progress(100).with_setting(FEATURE_LEVEL, level), snapshot=names[0], older_snapshot=names[1])
+
+
+def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> None:
+    assert trimmed_to(progress_of(60, 40), None) == 40
+    assert trimmed_to(progress_of(40, 60), None) == 40, "a new owner may have named a lower offset"
+    assert trimmed_to(progress_of(60, 40), 30) == 30
+    assert trimmed_to(progress_of(60, 40), 50) == 40
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        progress_of(60, None),
+        progress_of(None, None),
+        progress_of(60, 40, SNAPSHOTS),
+        replace(progress_of(60, 40), doubt=Doubt(20, "worker-1")),
+        replace(progress_of(60, 40), rescues=(Rescue(70, 80, (5, 5)),)),
+    ],
+    ids=["one snapshot", "none", "below the level", "in doubt", "rescues"],
+)
+def test_nothing_is_deleted(progress: Progress) -> None:
+    assert trimmed_to(progress, None) == 0
+
+
+def test_a_machine_is_raised_to_the_level_of_trimming_only_after_a_comparison() -> None:
+    assert OF_ALL < TRIMMING <= RAISED_TO
+    assert wanted(is_verified=False) == OF_ALL
+    assert wanted(is_verified=True) == RAISED_TO
+
+
+@pytest.mark.parametrize(
+    ("pending", "next_offset", "age_s", "keep_s", "expected"),
+    [
+        (3, 100, 4 * DAY_S, 7 * DAY_S, False),
+        (2, 100, 4 * DAY_S, 7 * DAY_S, True),
+        (3, 101, 4 * DAY_S, 7 * DAY_S, True),
+        (2, 100, 3 * DAY_S, 7 * DAY_S, False),
+        (2, 100, 31, 60, True),
+        (2, 100, 29, 60, False),
+        (2, 100, 200, 0, False),
+        (2, 100, 301, 0, True),
+        (2, 100, 1e9, math.inf, False),
+    ],
+)
+def test_an_idle_app_gets_a_snapshot_if_what_is_named_holds_more_than_is_pending(
+    pending: int, next_offset: int, age_s: float, keep_s: float, expected: bool
+) -> None:
+    progress = replace(progress_of(100, 100), next_offset=next_offset)
+    assert is_outdated(progress, pending, age_s, keep_s) is expected
+
+
+def test_an_app_without_snapshots_gets_its_first_ones_unless_it_is_empty() -> None:
+    assert is_outdated(progress_of(None, None), 0, 40, 60)
+    assert is_outdated(progress_of(100, None), 3, 40, 60)
+    assert not is_outdated(Progress(), 0, 40, 60)

@@ -1,0 +1,138 @@
+"""Two stores that were read up to the same offset are compared by what will fire, and by what they know of ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core.machine import Machine
+from timers.core.operation import Entry
+from timers.core.ports import SnapshotStore
+from timers.core.progress import NamedSnapshot, Progress
+from timers.core.snapshots import Footer, Place, Unreadable, footer_of
+from timers.core.timer import Origin, Row
+from timers.request_formats import enabled_formats
+from timers.store import verifying
+from timers.store.failures import Condemnations
+from timers.store.folding import spec_at
+from timers.store.memory import MemoryStore
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
+from timers.store.verifying import Verified, compared, progress_at, verify
+
+SETTINGS = Settings.load({})
+PLACE = Place("cluster", "app", b"topic id", 0, "by id")
+TP = SETTINGS.id_topic, 0
+
+
+def row(offset: int, id: str = "", value: bytes = b"value") -> Row:
+    return offset, "target", "key", value, None, Origin(id, 100, 0) if id else None
+
+
+def filled(store: Any, *groups: tuple[int, list[Row]], applied: int = 50, entries: dict[bytes, Entry]) -> Any:
+    for due_s, rows in groups:
+        store.write({due_s: rows}, applied)
+    store.write({}, applied, entries)
+    return store
+
+
+def machine(store: SnapshotStore, progress: Progress) -> Machine:
+    outbox: Any = None
+    return spec_at(SETTINGS, enabled_formats(SETTINGS)[TP[0]], TP, progress).machine(progress, store, outbox)
+
+
+def found(one: Any, two: Any, progress: Progress) -> Verified:
+    return compared((machine(one, progress), one), (machine(two, progress), two), 10)
+
+
+ROWS = [row(1, "a"), row(2, "b"), row(3, "c")]
+ENTRIES: dict[bytes, Entry] = {b"a": (100, 1, 7), b"b": (100, 2, 7), b"c": (100, 3, 7)}
+
+
+def rocks(path: Path) -> RocksStore:
+    return RocksStore.open(path, "test", RocksMemory(2**25), Condemnations(), indexed=True)
+
+
+def test_groups_and_versions_that_were_replaced_make_no_difference(tmp_path: Path) -> None:
+    one = filled(rocks(tmp_path / "store"), (100, ROWS), (100, [row(4, "x")]), entries=ENTRIES)
+    two = filled(MemoryStore(), (100, ROWS[:1]), (100, ROWS[1:]), entries=ENTRIES)
+    assert found(one, two, Progress(50)) == (10, 50, 3, (), 0)
+    one.close()
+
+
+def test_what_has_fired_by_now_is_not_compared() -> None:
+    one = filled(MemoryStore(), (100, ROWS), entries=ENTRIES)
+    two = filled(MemoryStore(), (100, ROWS[1:]), entries=ENTRIES)
+    assert found(one, two, Progress(50, (100, 1))).different == 0
+    assert found(one, two, Progress(50)).different == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "entries", "sentence"),
+    [
+        (ROWS[:2], ENTRIES, "offset 3, due at second 100, is in the log, and not in the newer snapshot"),
+        ([*ROWS, row(9)], ENTRIES, "offset 9, due at second 100, is in the newer snapshot, and not in the log"),
+        ([*ROWS[:2], row(3, "c", b"other")], ENTRIES, "offset 3, due at second 100, has other fields"),
+        (ROWS, {**ENTRIES, b"d": (200, 9, 7)}, "the id b'd'"),
+    ],
+)
+def test_each_difference_is_found(rows: list[Row], entries: dict[bytes, Entry], sentence: str) -> None:
+    one = filled(MemoryStore(), (100, ROWS), entries=ENTRIES)
+    result = found(one, filled(MemoryStore(), (100, rows), entries=entries), Progress(50))
+    assert result.different == 1
+    assert sentence in result.differences[0]
+
+
+class SimSnapshots:
+    """Two snapshots, by their numbers."""
+
+    def __init__(self, stores: dict[int, Any]) -> None:
+        self.views = {number: store.view() for number, store in stores.items()}
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        if named.number not in self.views:
+            raise Unreadable("out of range")
+        return footer_of(self.views[named.number], PLACE, (0, 0), named.keys, named.digest)
+
+    def items(self, named: NamedSnapshot) -> Any:
+        return self.views[named.number]
+
+
+def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stores are real ones; the log is a store's own entry."""
+    older = filled(MemoryStore(), (100, ROWS[:2]), applied=30, entries={b"a": (100, 1, 7), b"b": (100, 2, 7)})
+    newer = filled(MemoryStore(), (100, ROWS), entries=ENTRIES)
+    names = [NamedSnapshot(b"id", each, 0, 1, at, 1, rows, b"") for each, at, rows in ((1, 30, 2), (2, 50, 3))]
+    progress = replace(Progress(80), snapshot=names[1], older_snapshot=names[0])
+    is_folded = True
+
+    def replayed(settings: Any, request_format: Any, tp: Any, at: Progress, store: Any, check: Any) -> Machine:
+        assert at.next_offset == 50
+        if store.applied == 30:
+            store.write({100: ROWS[2:]} if is_folded else {}, 50, {b"c": (100, 3, 7)})
+        return machine(store, at)
+
+    monkeypatch.setattr(verifying, "replayed", replayed)
+    where = SETTINGS, enabled_formats(SETTINGS)[TP[0]], PLACE, TP
+
+    def result(progress: Progress) -> Verified | None:
+        snapshots = SimSnapshots({1: older, 2: newer})
+        return verify(*where, progress, snapshots, RocksMemory(2**25), tmp_path / "x", lambda: None)
+
+    assert result(progress) == (30, 50, 3, (), 0)
+    is_folded = False
+    assert (result(progress) or Verified(0, 0, 0, (), 0)).different == 1
+    assert result(replace(progress, older_snapshot=None)) is None
+    assert [*(tmp_path / "x").glob("*")] == [], "its stores are deleted"
+    with pytest.raises(Unreadable):
+        verify(*where, progress, SimSnapshots({2: newer}), RocksMemory(2**25), tmp_path / "x", lambda: None)
+
+
+def test_the_log_is_read_as_far_as_the_newer_snapshot() -> None:
+    assert progress_at(Progress(80, (7, 7)), 50) == Progress(50, (7, 7))

@@ -1,0 +1,268 @@
+"""The deletion of requests that nothing needs: what stands against it, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.core.levels import SNAPSHOTS, TRIMMING
+from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
+from timers.core.snapshots import Place, Unreadable
+from timers.kafka.trimming import WITHIN_S
+from timers.partition_metrics import PartitionMetrics
+from timers.store.verifying import Verified
+from timers.worker import trimming
+from timers.worker.trimming import Trimmer
+
+TP = ("requests", 1)
+SNAPSHOT_TOPIC = "app-snapshot-requests"
+NAMED = NamedSnapshot(b"snapshot id", 7, 10, 12, 900, 3, 2, b"digest")
+
+
+class SimBrokers:
+    """The log and the snapshots of one partition."""
+
+    def __init__(self) -> None:
+        self.start, self.end, self.kept_from = 0, 1000, None
+        self.deleted: list[tuple[dict[Any, int], float]] = []
+        self.others: list[str] = []
+        self.ids = {"requests": b"topic id", SNAPSHOT_TOPIC: b"snapshot id"}
+        self.wrong: list[str] = []
+        self.lost: set[int] = set()
+        self.refusal: int | None = None
+        self.passes_s = 0.0
+        self.now_s = 0.0
+        self.rolled = self.asked_since = 0
+
+    # as LogTrimmer
+
+    def ends(self, tp: Any) -> tuple[int, int]:
+        return self.start, self.end
+
+    def first_since(self, tp: Any, append_ms: int) -> int | None:
+        self.asked_since = append_ms
+        return self.kept_from
+
+    def topic_ids(self, names: Any) -> dict[str, bytes]:
+        self.now_s += self.passes_s
+        return self.ids
+
+    def delete_below(self, bounds: Mapping[Any, int], timeout_s: float) -> None:
+        if self.refusal is not None:
+            raise KafkaException(KafkaError(self.refusal))
+        self.deleted.append((dict(bounds), timeout_s))
+        self.start = max(self.start, bounds[TP])
+
+    def other_readers(self, tp: Any) -> list[str]:
+        return self.others
+
+    def segment_s(self, topic: str) -> float:
+        return 60.0
+
+    def roll(self, tp: Any) -> None:
+        self.rolled += 1
+        self.end += 2
+
+    # as SnapshotLog
+
+    def prepare(self, topic: str) -> list[str]:
+        return self.wrong
+
+    def has_footer(self, named: NamedSnapshot) -> bool:
+        return named.number not in self.lost
+
+
+class SimMachine:
+    def __init__(self, progress: Progress) -> None:
+        self.progress = self.committed = progress
+        self.commits = 0
+        self.may_commit = True
+
+    def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
+        self.commits += self.may_commit
+        return self.may_commit
+
+
+class Trial:
+    """A trimmer of one machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **given: Any) -> None:
+        self.brokers = SimBrokers()
+        level = given.get("level", TRIMMING)
+        progress = Progress(1000, snapshot=NAMED, older_snapshot=NAMED._replace(number=6, first_offset=4, applied=700))
+        self.machine = SimMachine(progress.with_setting(FEATURE_LEVEL, level))
+        self.has_same_log = True
+        self.runner: Any = SimpleNamespace(name="requests/1", machine=self.machine, is_verified=False)
+        self.metrics = PartitionMetrics()
+        settings: Any = SimpleNamespace(
+            app_id="app",
+            log_keep_s=given.get("keep_s", 0),
+            trimmed_topics=given.get("topics", frozenset({"requests"})),
+            data_dir=tmp_path,
+            worker_id="worker",
+        )
+        pool: Any = SimpleNamespace(
+            formats={TP[0]: SimpleNamespace(topic_is_compacted=given.get("compacted", False))},
+            partition_metrics={TP: self.metrics},
+            memory=None,
+            has_same_log=lambda tp, runner: self.has_same_log,
+            place_of=lambda tp: Place("cluster", "app", b"topic id", 1, "future"),
+        )
+        self.allowed = given.get("allowed", TRIMMING)
+        self.verified: Any = Verified(700, 900, 2, (), 0)
+        monkeypatch.setattr(trimming, "LogTrimmer", lambda settings: self.brokers)
+        monkeypatch.setattr(trimming, "verify", lambda *_: self.verified)
+        self.trimmer = Trimmer(settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine))
+        self.trimmer._allowed = SimpleNamespace(read=lambda: self.allowed)  # type: ignore[assignment]
+        self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]
+
+    def trim(self) -> int:
+        """Returns how often something was deleted."""
+        log: Any = self.brokers
+        if self.trimmer.is_due(TP, self.runner):
+            self.trimmer.trim(TP, log, 100.0, lambda: None)
+        return len(self.brokers.deleted)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Trial]:
+    return lambda **given: Trial(monkeypatch, tmp_path, **given)
+
+
+def test_what_neither_snapshot_needs_is_deleted_after_a_commit(made: Callable[..., Trial]) -> None:
+    trial = made()
+    assert trial.trim() == 1
+    (bounds, timeout_s) = trial.brokers.deleted[0]
+    assert bounds == {TP: 700, (SNAPSHOT_TOPIC, 1): 4}
+    assert timeout_s == WITHIN_S
+    assert trial.machine.commits == 1
+    assert (trial.metrics.log_start, trial.metrics.trimmed_bytes, trial.metrics.trim_refused) == (700, 70_000, False)
+
+
+def test_what_is_not_old_enough_is_kept(made: Callable[..., Trial]) -> None:
+    trial = made(keep_s=600)
+    trial.brokers.kept_from = 300  # type: ignore[assignment]
+    assert trial.trim() == 1
+    assert trial.brokers.asked_since == 1000 * (5000 - 600)
+    assert trial.brokers.start == 300
+    assert not trial.trimmer.is_due(TP, trial.runner), "it is not asked all the time"
+
+
+@pytest.mark.parametrize(
+    "given", [{"topics": frozenset()}, {"compacted": True}], ids=["a user's topic", "a compacted topic"]
+)
+def test_some_topics_are_not_trimmed(made: Callable[..., Trial], given: dict[str, Any]) -> None:
+    assert made(**given).trim() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"wrong": ["its retention.ms is 7 days"]}, "its retention.ms is 7 days"),
+        ({"others": ["group 'billing'"]}, "group 'billing' may read it too"),
+        ({"ids": {"requests": b"another id", SNAPSHOT_TOPIC: b"snapshot id"}}, "was made anew"),
+        ({"ids": {"requests": b"topic id"}}, "was made anew"),
+        ({"refusal": KafkaError.TOPIC_AUTHORIZATION_FAILED}, "give it the right Delete on 'requests'"),
+        ({"passes_s": 2.5}, "more than 2 s passed"),
+    ],
+)
+def test_what_stands_against_it_is_one_sentence_and_nothing_is_deleted(
+    made: Callable[..., Trial], change: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = made()
+    vars(trial.brokers).update(change)
+    for _ in range(2):
+        assert trial.trim() == 0
+        trial.trimmer._known[TP].next_at = 0
+    assert caplog.text.count(sentence) == 1
+    assert trial.metrics.trim_refused
+    trial.brokers = None  # type: ignore[assignment]
+
+
+def test_a_log_that_has_lost_its_end_is_kept(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
+    """What was appended in the place of lost records is below the bound, and was not read."""
+    trial = made()
+    trial.has_same_log = False
+    assert trial.trim() == 0
+    assert "it has lost its end" in caplog.text
+
+
+def test_a_lost_snapshot_is_replaced_first(made: Callable[..., Trial]) -> None:
+    trial = made()
+    trial.brokers.lost = {6}
+    with pytest.raises(Unreadable):
+        trial.trim()
+    assert trial.brokers.deleted == []
+
+
+def test_a_deletion_that_was_late_begins_again_from_a_commit(made: Callable[..., Trial]) -> None:
+    trial = made()
+    times = iter([3.0, 0.5])
+    brokers: Any = trial.brokers
+    asked = brokers.topic_ids
+
+    def topic_ids(names: Any) -> Any:
+        brokers.passes_s = next(times)
+        return asked(names)
+
+    brokers.topic_ids = topic_ids
+    assert trial.trim() == 1
+    assert trial.machine.commits == 2
+    assert brokers.deleted[0][1] == 1.5
+
+
+def test_a_machine_that_cannot_commit_deletes_nothing(made: Callable[..., Trial]) -> None:
+    trial = made()
+    trial.machine.may_commit = False
+    assert trial.trim() == 0
+
+
+def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Callable[..., Trial]) -> None:
+    trial = made(level=SNAPSHOTS)
+    assert trial.trim() == 0
+    assert trial.runner.is_verified
+    trial.machine.progress = trial.machine.committed = replace(trial.machine.progress).with_setting(
+        FEATURE_LEVEL, TRIMMING
+    )
+    trial.trimmer._known[TP].next_at = 0
+    assert trial.trim() == 1
+
+
+def test_nothing_is_compared_before_the_level_is_allowed(made: Callable[..., Trial]) -> None:
+    trial = made(level=SNAPSHOTS, allowed=SNAPSHOTS)
+    assert trial.trim() == 0
+    assert not trial.runner.is_verified
+
+
+def test_a_log_that_differs_from_its_snapshots_is_kept(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = made(level=SNAPSHOTS)
+    trial.verified = Verified(700, 900, 2, ("the timer of offset 3 is missing",), 1)
+    assert trial.trim() == 0
+    assert not trial.runner.is_verified
+    assert "the timer of offset 3 is missing" in caplog.text
+    assert trial.metrics.trim_refused
+
+
+def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None:
+    """Else the records before its end stay on the disk, although they are deleted."""
+    trial = made(keep_s=60)
+    trial.brokers.start = trial.brokers.end = 1000
+    for _ in range(3):
+        trial.trim()
+        trial.trimmer._known[TP].next_at = 0
+        trial.brokers.start = trial.brokers.end
+    assert trial.brokers.rolled == 1
+
+
+def test_without_trimming_nothing_is_asked(made: Callable[..., Trial]) -> None:
+    trial = made(keep_s=math.inf, topics=frozenset())
+    assert not trial.trimmer.is_due(TP, trial.runner)

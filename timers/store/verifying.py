@@ -1,0 +1,217 @@
+"""Compares a log with two snapshots of it: the older one and the log after it must give the newer one [I31].
+
+A store is a cache of its log, and a bug in it does no lasting harm while the log can be read again. When the log is
+deleted, a snapshot takes its place. So the log is folded once more before that, by another store, and what will fire is
+compared row by row. The bytes differ, because each store groups rows in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgpack
+
+from timers.config.settings import Settings
+from timers.core.keys import NEVER, OrderKey
+from timers.core.lineage import Lineage
+from timers.core.machine import Machine
+from timers.core.operation import Entry
+from timers.core.ports import SnapshotStore
+from timers.core.progress import NamedSnapshot, Progress
+from timers.core.snapshots import Place, Snapshots, check_footer
+from timers.core.store_validity import catch_up
+from timers.core.timer import TopicPartition
+from timers.store import layout
+from timers.store.failures import Condemnations
+from timers.store.folding import replayed
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
+from timers.wire.formats import RequestFormat
+
+_K = TypeVar("_K", bound=Any)
+_V = TypeVar("_V")
+
+MOST_NAMED = 5
+"""Differences that are named. The others are counted."""
+
+
+class Verified(NamedTuple):
+    """What a comparison has found."""
+
+    from_offset: int
+    to_offset: int
+    """The part of the log that was read."""
+    timers: int
+    """Number of timers that will fire, in the newer snapshot."""
+    differences: tuple[str, ...]
+    """The first ones, as sentences."""
+    different: int
+    """Number of all."""
+
+
+def verify(
+    settings: Settings,
+    request_format: RequestFormat,
+    place: Place,
+    tp: TopicPartition,
+    progress: Progress,
+    snapshots: Snapshots,
+    memory: RocksMemory,
+    directory: Path,
+    check: Callable[[], None],
+) -> Verified | None:
+    """Compare the log of a partition with the two snapshots that its progress names. Blocks.
+
+    Args:
+        directory: for two stores, which are deleted at the end.
+        check: called often; may raise to stop.
+
+    Returns:
+        None if progress does not name two.
+
+    Raises:
+        Unreadable: a snapshot is not there.
+        Lost: the log begins after the older snapshot.
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    named = in_order(progress)
+    if named is None:
+        return None
+    at = progress_at(progress, named[1].applied)
+    paths = directory / "older", directory / "newer"
+    with ExitStack() as stack:
+        stores = []
+        for each, path in zip(named, paths, strict=True):
+            wipe(path)
+            stack.callback(wipe, path)
+            identity = f"verified {place}"
+            store = RocksStore.open(path, identity, memory, Condemnations(), indexed=request_format.has_ids)
+            stack.callback(store.close)
+            restored(store, at, each, place, snapshots, check)
+            stores.append(store)
+        machines = [replayed(settings, request_format, tp, at, store, check) for store in stores]
+        return compared((machines[0], stores[0]), (machines[1], stores[1]), named[0].applied)
+
+
+def wipe(path: Path) -> None:
+    """Delete a store, if it is there."""
+    if path.exists():
+        RocksStore.wipe(path)
+
+
+def progress_at(progress: Progress, applied: int) -> Progress:
+    """Returns the progress with which a log is read up to ``applied``: what has fired by now is left out."""
+    return replace(progress, next_offset=applied, lineage=Lineage(), rescues=(), doubt=None)
+
+
+def in_order(progress: Progress) -> tuple[NamedSnapshot, NamedSnapshot] | None:
+    """Returns the named snapshots, the one with the lower offset first; None unless there are two."""
+    newest, older = progress.snapshot, progress.older_snapshot
+    if newest is None or older is None:
+        return None
+    return (older, newest) if older.applied <= newest.applied else (newest, older)
+
+
+def restored(
+    store: SnapshotStore,
+    progress: Progress,
+    named: NamedSnapshot,
+    place: Place,
+    snapshots: Snapshots,
+    check: Callable[[], None],
+) -> None:
+    """Restore a snapshot into an empty store.
+
+    Raises:
+        Unreadable: the brokers do not have it.
+    """
+
+    def items() -> Iterator[tuple[bytes, bytes]]:
+        for number, item in enumerate(snapshots.items(named)):
+            if number % 256 == 0:
+                check()
+            yield item
+
+    check_footer(snapshots.footer(named), named, place, progress)
+    below = tuple(each for each in progress.settings if each.from_offset < named.applied)
+    store.restore(items(), named.applied, below)
+    catch_up(store, progress)
+
+
+def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, SnapshotStore], from_offset: int) -> Verified:
+    """Returns how two stores differ that were read up to the same offset: in what will fire, and in ids that are known.
+
+    Args:
+        folded: from the older snapshot and the log.
+        newer: from the newer snapshot.
+        from_offset: where the log was read from, for the result.
+    """
+    found: list[str] = []
+    timers = different = 0
+    for key, one, two in _together(_timers(folded[0]), _timers(newer[0])):
+        timers += two is not None
+        if one != two:
+            different += 1
+            if len(found) < MOST_NAMED:
+                found.append(_sentence(key, one, two))
+    for id, one_entry, two_entry in _together(_entries(folded[1]), _entries(newer[1])):
+        if one_entry != two_entry and folded[0].find(id) != newer[0].find(id):  # one may have forgotten it already
+            different += 1
+            if len(found) < MOST_NAMED:
+                found.append(f"the id {id!r} has {two_entry} in the newer snapshot, and {one_entry} by the log")
+    return Verified(from_offset, newer[1].applied, timers, tuple(found), different)
+
+
+def _timers(machine: Machine) -> Iterator[tuple[OrderKey, bytes]]:
+    """Yields key and row of each timer that will fire, in the order of keys."""
+    pack = layout.packer()
+    for (due_s, _), rows in machine.waiting(NEVER):
+        for row in rows:
+            yield (due_s, row[0]), pack([row])
+
+
+def _entries(store: SnapshotStore) -> Iterator[tuple[bytes, Entry]]:
+    """Yields the entries of a store in the order of ids, without those that were removed."""
+    journal: dict[bytes, Entry | None] = {}
+    left: list[bytes] = []
+    with closing(store.view()) as view:
+        for key, value in chain(view, [(layout.OTHER, b"")]):
+            if layout.JOURNAL <= key < layout.INDEX:  # small; it comes first, and is newer
+                journal |= msgpack.unpackb(value, use_list=False)
+                left = sorted(journal, reverse=True)
+            elif key >= layout.INDEX:
+                is_entry = key < layout.OTHER
+                while left and not (is_entry and left[-1] >= key[1:]):
+                    entry = journal[newer := left.pop()]
+                    if entry is not None:
+                        yield newer, entry
+                if is_entry and key[1:] not in journal:
+                    yield key[1:], layout.unpack_entry(value)
+
+
+def _together(one: Iterator[tuple[_K, _V]], two: Iterator[tuple[_K, _V]]) -> Iterator[tuple[_K, _V | None, _V | None]]:
+    """Yields each key of two sorted sequences with its values in both; None if it is not there."""
+    left, right = next(one, None), next(two, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] <= right[0]):
+            assert left is not None
+            is_in_both = right is not None and right[0] == left[0]
+            yield left[0], left[1], right[1] if right is not None and is_in_both else None
+            left, right = next(one, None), next(two, None) if is_in_both else right
+        else:
+            yield right[0], None, right[1]
+            right = next(two, None)
+
+
+def _sentence(key: OrderKey, one: bytes | None, two: bytes | None) -> str:
+    what = f"the timer of offset {key[1]}, due at second {key[0]},"
+    if two is None:
+        return f"{what} is in the log, and not in the newer snapshot"
+    if one is None:
+        return f"{what} is in the newer snapshot, and not in the log"
+    return f"{what} has other fields in the newer snapshot than in the log"

@@ -1,0 +1,252 @@
+"""Deletes the requests that no pending timer of this worker's machines needs any more [I31]."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException
+
+from timers.clock import Clock
+from timers.config.settings import Settings
+from timers.core import levels
+from timers.core.machine import Machine
+from timers.core.progress import Progress
+from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
+from timers.core.timer import TopicPartition
+from timers.kafka.allowed_level import AllowedLevel
+from timers.kafka.error_codes import NOT_ALLOWED, code_of
+from timers.kafka.snapshot_log import SnapshotLog
+from timers.kafka.trimming import WITHIN_S, LogTrimmer
+from timers.store.opening import store_path
+from timers.store.verifying import verify
+from timers.wire import topics
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 600.0
+"""Longest time between two looks at a log, and the time until what stood against a deletion is looked at again."""
+
+LEAST_S = 5.0
+
+TRIES = 5
+"""How often a deletion that was not sent in time begins again from a commit."""
+
+_T = TypeVar("_T")
+Ask = Callable[[Runner, Callable[[Machine], _T]], _T]
+
+
+class Refused(Exception):
+    """Something stands against the deletion. The log grows as before."""
+
+
+class _Committed(NamedTuple):
+    """What a machine had committed at a time."""
+
+    at_s: float
+    """By the clock of :meth:`timers.clock.Clock.boot_s`, before the commit began."""
+    progress: Progress
+
+
+@dataclass
+class _Known:
+    """What is known of a machine."""
+
+    runner: Runner
+    next_at: float = 0.0
+    deleted_to: int = 0
+    rolled_to: int = 0
+    """End of the log after the last new segment that this worker made."""
+    refused: str = ""
+    others: tuple[float, list[str]] = field(default=(-math.inf, []))
+    """When other readers were looked for, and who they are."""
+
+
+class Trimmer:
+    """Deletes from the logs of machines, one machine at a time.
+
+    Args:
+        settings: of the worker.
+        pool: its machines.
+        now_s: returns the brokers' time; None while it is not known.
+        ask: asks a machine on its thread, and waits for the answer.
+    """
+
+    def __init__(
+        self, settings: Settings, pool: Pool, now_s: Callable[[], float | None], ask: Callable[..., object]
+    ) -> None:
+        self._settings, self._pool, self._now_s, self._ask = settings, pool, now_s, ask
+        self._clock = Clock()
+        self._allowed = AllowedLevel(settings)
+        self._known: dict[TopicPartition, _Known] = {}
+        self._logs: LogTrimmer | None = None
+        self._warned: set[str] = set()
+
+    def is_due(self, tp: TopicPartition, runner: Runner) -> bool:
+        """Whether to look at the log of a machine now. Sends no request."""
+        known = self._known.get(tp)
+        if known is None or known.runner is not runner:
+            known = self._known[tp] = _Known(runner)
+        is_wanted = tp[0] in self._settings.trimmed_topics and not self._pool.formats[tp[0]].topic_is_compacted
+        return is_wanted and monotonic() >= known.next_at and deletable_before(runner.machine.progress) > 0
+
+    def trim(self, tp: TopicPartition, log: SnapshotLog, record_bytes: float, check: Callable[[], None]) -> None:
+        """Delete what is old enough and not needed, unless something stands against it. Blocks.
+
+        Args:
+            log: of the machine's snapshots.
+            record_bytes: mean size of a request, for the metric.
+            check: may raise to stop.
+        """
+        known, metrics = self._known[tp], self._pool.partition_metrics[tp]
+        keep_s = self._settings.log_keep_s
+        known.next_at = monotonic() + min(max(keep_s / 10, LEAST_S), AGAIN_S)
+        logs = self._logs = self._logs or LogTrimmer(self._settings)
+        now_s = self._now_s()
+        if now_s is None:
+            return
+        start, end = logs.ends(tp)
+        metrics.log_start = start
+        kept_from = logs.first_since(tp, int(1000 * (now_s - keep_s))) if keep_s else None
+        bound = deletable_before(known.runner.machine.progress)
+        try:
+            if start >= (bound if kept_from is None else min(bound, kept_from)):
+                if start == end > known.rolled_to:
+                    self._roll(logs, known, tp, now_s)
+                return
+            to = self._delete(logs, known, tp, log, kept_from, check)
+        except Refused as why:
+            self._note(known, tp, str(why))
+        except KafkaException as error:
+            if code_of(error) not in NOT_ALLOWED:
+                raise
+            rights = f"give it the right Delete on {tp[0]!r} and {topics.snapshots(self._settings.app_id, tp[0])!r}"
+            self._note(known, tp, f"this worker may not delete ({error.args[0].str()}): {rights}")
+        else:
+            self._note(known, tp, "")
+            if to > start:
+                metrics.log_start, known.deleted_to = to, to
+                metrics.trimmed_bytes += int((to - start) * record_bytes)
+                logger.info("%s: %d offsets deleted; its log begins at offset %d", known.runner.name, to - start, to)
+
+    def _note(self, known: _Known, tp: TopicPartition, why: str) -> None:
+        """Note what stands against the deletion, and say it once."""
+        self._pool.partition_metrics[tp].trim_refused = bool(why)
+        if why:
+            known.next_at = monotonic() + AGAIN_S
+            if why not in self._warned:
+                self._warned.add(why)
+                logger.warning("%s: its log is not trimmed: %s", known.runner.name, why)
+
+    # ---- before --------------------------------------------------------------------------------------------------
+
+    def _check(
+        self, logs: LogTrimmer, known: _Known, tp: TopicPartition, log: SnapshotLog, check: Callable[[], None]
+    ) -> None:
+        """Look at what may stand against a deletion.
+
+        Raises:
+            Refused: something does.
+            Unreadable: a named snapshot has lost records.
+        """
+        progress = known.runner.machine.committed
+        for sentence in log.prepare(tp[0]):
+            raise Refused(sentence)
+        for named in (progress.snapshot, progress.older_snapshot):
+            if named is not None and not log.has_footer(named):
+                raise Unreadable(f"its snapshot at offset {named.applied} has lost records")
+        asked_at, others = known.others
+        if monotonic() > asked_at + AGAIN_S:
+            others = list(logs.other_readers(tp))
+            known.others = monotonic(), others
+        if others:
+            raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
+        if progress.level < levels.TRIMMING:
+            self._verify(known, tp, progress, log, check)
+
+    def _verify(
+        self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
+    ) -> None:
+        """Compare the log with the snapshots before the first deletion. Then the machine is raised to the level."""
+        if known.runner.is_verified:
+            known.next_at = monotonic() + LEAST_S
+            return
+        if self._allowed.read() < levels.TRIMMING:
+            return
+        where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
+        directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
+        found = verify(*where, log, self._pool.memory, directory, check)
+        if found is None:
+            return
+        if found.different:
+            raise Refused(
+                f"its log and its snapshots differ in {found.different} timers, such as: {found.differences[0]}. "
+                "Nothing is deleted, so nothing is lost: see docs/operations.md#log-and-snapshots-differ"
+            )
+        logger.info(
+            "%s: log and snapshots agree on %d timers, offsets %d to %d",
+            known.runner.name,
+            found.timers,
+            found.from_offset,
+            found.to_offset,
+        )
+        known.runner.is_verified = True
+        known.next_at = monotonic() + LEAST_S
+
+    # ---- the deletion --------------------------------------------------------------------------------------------
+
+    def _delete(
+        self,
+        logs: LogTrimmer,
+        known: _Known,
+        tp: TopicPartition,
+        log: SnapshotLog,
+        kept_from: int | None,
+        check: Callable[[], None],
+    ) -> int:
+        """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
+        self._check(logs, known, tp, log, check)
+        snapshots = topics.snapshots(self._settings.app_id, tp[0])
+        for _ in range(TRIES):
+            check()
+            committed = self._ask(known.runner, partial(_commit, self._clock))
+            if not isinstance(committed, _Committed):
+                return 0  # it recovers, or has no time yet
+            progress = committed.progress
+            to, older = trimmed_to(progress, kept_from), progress.older_snapshot
+            if not to or older is None:
+                return 0
+            ids = logs.topic_ids([tp[0], snapshots])
+            if (ids.get(tp[0]), ids.get(snapshots)) != (self._pool.place_of(tp).topic_id, older.topic_id):
+                raise Refused("its topic, or that of its snapshots, was made anew")
+            if not self._pool.has_same_log(tp, known.runner):
+                raise Refused("it has lost its end, and what was appended in its place was not read yet")
+            left_s = committed.at_s + WITHIN_S - self._clock.boot_s()
+            if left_s > 0:
+                logs.delete_below({tp: to, (snapshots, tp[1]): older.first_offset}, left_s)
+                return to
+        raise Refused(f"{TRIES} times more than {WITHIN_S:.0f} s passed between a commit and the deletion after it")
+
+    def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float) -> None:
+        """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""
+        segment_s = logs.segment_s(tp[0])
+        if logs.first_since(tp, int(1000 * (now_s - segment_s))) is None:
+            try:
+                logs.roll(tp)
+            except KafkaException as error:
+                if code_of(error) not in NOT_ALLOWED:
+                    raise  # a worker may have no right to write there; the next request begins a segment
+            known.rolled_to = logs.ends(tp)[1]
+
+
+def _commit(clock: Clock, machine: Machine) -> _Committed | None:
+    """Commit, to know that no other worker has taken the machine over. On the machine's thread."""
+    at_s = clock.boot_s()
+    return _Committed(at_s, machine.committed) if machine.commit_change(lambda progress: progress) else None

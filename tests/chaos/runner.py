@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,15 @@ from tests.chaos.state import Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
 from tests.harness.console import Console
 from tests.harness.judge import Callbacks
+from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.publication import Publication, dues, start_publisher
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 
 PARTITIONS = 6
 PAYLOAD_BYTES = 100
+SNAPSHOTS = 12
+"""Of each partition in a round, about."""
 BYTES_A_TIMER = 400
 """Request and callback on the wire, about."""
 HEAD_START_S = 3
@@ -65,7 +69,14 @@ class Round:
         self._timers = timers
         self._directory = directory
         self._console = console
-        self._system = System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS))
+        self._system = System(
+            address,
+            directory,
+            TIMERS_PARTITIONS=str(PARTITIONS),
+            # Snapshots, and deletions of what they replace, every few seconds.
+            TIMERS_SNAPSHOT_RECORDS=str(max(10, timers // PARTITIONS // SNAPSHOTS)),
+            TIMERS_LOG_KEEP_S="0",
+        )
         bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s
         self._state = RoundState(brokers, self._system, lambda text: console.line(f"    {text}"), bytes_per_s)
         self._injected: list[InjectedFault] = []
@@ -205,6 +216,8 @@ class Round:
             self._console.line(f"    {missing:,} are still missing")
         with self._console.doing("stopping the workers"):
             self._stop()
+        with self._console.doing("comparing logs and snapshots"):
+            self._verify()
             wait_until(lambda: self._settled(publication.target), "no transaction is open on the target")
         if cluster.ends(publication.target) != ends:
             found = read_callbacks(cluster, publication, sources=True)
@@ -212,6 +225,18 @@ class Round:
         if letters:
             self._state.failures.append(f"{letters} records in {self._system.settings.dead_letter_topic}")
         return found
+
+    def _verify(self) -> None:
+        """Compare the logs with the snapshots. Later the log heals no bug of a store."""
+        environment = clean_environment(**self._system.environment)
+        done = subprocess.run(
+            python("timers.cli.main", "log", "verify"), cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            self._state.failures.append(f"log verify: {done.stdout}{done.stderr}")
+        compared = done.stdout.count("differ")
+        deleted = sum(self._system.cluster.starts(self._system.request_topic).values())
+        self._console.line(f"    {compared} logs compared with their snapshots; {deleted:,} offsets were deleted")
 
     def _settled(self, topic: str) -> bool:
         return self._system.cluster.ends(topic, committed=True) == self._system.cluster.ends(topic)

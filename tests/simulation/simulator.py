@@ -269,7 +269,7 @@ class Simulator(SimCluster):
             fetches = runner.loop.fetches
             if fetches and self._random.random() < 0.5:
                 del fetches[self._random.randrange(len(fetches))]
-            else:
+            elif runner.name in worker.runners:  # its process may have ended while another one was opened again
                 worker.poll_requests(runner.name)
         return worker.name
 

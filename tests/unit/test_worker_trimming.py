@@ -261,6 +261,20 @@ def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None
         trial.trimmer._known[TP].next_at = 0
         trial.brokers.start = trial.brokers.end
     assert trial.brokers.rolled == 1
+    assert not trial.trimmer.is_due(TP, trial.runner), "it is clear until the bounds rise"
+
+
+def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial]) -> None:
+    trial = made()
+    assert trial.trim() == 1
+    trial.brokers.start, trial.brokers.kept_from = trial.brokers.end, 999  # type: ignore[assignment]
+    trial.trimmer._known[TP].next_at = 0
+    trial.trim()
+    assert trial.brokers.rolled == 0
+    assert not trial.trimmer.is_due(TP, trial.runner), "the last record is younger than a segment may become"
+    trial.brokers.kept_from, trial.trimmer._known[TP].next_at = None, 0
+    trial.trim()
+    assert trial.brokers.rolled == 1
 
 
 def test_without_trimming_nothing_is_asked(made: Callable[..., Trial]) -> None:

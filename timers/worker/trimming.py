@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
@@ -36,6 +36,8 @@ AGAIN_S = 600.0
 
 LEAST_S = 5.0
 
+LONGEST_PAUSE_S = 0.1
+
 TRIES = 5
 """How often a deletion that was not sent in time begins again from a commit."""
 
@@ -62,9 +64,11 @@ class _Known:
     runner: Runner
     next_at: float = 0.0
     deleted_to: int = 0
+    """Where the log begins, and needs no further deletion until the bounds rise."""
+    may_roll: bool = False
+    """Whether the newest segment may hold only what was deleted."""
     rolled_to: int = 0
     """End of the log after the last new segment that this worker made."""
-    refused: str = ""
     others: tuple[float, list[str]] = field(default=(-math.inf, []))
     """When other readers were looked for, and who they are."""
 
@@ -94,8 +98,10 @@ class Trimmer:
         known = self._known.get(tp)
         if known is None or known.runner is not runner:
             known = self._known[tp] = _Known(runner)
-        is_wanted = tp[0] in self._settings.trimmed_topics and not self._pool.formats[tp[0]].topic_is_compacted
-        return is_wanted and monotonic() >= known.next_at and deletable_before(runner.machine.progress) > 0
+        if tp[0] not in self._settings.trimmed_topics or self._pool.formats[tp[0]].topic_is_compacted:
+            return False
+        may_delete = deletable_before(runner.machine.progress) > known.deleted_to
+        return monotonic() >= known.next_at and (may_delete or known.may_roll)
 
     def trim(self, tp: TopicPartition, log: SnapshotLog, record_bytes: float, check: Callable[[], None]) -> None:
         """Delete what is old enough and not needed, unless something stands against it. Blocks.
@@ -118,7 +124,9 @@ class Trimmer:
         bound = deletable_before(known.runner.machine.progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
-                if start == end > known.rolled_to:
+                known.deleted_to = start if start >= bound else 0
+                known.may_roll = start == end > known.rolled_to
+                if known.may_roll:
                     self._roll(logs, known, tp, now_s)
                 return
             to = self._delete(logs, known, tp, log, kept_from, check)
@@ -132,7 +140,7 @@ class Trimmer:
         else:
             self._note(known, tp, "")
             if to > start:
-                metrics.log_start, known.deleted_to = to, to
+                metrics.log_start, known.may_roll = to, True
                 metrics.trimmed_bytes += int((to - start) * record_bytes)
                 logger.info("%s: %d offsets deleted; its log begins at offset %d", known.runner.name, to - start, to)
 
@@ -182,7 +190,7 @@ class Trimmer:
             return
         where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
-        found = verify(*where, log, self._pool.memory, directory, check)
+        found = verify(*where, log, self._pool.memory, directory, _paced(check))
         if found is None:
             return
         if found.different:
@@ -237,13 +245,28 @@ class Trimmer:
     def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float) -> None:
         """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""
         segment_s = logs.segment_s(tp[0])
-        if logs.first_since(tp, int(1000 * (now_s - segment_s))) is None:
-            try:
-                logs.roll(tp)
-            except KafkaException as error:
-                if code_of(error) not in NOT_ALLOWED:
-                    raise  # a worker may have no right to write there; the next request begins a segment
-            known.rolled_to = logs.ends(tp)[1]
+        if logs.first_since(tp, int(1000 * (now_s - segment_s))) is not None:
+            known.next_at = monotonic() + min(segment_s, AGAIN_S)
+            return
+        try:
+            logs.roll(tp)
+        except KafkaException as error:
+            if code_of(error) not in NOT_ALLOWED:
+                raise  # a worker may have no right to write there; the next request begins a segment
+        known.may_roll, known.rolled_to = False, logs.ends(tp)[1]
+
+
+def _paced(check: Callable[[], None]) -> Callable[[], None]:
+    """Returns a check that pauses for as long as the work since the last one took: machines need the interpreter."""
+    since = monotonic()
+
+    def paced() -> None:
+        nonlocal since
+        check()
+        sleep(min(monotonic() - since, LONGEST_PAUSE_S))
+        since = monotonic()
+
+    return paced
 
 
 def _commit(clock: Clock, machine: Machine) -> _Committed | None:

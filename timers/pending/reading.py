@@ -13,7 +13,7 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.machine import Machine
 from timers.core.ports import Lost
-from timers.core.progress import Progress
+from timers.core.progress import History, Progress
 from timers.core.timer import DueRows, TopicPartition
 from timers.errors import TimersError
 from timers.kafka.progress_log import ProgressLog
@@ -73,6 +73,18 @@ class PendingReader:
                 self._check()
                 yield due_s, list(rows)
 
+    def opening(self, tp: TopicPartition, progress: Progress) -> tuple[int, Iterator[DueRows]] | None:
+        """What was pending at the older one of the named snapshots, which the log goes back to.
+
+        Returns:
+            The offset of the snapshot, and the rows; None: no snapshot is named.
+        """
+        named = progress.older_snapshot or progress.snapshot
+        if named is None:
+            return None
+        below = History(each for each in progress.settings if each.from_offset < named.applied)
+        return named.applied, self.pending(tp, Progress(named.applied, settings=below, snapshot=named))
+
     def _store(self, tp: TopicPartition, progress: Progress) -> RocksStore:
         """Returns a store that may be read on from where it ends."""
         request_format, condemnations = self._formats[tp[0]], Condemnations()
@@ -94,8 +106,8 @@ class PendingReader:
         if store.applied < low < progress.next_offset:
             store.close()
             raise TimersError(
-                f"{partition_name(*tp)} begins at offset {low}, and no snapshot says what was pending there: what is "
-                "pending of it is not known to anyone but the store of its worker"
+                f"{partition_name(*tp)} begins at offset {low}, and no snapshot says what was pending there: only the "
+                "store of its worker may know it"
             )
         return store
 

@@ -14,6 +14,7 @@ from timers.core import operation
 from timers.spark.audit import figures
 from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.gaps import Reason
+from timers.spark.audit.opening import Begin
 from timers.spark.audit.outcomes import (
     ALTERED,
     COLD,
@@ -122,6 +123,8 @@ class Findings:
     counted: list[Counted] = field(default_factory=list)
     from_cold: int | None = None
     """Requests that only the cold tier still contains; None if the cold tier was not read."""
+    begins: list[Begin] = field(default_factory=list)
+    """Partitions whose counting begins with what was pending then, because their first requests are deleted."""
     read: list[PartitionRead] = field(default_factory=list)
     disks: dict[str, int] | str = field(default_factory=dict)
     """Bytes of one replica on disk, by request topic; or the reason why they are not known."""

@@ -7,14 +7,16 @@ record goes, and only if it could have been written when records are missing the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from timers.core.timer import TopicPartition
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED
 from timers.spark.audit.scope import Scope, Span
@@ -210,22 +212,34 @@ def unused_patterns(patterns: Iterable[str], requests: DataFrame) -> Iterator[Re
             )
 
 
-def deleted_requests(scope: Scope, span: Span, starts: Offsets, topics: Iterable[str]) -> Iterator[Reason]:
+def deleted_requests(
+    scope: Scope,
+    span: Span,
+    starts: Offsets,
+    topics: Iterable[str],
+    begins: Container[TopicPartition] = (),
+    unknown: Mapping[TopicPartition, str] = MappingProxyType({}),
+) -> Iterator[Reason]:
     """Reasons for partitions that have lost requests of the scope.
 
     Args:
         starts: first offsets that the request topics still contain.
         topics: topics in which a deleted request is missing.
+        begins: partitions with an opening balance.
+        unknown: partition -> why it has none.
     """
     for topic in topics:
         for partition, start in starts.get(topic, {}).items():
             asked = scope.ranges.get(topic, {}).get(partition)
             first = span.starts.get(topic, {}).get(partition)
+            if (topic, partition) in begins:
+                continue
             if start > 0 and first is not None and first <= start and (asked is None or asked.start < start):
+                why = f", and {unknown[topic, partition]}" if (topic, partition) in unknown else ""
                 yield Reason(
                     DELETED,
-                    f"the requests of {topic}/{partition} before offset {start:,} are deleted: audit those after it "
-                    "with --from",
+                    f"the requests of {topic}/{partition} before offset {start:,} are deleted{why}: audit those after "
+                    "it with --from",
                 )
 
 

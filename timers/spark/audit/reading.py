@@ -19,8 +19,9 @@ from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.request_formats import enabled_formats
 from timers.spark import kafka, requests
-from timers.spark.audit import cold_tier
+from timers.spark.audit import cold_tier, opening
 from timers.spark.audit.findings import Counted, PartitionRead
+from timers.spark.audit.opening import Opening
 from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
 from timers.spark.requests import OTHER
@@ -130,6 +131,14 @@ class Reading:
         requested = cold_tier.requests(self._spark, tables, sent)
         gone = self._decode(cold_tier.deleted_by_retention(requested, self.starts, self._scope))
         return Cold(self._kept.on_disk(gone), cold_tier.waiting(self._spark, tables, requested))
+
+    def opening(self) -> Opening | None:
+        """What was pending of requests that trimmed logs no longer have; None: no log of the scope begins late."""
+        starts = {topic: of for topic, of in self.starts.items() if topic not in self._scope.ranges}
+        if self._scope.from_ms is not None or not any(start for of in starts.values() for start in of.values()):
+            return None
+        found = opening.read(self._spark, self._settings, starts, self.formats)
+        return found._replace(records=self._kept.on_disk(self._decode(found.records)))
 
     def _decode(self, records: DataFrame) -> DataFrame:
         return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic)

@@ -228,6 +228,9 @@ def lines(findings: Findings) -> Iterator[str]:
     for each in findings.unplaced:
         what = f"{each.what} that {unplaced.MEANING[each.reason]}"
         yield f"not judged: {what}: {each.records:,}, such as {each.example or '-'}"
+    for begin in findings.begins:
+        where = f"{begin.topic}/{begin.partition} begins at offset {begin.start:,}"
+        yield f"{where}: it counts from {counted(begin.timers, 'request')} that were pending at offset {begin.offset:,}"
     for lag in findings.lags_by_topic[:10]:
         figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"
         yield f"lag of {lag.fired:,} fired to {lag.of}: {figures}"
@@ -255,6 +258,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             "timers": {why: [_name(row) for row in rows] for why, rows in findings.undecided_listed.items()},
         },
         "not_judged": [each._asdict() for each in findings.unplaced],
+        "begins": [begin._asdict() for begin in findings.begins],
         "storage": _storage(findings),
         "lags": [lag._asdict() for lag in findings.lags_by_topic],
         "busiest": [due._asdict() for due in findings.busiest],

@@ -22,6 +22,7 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark.audit import cold_tier, evidence, figures, gaps, outcomes, unplaced
 from timers.spark.audit.figures import FAULTY
 from timers.spark.audit.findings import Findings, collect
+from timers.spark.audit.opening import Opening
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Reading, topic_bytes
 from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
@@ -82,6 +83,14 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
             stage.rows = from_cold = sum(row["count"] for row in deleted)
         named |= {row.callback_topic for row in deleted if row.callback_topic}
         request_rows = request_rows.unionByName(cold.deleted)
+    opening = reading.opening()
+    if opening is not None:
+        with stages("snapshots read") as stage:
+            pending = opening.records.join(request_rows.select("request"), "request", "left_anti")
+            found_topics = reading.with_existing(pending).groupBy("callback_topic").count().collect()
+            stage.rows = sum(row["count"] for row in found_topics)
+        named |= {row.callback_topic for row in found_topics if row.callback_topic}
+        request_rows = request_rows.unionByName(pending)
     callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
     evidence_of = _Evidence(audit, reading, request_rows, kept)
     with stages("callbacks read") as stage:
@@ -106,7 +115,8 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         if audit.tables is not None:
             _write(tables, audit)
     findings.unplaced = evidence_of.not_judged(callbacks) + left_out
-    findings.gaps = list(_reasons(audit, topics, reading, request_rows))
+    findings.gaps = list(_reasons(audit, topics, reading, request_rows, opening))
+    findings.begins = [] if opening is None else list(opening.begins.values())
     findings.counted = counted
     findings.from_cold = from_cold
     findings.read = reading.partitions()
@@ -238,11 +248,14 @@ def _decided(
     return decided.where(~is_gone), left_out
 
 
-def _reasons(audit: Audit, topics: TopicOffsets, reading: Reading, requests: DataFrame) -> Iterator[gaps.Reason]:
+def _reasons(
+    audit: Audit, topics: TopicOffsets, reading: Reading, requests: DataFrame, opening: Opening | None
+) -> Iterator[gaps.Reason]:
     """Why requests that were to be judged are not visible.
 
     Args:
         requests: all that were read, in the shape of :data:`timers.spark.requests.REQUEST`.
+        opening: what snapshots say of deleted requests.
     """
     scope, span = audit.scope, reading.span
     yield from gaps.missing_topics(topics, reading.formats.keys() - {audit.settings.retry_topic})
@@ -253,7 +266,8 @@ def _reasons(audit: Audit, topics: TopicOffsets, reading: Reading, requests: Dat
         for topic in (*reading.request_topics(ids=False), *reading.request_topics(ids=True))
         if audit.cold is None or not reading.formats[topic].allows_cold_tier
     ]
-    yield from gaps.deleted_requests(scope, span, reading.starts, whole)
+    known = () if opening is None else (opening.begins, opening.unknown)
+    yield from gaps.deleted_requests(scope, span, reading.starts, whole, *known)
     yield from gaps.open_requests(scope, span, reading.high_watermarks)
 
 

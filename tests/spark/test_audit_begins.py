@@ -1,0 +1,73 @@
+"""An audit of logs that no longer have their first requests counts from what was pending in a snapshot."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.harness.records import Publisher
+from tests.harness.system import System, timers
+from tests.harness.trimmed import trim
+from tests.harness.waiting import due_in
+from timers.spark.audit import report
+from timers.spark.audit.outcomes import CANCELLED, FIRED, PENDING, Moment
+from timers.spark.audit.scope import Scope
+from timers.spark.jobs import audit
+from timers.wire import future
+from timers.wire.formats import future_by_id
+
+pytestmark = pytest.mark.spark
+
+WAITING, SOON, FILLING = 30, 7, 40
+
+
+def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
+    broker_address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    system = System(broker_address, tmp_path, TIMERS_PARTITIONS="1", TIMERS_SNAPSHOT_RECORDS="20")
+    ids = f"{system.request_topic}-by-id"
+    system.environment |= {"TIMERS_ID_TOPIC": ids, "TIMERS_VERDICT_TOPIC": f"{system.app_id}-verdict"}
+    system.settings = system.settings.load(system.environment)
+    try:
+        system.worker().start().ready()
+        target, due_s, by_id = system.target(), due_in(900), Publisher(broker_address, ids)
+        named = [(b"id-%d" % number, future.encode(target, "k", b"v")) for number in range(WAITING)]
+        for key, value in named:
+            by_id.queue_raw(key, value, future_by_id.encode_headers(due_s), 0)
+        by_id.queue_raw(
+            b"id-0", named[1][1], future_by_id.encode_headers(due_s + 5), 0
+        )  # replaced before the log begins
+        by_id.flush()
+        system.send(*timers(target, WAITING, due_s, 3))
+        soon_s = due_in(30)
+        soon = system.send(*timers(target, SOON, soon_s, 2))
+        for _ in range(3):  # each time a snapshot is due
+            system.send(*timers(target, FILLING, due_in(1), 1))
+            for number in range(FILLING):
+                by_id.queue_raw(b"other-%d" % number, named[0][1], future_by_id.encode_headers(due_s), 0)
+            by_id.flush()
+            time.sleep(3)
+        begins = trim(system, system.request_topic, ids)
+        assert min(begins.values()) > WAITING + SOON
+        by_id.send_raw(b"id-2", None, [], 0)
+        system.wait_past(soon_s)
+        arguments = audit.Audit(system.settings, Scope(), Moment(int(time.time() * 1000), 5))
+        found = audit.run(spark, arguments, print)
+        assert (found.verdict, found.gaps) == ("clean", [])
+        counted = {(begin.topic, begin.partition): (begin.start, begin.timers) for begin in found.begins}
+        assert counted[system.request_topic, 0] == (begins[system.request_topic, 0], WAITING + SOON)
+        start, opened = counted[ids, 0]
+        assert (start, opened >= WAITING) == (begins[ids, 0], True)
+        assert found.statuses[CANCELLED] == 1
+        assert found.statuses[PENDING] >= 2 * WAITING
+        assert found.statuses[FIRED] >= SOON
+        assert found.requests == found.statuses[PENDING] + found.statuses[FIRED] + found.statuses["replaced"] + 1
+        said = [line for line in report.lines(found) if "that were pending at offset" in line]
+        assert len(said) == 2
+        assert f"it counts from {WAITING + SOON} requests" in "".join(said)
+        assert len(soon) == SOON
+    finally:
+        system.close()

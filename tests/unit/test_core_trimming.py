@@ -74,5 +74,7 @@ def test_an_idle_app_gets_a_snapshot_if_what_is_named_holds_more_than_is_pending
 
 def test_an_app_without_snapshots_gets_its_first_ones_unless_it_is_empty() -> None:
     assert is_outdated(progress_of(None, None), 0, 40, 60)
+    assert is_outdated(progress_of(None, None), 0, 3601, 7 * DAY_S), "a worker may be restarted every day"
     assert is_outdated(progress_of(100, None), 3, 40, 60)
+    assert not is_outdated(progress_of(100, None), 3, 3601, 7 * DAY_S)
     assert not is_outdated(Progress(), 0, 40, 60)

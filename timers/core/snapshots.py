@@ -34,6 +34,9 @@ ROWS_A_RECORD = 8
 LEAST_AGE_S, KEPT_AT_LEAST_S = 30, 600
 """A snapshot of an idle machine is not replaced earlier, also if requests are not kept at all."""
 
+FIRST_AFTER_S = 3600
+"""A machine without a snapshot gets one after this time at most: a worker may be restarted every day."""
+
 _Store = TypeVar("_Store", bound=SnapshotStore)
 
 
@@ -154,7 +157,8 @@ def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float) -
         age_s: of the newest snapshot; without one, how long the machine has been open.
         keep_s: how long requests are kept that nothing needs.
     """
-    if age_s < max((keep_s or KEPT_AT_LEAST_S) / 2, LEAST_AGE_S):
+    interval_s = max((keep_s or KEPT_AT_LEAST_S) / 2, LEAST_AGE_S)
+    if age_s < (min(interval_s, FIRST_AFTER_S) if progress.snapshot is None else interval_s):
         return False
     older = progress.older_snapshot
     then = (0, 0) if older is None else (older.applied, older.rows)

@@ -189,6 +189,7 @@ class SnapshotSimulator(Simulator):
         take_steps([first], random, machine, random.choice([2, 3, 5]))
         self._give(machine, second := random.choice(others))
         second.fire_unread(machine)
+        self.checkers.check()  # with the time of this worker, not with that of the next one
         for _ in range(random.randint(0, 14)):
             worker = random.choice([first, second])
             if machine in worker.runners and random.random() < 0.3:
@@ -196,6 +197,7 @@ class SnapshotSimulator(Simulator):
             take_steps([worker], random, machine, random.randint(1, 4))
         if random.random() < 0.5:
             second.fire_unread(machine)
+            self.checkers.check()
         if first.alive and random.random() < 0.7:
             self._give(machine, first)
             if machine in first.runners:

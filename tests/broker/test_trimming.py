@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import ended
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY
 from timers.broker import EmbeddedBroker
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.trimming import LogTrimmer
 
 pytestmark = pytest.mark.broker
 
@@ -107,3 +111,31 @@ def test_payloads_of_an_idle_app_leave_the_disk_of_the_broker(broker: EmbeddedBr
         assert holders(broker, b"still to come") and len(pending) == 50
     finally:
         system.close()
+
+
+def test_a_trimmer_sees_who_else_reads_a_log_and_deletes_from_it(broker_address: str, tmp_path: Path) -> None:
+    system = System(broker_address, tmp_path)
+    topic = system.create_topic(system.request_topic, segment_ms="1000")
+    trimmer, tp, place = LogTrimmer(system.settings), (topic, 0), TopicPartition(topic, 0, 3)
+    consumer = reader(librdkafka(system.settings), group_id=f"billing-{system.app_id}")
+    before_ms = int(time.time() * 1000) - 60_000
+    system.send(*timers(topic, 10, due_in(60), 1))
+    assert trimmer.ends(tp) == (0, 10)
+    assert trimmer.first_since(tp, before_ms) == 0
+    assert trimmer.first_since(tp, before_ms + 3_600_000) is None
+    assert trimmer.segment_s(topic) == 1
+    assert list(trimmer.other_readers(tp)) == []
+    consumer.commit(offsets=[place], asynchronous=False)
+    system.create_topic(f"other-snapshot-{topic}")
+    wait_until(lambda: len(list(trimmer.other_readers(tp))) == 2, "the group and the app are seen")
+    assert sorted(trimmer.other_readers(tp)) == ["app 'other'", f"group 'billing-{system.app_id}'"]
+    assert trimmer.topic_ids([topic, "missing"]).keys() == {topic}
+    trimmer.delete_below({tp: 4}, 5.0)
+    assert trimmer.ends(tp) == (4, 10)
+    time.sleep(1.5)  # the segment is old enough for a new one
+    trimmer.roll(tp)
+    assert trimmer.ends(tp) == (4, 12), "a record that was taken back, and the marker after it"
+    low, high = consumer.get_watermark_offsets(place)
+    assert (low, high) == (4, 12)
+    consumer.close()
+    system.close()

@@ -49,7 +49,6 @@ BEHIND_S = 10
 """A machine whose next timer has been due for longer is behind."""
 
 FAILURES = (Ended, Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
-NO_ANSWER = "the machine did not answer"
 
 _T = TypeVar("_T")
 
@@ -122,7 +121,7 @@ class SnapshotTaker(Service):
             self._pool.fail(tp, damage)  # the machine is opened again, with an empty store
         except (*FAILURES, Unwritten, Unreadable) as error:
             metrics.snapshots_failed += 1
-            logger.warning("%s: no snapshot was taken: %s", runner.name, str(error) or NO_ANSWER)
+            logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
         return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
     async def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
@@ -132,7 +131,7 @@ class SnapshotTaker(Service):
         except Unreadable:
             return seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
         except (*FAILURES, StoreDamaged) as error:  # the damaged store is one of a comparison
-            logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, str(error) or NO_ANSWER)
+            logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, _why(error))
         return seen
 
     def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
@@ -221,3 +220,10 @@ class SnapshotTaker(Service):
         except TimeoutError:
             answer.cancel()
             raise
+
+
+def _why(error: Exception) -> str:
+    """Returns an error as a sentence."""
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str())
+    return str(error) or "the machine did not answer"

@@ -26,6 +26,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opened, open_store, store_path
 from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
+from timers.wire import progress as progress_record
 from timers.wire.topics import partition_name
 
 MEMORY_BYTES = 128 * 1024 * 1024
@@ -56,9 +57,17 @@ class PendingReader:
         self._log.close()
 
     def progress(self, tps: list[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Returns the committed progress of partitions, compared with their logs."""
+        """Returns the committed progress of partitions.
+
+        It is not compared with the group's copy: a worker that runs has written a newer one meanwhile.
+        """
         records = self._log.read(tps, after_fence=False)
-        return {tp: self._log.check(tp, records.get(tp)) for tp in tps}
+        return {tp: self._decoded(tp, records[tp]) if tp in records else Progress() for tp in tps}
+
+    def _decoded(self, tp: TopicPartition, record: bytes) -> Progress:
+        machine = progress_record.machine_name(self._settings.app_id, *tp)
+        progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
+        return progress if topic_id == self._cluster.topic_ids[tp[0]] else Progress()  # the topic was made anew
 
     def read_up(self, tp: TopicPartition, progress: Progress) -> None:
         """Bring the store of a partition up to a progress, so that :meth:`pending` takes less time later."""

@@ -123,11 +123,13 @@ class SimRequests:
     def find(
         self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
     ) -> dict[str, RequestRecord | None]:
-        """Source -> request, without the requests that compaction has removed."""
+        """Source -> request, without the requests that compaction has removed, or that were deleted."""
         found: dict[str, RequestRecord | None] = {}
         for row, origin in timers:
             place = topics.parse_source(origin.request)
             assert place is not None
+            if place[2] < self._log.start(*place[:2]):
+                continue
             for record in self._log.fetch(*place, 1).records:
                 sent = RequestRecord(record.offset, record.key, record.value, record.headers, record.timestamp)
                 request_format = self.request_format(origin.request)

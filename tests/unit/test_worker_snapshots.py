@@ -8,14 +8,16 @@ from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.levels import SNAPSHOTS
 from timers.core.machine import State
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import Place
+from timers.core.snapshots import Place, Unreadable
 from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
@@ -243,3 +245,35 @@ def test_the_first_snapshot_has_none_before_it(made: Callable[..., SimSystem]) -
     system.look()
     assert system.named == (8, None)
     assert system.did == ["write 2000", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (Unwritten("the topic of snapshots cannot be looked at"), "the topic of snapshots cannot be looked at"),
+        (Lost("the partition was closed meanwhile"), "the partition was closed meanwhile"),
+        (TimeoutError(), "the machine did not answer"),
+        (KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")), "no answer"),
+        (StoreDamaged("a file is damaged", 0), "a file is damaged"),
+    ],
+)
+def test_a_log_that_cannot_be_trimmed_is_one_sentence_and_stops_nothing(
+    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture, error: Exception, sentence: str
+) -> None:
+    system = made(progress_at(0))
+    trimmer: Any = SimpleNamespace(is_due=lambda *_: True, trim=Mock(side_effect=error))
+    system.taker._trimmer = trimmer
+    system.look()
+    assert sentence in caplog.text
+    assert system.failed == []
+
+
+def test_a_snapshot_that_the_trimmer_misses_is_replaced_at_once(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(0))
+    system.look()
+    system.lost = {7}
+    system.taker._trimmer = SimpleNamespace(is_due=lambda *_: True, trim=Mock(side_effect=Unreadable("lost")))  # type: ignore[assignment]
+    system.look()
+    assert "write 0" not in system.did
+    system.look()
+    assert "write 0" in system.did

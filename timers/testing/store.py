@@ -66,6 +66,10 @@ class SimStore(MemoryStore):
         self._past.append(self._image())
         super()._load(key, value)
 
+    def sync(self) -> None:
+        """Let a loss of power take nothing that was written so far."""
+        self._past.clear()
+
     def note_read_through(self, second: int) -> None:
         self._past.append(self._image())
         super().note_read_through(second)
@@ -121,7 +125,8 @@ class SimDisk:
         return self._stores[machine]
 
     def use(self, machine: TopicPartition, store: SimStore) -> None:
-        """Put a store in the place of that of ``machine``."""
+        """Put a store in the place of that of ``machine``. It was closed before, so all of it is on the disk."""
+        store.sync()
         self._stores[machine] = store
 
     def close(self, machine: TopicPartition) -> None:

@@ -130,7 +130,7 @@ class SnapshotTaker(Service):
             await asyncio.to_thread(self._trim, tp, seen)
         except Unreadable:
             return seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
-        except (*FAILURES, StoreDamaged) as error:  # the damaged store is one of a comparison
+        except (*FAILURES, Unwritten) as error:
             logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, _why(error))
         return seen
 

@@ -228,6 +228,7 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     trial = made(level=SNAPSHOTS)
     assert trial.trim() == 0
     assert trial.runner.is_verified
+    assert trial.machine.commits == 0
     trial.machine.progress = trial.machine.committed = replace(trial.machine.progress).with_setting(
         FEATURE_LEVEL, TRIMMING
     )

@@ -155,9 +155,7 @@ class Trimmer:
 
     # ---- before --------------------------------------------------------------------------------------------------
 
-    def _check(
-        self, logs: LogTrimmer, known: _Known, tp: TopicPartition, log: SnapshotLog, check: Callable[[], None]
-    ) -> None:
+    def _check(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, log: SnapshotLog) -> None:
         """Look at what may stand against a deletion.
 
         Raises:
@@ -176,8 +174,6 @@ class Trimmer:
             known.others = monotonic(), others
         if others:
             raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
-        if progress.level < levels.TRIMMING:
-            self._verify(known, tp, progress, log, check)
 
     def _verify(
         self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
@@ -220,14 +216,18 @@ class Trimmer:
         check: Callable[[], None],
     ) -> int:
         """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
-        self._check(logs, known, tp, log, check)
+        self._check(logs, known, tp, log)
+        committed = known.runner.machine.committed
+        if committed.level < levels.TRIMMING:
+            self._verify(known, tp, committed, log, check)
+            return 0
         snapshots = topics.snapshots(self._settings.app_id, tp[0])
         for _ in range(TRIES):
             check()
-            committed = self._ask(known.runner, partial(_commit, self._clock))
-            if not isinstance(committed, _Committed):
+            answer = self._ask(known.runner, partial(_commit, self._clock))
+            if not isinstance(answer, _Committed):
                 return 0  # it recovers, or has no time yet
-            progress = committed.progress
+            progress = answer.progress
             to, older = trimmed_to(progress, kept_from), progress.older_snapshot
             if not to or older is None:
                 return 0
@@ -236,7 +236,7 @@ class Trimmer:
                 raise Refused("its topic, or that of its snapshots, was made anew")
             if not self._pool.has_same_log(tp, known.runner):
                 raise Refused("it has lost its end, and what was appended in its place was not read yet")
-            left_s = committed.at_s + WITHIN_S - self._clock.boot_s()
+            left_s = answer.at_s + WITHIN_S - self._clock.boot_s()
             if left_s > 0:
                 logs.delete_below({tp: to, (snapshots, tp[1]): older.first_offset}, left_s)
                 return to

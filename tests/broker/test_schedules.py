@@ -34,7 +34,8 @@ CATCH_UP_PER_S = 100
 def schedules(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
     """With a worker."""
     directory = tmp_path_factory.mktemp("schedules")
-    schedules = Schedules(broker_address, directory, TIMERS_CATCH_UP_PER_S=str(CATCH_UP_PER_S))
+    settings = {"TIMERS_CATCH_UP_PER_S": str(CATCH_UP_PER_S), "TIMERS_SNAPSHOT_RECORDS": "200"}
+    schedules = Schedules(broker_address, directory, **settings)
     schedules.system.worker().start().ready()
     yield schedules
     schedules.system.close()
@@ -152,6 +153,7 @@ def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules
     for name in names[:700]:
         change(name)
     schedules.flush()
+    worker.wait_for(rf"{schedules.topic}/\d: a snapshot of")
     worker.kill()
     for name in names[700:1000]:
         change(name)
@@ -174,6 +176,7 @@ def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules
         change(name)
     schedules.flush()
     worker.start().ready()
+    assert f"restored {schedules.topic}/" in worker.log
     seen = schedules.fired.take(100, 2 * DEADLINE_S)
     worker.kill()
     worker.start().ready()

@@ -16,6 +16,7 @@ from timers.core.timer import TopicPartition
 from timers.store import layout
 from timers.store.memory import MemoryView
 from timers.testing.outbox import TOPIC_ID
+from timers.testing.store import SimStore
 from timers.testing.worker import SimRunner
 
 
@@ -109,6 +110,13 @@ class StartsAnew(SnapshotWorker):
         return []
 
 
+class RestoresAnyAge(SnapshotWorker):
+    """[S8]: a snapshot of a compacted topic may be old."""
+
+    def is_fresh(self, store: SimStore, now_s: float, stale_after_s: int) -> bool:
+        return True
+
+
 class AnyNumber(SimSnapshots):
     """Records of any number count, and no digest is compared."""
 
@@ -198,6 +206,7 @@ MUTATIONS = {
         worker=SnapshotWorker,
     ),
     "S4 a machine goes on without what was deleted": Mutation(worker=StartsAnew),
+    "S8 an old snapshot is restored": Mutation(worker=RestoresAnyAge),
     "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
     "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),
     "S14 a broken one becomes the older one": changed(

@@ -51,7 +51,7 @@ def take_steps(
     assert isinstance(worker, SnapshotWorker)
     machine = machine or random.choice(list(worker.runners))
     for _ in range(steps or random.choice([1, 2, 5, 30])):
-        if machine not in worker.runners or worker.spec(machine).request_format.topic_is_compacted:
+        if machine not in worker.runners:
             break
         worker.snapshot(machine)
     return f"{worker.name} {machine[0]}/{machine[1]}"
@@ -296,7 +296,10 @@ class SnapshotCheckers(Checkers):
         if progress.doubt is not None or machine[0] in self._log.wrongly_compacted:
             return  # the log lacks requests that the store holds
         worker = self._worker
-        store = worker.restore(machine, SimStore(Faults()), replace(progress, snapshot=named, older_snapshot=None))
+        named_only = replace(progress, snapshot=named, older_snapshot=None)
+        store = worker.restore(machine, SimStore(Faults()), named_only, lambda _: True, self._log.clock.now_s)
+        if not store.applied and worker.spec(machine).limits.stale_after_s:
+            return  # it is too old
         if not progress.has_same_history(store.history, store.applied):
             raise Violation(f"{named} has other settings than {progress}")
         spec = worker.spec(machine)

@@ -8,6 +8,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
+from timers.core import store_validity
 from timers.core.levels import SNAPSHOTS, TRIMMING
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.rescue import cut_below
@@ -201,6 +202,7 @@ class SnapshotWorker(SimWorker):
         store: SimStore,
         progress: Progress,
         names: Callable[[NamedSnapshot], bool] | None = None,
+        now_s: float | None = None,
     ) -> SimStore:
         """Restore the newest snapshot that can be read, unless the store is almost as new."""
 
@@ -213,8 +215,19 @@ class SnapshotWorker(SimWorker):
 
         start, snapshots = self.log.start(*machine), self.snapshots_of(machine)
         beside = partial(self.disk.beside, store.faults)
+        stale_after_s = self.spec(machine).limits.stale_after_s
+        if now_s is None and self._last_tick is not None:
+            now_s = self._last_tick[1].second
+
+        def is_fresh(store: SimStore) -> bool:
+            return not stale_after_s or (now_s is not None and self.is_fresh(store, now_s, stale_after_s))
+
         place, names = self.place(machine), names or is_named
-        return restored(store, progress, place, start, snapshots, beside, names, report)
+        return restored(store, progress, place, start, snapshots, beside, is_fresh, names, report)
+
+    def is_fresh(self, store: SimStore, now_s: float, stale_after_s: int) -> bool:
+        """Whether a store of a compacted topic is new enough."""
+        return store_validity.is_fresh(store, now_s, stale_after_s)
 
     # ---- taking -------------------------------------------------------------------------------------------------
 
@@ -285,6 +298,8 @@ class SnapshotWorker(SimWorker):
     def trim(self, runner: SimRunner) -> None:
         """Delete what no named snapshot needs, as :mod:`timers.worker.trimming` does."""
         machine, committed = runner.machine, runner.machine.committed
+        if self.spec(runner.name).request_format.topic_is_compacted:
+            return  # its store may be too old at any time, and needs the whole log then [I9]
         if not deletable_before(committed) or not self.are_whole(runner, committed):
             return
         if committed.level < TRIMMING and not (self.agrees(runner) and machine.raise_level(TRIMMING)):

@@ -77,12 +77,12 @@ def test_a_store_of_a_lost_log_does_not_take_back_what_another_owner_accepted() 
     place up to 12, and fired from it."""
     store = stored((950, row(4)), (950, row(7)), (800, row(14)), applied=20)
     progress = Progress(12, (900, 10**9), lineage=LINEAGE)
-    after, use = compared(progress, store, (None, Parted(5)), 0, 30, lambda before, cut: before.shortened(*cut))
+    after, use = compared(progress, store, (None, Parted(5)), 0, 30, lambda before, cut: cut.applied_to(before))
     assert use is StoreUse.RESCUE and after.next_offset == 12 and after.lineage == progress.lineage.before(12)
     assert held(progress, store, Cut(5, of_store=True)) == Held(timers=2, cancels=0), "none of its own has fired"
     # The store of the other owner holds this log: its rows are no dead letters.
     own = stored((950, row(7)), applied=12)
-    again, use = compared(after, own, (None, None), 0, 30, lambda before, cut: before.shortened(*cut))
+    again, use = compared(after, own, (None, None), 0, 30, lambda before, cut: cut.applied_to(before))
     assert again == after and use is StoreUse.APPLY
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import pytest
 
+from timers.core import store_validity
 from timers.core.keys import NEVER
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
@@ -71,7 +73,13 @@ class SimSnapshots:
 
 
 def restore(
-    store: MemoryStore, progress: Progress, snapshots: SimSnapshots, log_start: int = 0, *, named: bool = True
+    store: MemoryStore,
+    progress: Progress,
+    snapshots: SimSnapshots,
+    log_start: int = 0,
+    *,
+    named: bool = True,
+    is_fresh: Callable[[MemoryStore], bool] = lambda store: True,
 ) -> tuple[MemoryStore, dict[int, str]]:
     said: dict[int, str] = {}
     found = restored(
@@ -81,6 +89,7 @@ def restore(
         log_start,
         snapshots,
         MemoryStore,
+        is_fresh,
         lambda _: named,
         lambda each, why: said.update({each.number: str(why)}),
     )
@@ -138,6 +147,16 @@ def test_a_snapshot_that_breaks_in_the_middle_leaves_the_store_as_it_was() -> No
     store, said = restore(present, progress, snapshots)
     assert store is present
     assert (store.pending, store.applied, said) == (1, 10, {1: "a wrong digest"})
+
+
+@pytest.mark.parametrize(("read_through_s", "is_used"), [(None, False), (899, False), (900, True), (1101, False)])
+def test_a_snapshot_of_a_compacted_topic_has_the_age_of_its_store(read_through_s: int | None, is_used: bool) -> None:
+    progress = progress_of(named(1, rows=1))
+    source = stored((100, 5), applied=40, progress=progress)
+    source.read_through_s = read_through_s
+    age = partial(store_validity.is_fresh, now_s=1000.0, stale_after_s=100)
+    store, said = restore(MemoryStore(), progress, SimSnapshots(progress, {1: source}), is_fresh=age)
+    assert (store.applied == 40, said[1] == "None") == (is_used, is_used)
 
 
 def test_a_newer_store_is_preferred_and_a_doubtful_log_restores_nothing() -> None:

@@ -29,7 +29,7 @@ from timers.wire import snapshot
 from timers.wire.progress import encode
 
 TP = "timer-request", 3
-CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})
+CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16}, stale_after_s={})
 MEMORY = RocksMemory(2**22)
 ROWS = 40
 
@@ -73,7 +73,7 @@ class Rig:
 
     def __init__(self, path: Path) -> None:
         self.settings = Settings(data_dir=path, worker_id="w", app_id="app")
-        self.format: Any = SimpleNamespace(name="future-by-id", has_ids=False, topic_is_compacted=False)
+        self.format: Any = SimpleNamespace(name="future-by-id", has_ids=False)
         self.parts = self.settings, CLUSTER, MEMORY, Condemnations()
         SimSnapshotLog.records, store = {}, self.opened()
         named = []
@@ -299,3 +299,21 @@ def test_a_progress_that_names_none_of_the_snapshots_stops_until_a_loss_is_accep
     opened = rig.reopened(went_back, 17)
     assert opened.progress == replace(went_back, snapshot=rig.progress.snapshot)
     assert held(opened.store) == (40, [*range(5, 40)]), "it says what has fired"
+
+
+@pytest.mark.parametrize(("now_s", "applied"), [(None, 0), (1100, 40), (1101, 0)])
+def test_a_snapshot_of_a_compacted_topic_is_used_while_it_is_new(now_s: int | None, applied: int, rig: Rig) -> None:
+    store = rig.opened()
+    store.write({99: [row(39)]}, 40)
+    store.note_read_through(1000)
+    records, newest = records_of(store.view(), NEVER, 3)
+    store.close()
+    RocksStore.wipe(store_path(rig.settings, TP))
+    SimSnapshotLog.records = {3: records}
+    rig.committed = replace(rig.progress, snapshot=newest, older_snapshot=None)
+    cluster: Any = SimpleNamespace(**{**vars(CLUSTER), "stale_after_s": {TP[0]: 100}})
+    before = Opened(rig.committed, rig.opened(), 0)
+    settings, _, memory, condemnations = rig.parts
+    where = settings, cluster, memory, condemnations, {TP[0]: rig.format}, TP
+    found = restore(*where, before, lambda: None, now_s=lambda: now_s).store
+    assert held(found)[0] == applied

@@ -16,8 +16,10 @@ import pytest
 
 from tests.docs.markdown import ROOT
 from timers import process_limits
+from timers.core.progress import Progress
 from timers.open_connections import most_connections
 from timers.partition_metrics import PartitionMetrics
+from timers.store.opening import Opened
 from timers.worker.machines import takeover
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
 from timers.worker.machines.takeover import Takeover
@@ -117,10 +119,14 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
             closed.append("outbox")
 
     class SimStore:
+        applied = 0
+
         def close(self) -> None:
             closed.append("store")
 
         view = close
+
+    store: Any = SimStore()
 
     class SimParts:
         settings = cluster = ask_log = None
@@ -139,7 +145,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
     monkeypatch.setattr(taken, "_formats", {"requests": None})
-    monkeypatch.setattr(takeover, "open_partition", lambda *_: (None, SimStore(), 0))
+    monkeypatch.setattr(takeover, "open_partition", lambda *_: Opened(Progress(), store, 0))
     monkeypatch.setattr(takeover, "may_restore", lambda *_: False)
     monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
 

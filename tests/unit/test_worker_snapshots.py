@@ -95,7 +95,7 @@ class SimRunner:
 class SimSystem:
     """A pool with one machine."""
 
-    def __init__(self, progress: Progress, *, compacted: bool = False) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.did: list[str] = []
         self.lost: set[int] = set()
         self.doubts: list[str] = []
@@ -105,7 +105,6 @@ class SimSystem:
         self.runner = SimRunner(progress)
         self.metrics = PartitionMetrics()
         self.runners = {TP: self.runner}
-        self.formats = {TP[0]: SimpleNamespace(topic_is_compacted=compacted)}
         self.partition_metrics = {TP: self.metrics}
         settings: Any = SimpleNamespace(
             app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1, trimmed_topics=frozenset()
@@ -166,9 +165,8 @@ def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_delete
     [
         lambda system: setattr(system.runner.machine, "state", State.RECOVERING),
         lambda system: setattr(system.runner.machine, "progress", Progress(2000)),
-        lambda system: system.formats.update({TP[0]: SimpleNamespace(topic_is_compacted=True)}),
     ],
-    ids=["recovering", "below the level", "compacted"],
+    ids=["recovering", "below the level"],
 )
 def test_it_waits_or_gets_none(made: Callable[..., SimSystem], change: Callable[[SimSystem], None]) -> None:
     system = made(progress_at(2000))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
@@ -253,6 +253,9 @@ def _look_up(settings: Settings) -> _Found:
 ANSWER_S = 10.0
 """How long to wait for the brokers with one snapshot."""
 
+SAID_S = 2.0
+"""Seconds after which a command that goes on says how far it is."""
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @output_option()
@@ -270,24 +273,28 @@ def snapshots(output: Output) -> None:
         _, found = _read(settings, reports)
         offsets, names = TopicOffsets(settings), sorted({topic for topic, _ in found})
         starts, ends = offsets.starts(names), offsets.ends(names)
-        rows = []
-        for (topic, partition), progress in sorted(found.items()):
-            start, end = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
-            fields = _snapshot(settings, (topic, partition), progress, start, end)
-            rows.append((fields, _cells(fields)))
+        rows, said_at = list[tuple[dict[str, Any], tuple[str, ...]]](), time.monotonic()
+        with _Looks(settings) as looks:
+            for (topic, partition), progress in sorted(found.items()):
+                start, end = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
+                fields = _snapshot(looks, (topic, partition), progress, start, end)
+                rows.append((fields, _cells(fields)))
+                if time.monotonic() > said_at + SAID_S:
+                    said_at = time.monotonic()
+                    say(f"{len(rows)} of {len(found)} snapshots were looked at ...")
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(6)]
     columns = "partition", "offset", "timers", "size", "age", "log since", "not needed"
     output.table(columns, (*map(max, widths, map(len, columns)), 0), rows)
 
 
-def _snapshot(settings: Settings, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
+def _snapshot(looks: _Looks, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
     from timers.core.snapshots import bytes_of_snapshot
 
     newest, older = progress.snapshot, progress.older_snapshot
     fields: dict[str, Any] = {"topic": tp[0], "partition": tp[1], "offset": None}
     if newest is None:
         return fields
-    age_s, problem = _look_at(settings, tp, newest)
+    age_s, problem = looks.at(tp, newest)
     return {
         **fields,
         "offset": newest.applied,
@@ -300,24 +307,44 @@ def _snapshot(settings: Settings, tp: TopicPartition, progress: Progress, start:
     }
 
 
-def _look_at(settings: Settings, tp: TopicPartition, named: NamedSnapshot) -> tuple[int | None, str | None]:
-    """The age of a snapshot in seconds, or why it cannot be read."""
-    from timers.core.ports import Lost
-    from timers.core.snapshots import Unreadable
-    from timers.kafka.snapshot_log import SnapshotLog
-    from timers.wire import topics
+class _Looks:
+    """Looks at snapshots, with one client for each topic."""
 
-    until = time.monotonic() + ANSWER_S
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._until = 0.0
+        self._logs = dict[str, Any]()
 
-    def check() -> None:
-        if time.monotonic() > until:
-            raise Lost(f"the brokers did not answer within {ANSWER_S:.0f} s")
+    def __enter__(self) -> Self:
+        return self
 
-    with closing(SnapshotLog(settings, topics.snapshots(settings.app_id, tp[0]), tp[1], check)) as log:
+    def __exit__(self, *_: object) -> None:
+        for log in self._logs.values():
+            log.close()
+
+    def at(self, tp: TopicPartition, named: NamedSnapshot) -> tuple[int | None, str | None]:
+        """The age of a snapshot in seconds, or why it cannot be read."""
+        from timers.core.ports import Lost
+        from timers.core.snapshots import Unreadable
+        from timers.kafka.snapshot_log import SnapshotLog
+        from timers.wire import topics
+
+        topic, partition = tp
+        if topic not in self._logs:
+            name = topics.snapshots(self._settings.app_id, topic)
+            self._logs[topic] = SnapshotLog(self._settings, name, partition, self._check)
+        log, self._until = self._logs[topic], time.monotonic() + ANSWER_S
+        log.partition = partition
         try:
             return max(0, round(time.time() - log.written_ms(named) / 1000)), None
         except (Unreadable, Lost) as why:
             return None, str(why)
+
+    def _check(self) -> None:
+        from timers.core.ports import Lost
+
+        if time.monotonic() > self._until:
+            raise Lost(f"the brokers did not answer within {ANSWER_S:.0f} s")
 
 
 def _cells(fields: dict[str, Any]) -> tuple[str, ...]:

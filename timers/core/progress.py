@@ -269,17 +269,22 @@ class Progress:
             known = known.with_setting(FEATURE_LEVEL, witness.level)
         return known.with_setting(LOG_CUT, witness.cut) if cut < witness.cut else known
 
-    def shortened(self, end: int, of_store: bool = False) -> Progress:
-        """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28].
+    def shortened(self, end: int) -> Progress:
+        """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
+        return self._after_cut(end, end, self.next_offset)
 
-        Args:
-            of_store: only a store has what was lost. The log is that of this progress, so ``next_offset`` stays.
+    def without_end_of_store(self, end: int) -> Progress:
+        """Returns the progress if only a store has records from ``end`` on that were lost, as :meth:`shortened`.
+
+        The log is that of this progress, so ``next_offset`` stays.
         """
-        before_offset = max(self.next_offset, end) if of_store else end
+        return self._after_cut(end, max(self.next_offset, end), end)
+
+    def _after_cut(self, end: int, before_offset: int, rescued_from: int) -> Progress:
         settings = [replace(change, from_offset=min(change.from_offset, before_offset)) for change in self.settings]
         cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
         next_offset = min(self.next_offset, before_offset)
-        rescue = Rescue(end, end if of_store else self.next_offset, self.fired_through)
+        rescue = Rescue(end, rescued_from, self.fired_through)
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
         is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
         doubt = self.doubt and self.doubt._replace(before_offset=min(before_offset, self.doubt.before_offset))

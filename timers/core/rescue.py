@@ -37,6 +37,10 @@ class Cut(NamedTuple):
     """Whether the log is that of the progress. The store, which was written further than any commit, is of another
     one: another owner has accepted the requests that took their place, and some of these may have fired."""
 
+    def applied_to(self, progress: Progress) -> Progress:
+        """Returns the progress after this loss."""
+        return progress.without_end_of_store(self.offset) if self.of_store else progress.shortened(self.offset)
+
 
 def cut_of(
     progress: Progress, store: Store, answers: Sequence[Parted | Unknown | None], log_start: int, log_end: int
@@ -113,7 +117,7 @@ class Held(NamedTuple):
 
 def held(progress: Progress, store: Store, cut: Cut) -> Held:
     """Count what becomes dead letters if this cut is accepted. It reads all of the store."""
-    rescues = progress.shortened(*cut).rescues_of(store.history, store.applied)
+    rescues = cut.applied_to(progress).rescues_of(store.history, store.applied)
     timers = sum(len(rows) for _, rows in _lost_rows(rescues, progress.holes, store)) if rescues else 0
     return Held(timers, sum(1 for _ in _lost_cancels(rescues, store)))
 

@@ -249,6 +249,7 @@ def restored(
     log_start: int,
     snapshots: Snapshots,
     beside: Callable[[], _Store],
+    is_fresh: Callable[[_Store], bool],
     names: Callable[[NamedSnapshot], bool],
     report: Callable[[NamedSnapshot, Unreadable | None], None],
 ) -> _Store:
@@ -262,6 +263,7 @@ def restored(
         place: of the machine.
         log_start: the first offset of its log.
         beside: returns an empty store beside the present one; one that it returned before is not used any more.
+        is_fresh: whether a restored store is as new as it must be (:func:`timers.core.store_validity.is_fresh`).
         names: whether the progress, read again, names a snapshot.
         report: called with each snapshot that was tried, and why it cannot be read.
 
@@ -274,6 +276,8 @@ def restored(
             new = beside()
             below = tuple(each for each in progress.settings if each.from_offset < named.applied)
             new.restore(snapshots.items(named), named.applied, below)
+            if not is_fresh(new):
+                raise Unreadable("its topic is compacted, and may have lost records since that the snapshot needs")
         except Unreadable as why:
             if not names(named):
                 raise Lost(f"the progress does not name its snapshot at offset {named.applied} any more") from None

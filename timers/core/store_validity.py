@@ -24,6 +24,15 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
     return progress.has_same_history(store.history, store.applied) and not (indexed and dropped)
 
 
+def is_fresh(store: Store, now_s: float, stale_after_s: int) -> bool:
+    """Whether the age of a store of a compacted topic, which a snapshot was restored to, is known and below the limit.
+
+    If it is older, compaction may have removed records after the snapshot that it needs [I9]. If its age is not known,
+    it would count from now on, and schedules that were deleted would fire.
+    """
+    return store.read_through_s is not None and abs(now_s - store.read_through_s) <= stale_after_s
+
+
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 

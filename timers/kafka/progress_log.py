@@ -440,7 +440,7 @@ class ProgressLog:
             f"{topic}/{partition} was read up to offset {progress.next_offset}, and has lost its records from offset "
             f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old "
             f"copy of a disk restored?). {holds}",
-            progress.shortened(*cut),
+            cut.applied_to(progress),
         )
 
     def mismatch(

@@ -132,13 +132,12 @@ class SnapshotLog:
     Args:
         settings: of the app.
         topic: of snapshots.
-        partition: of this topic.
+        partition: of this topic; the attribute may be changed between two calls.
         check: called about ten times a second while it works; may raise to stop.
     """
 
     def __init__(self, settings: Settings, topic: str, partition: int, check: Callable[[], None]) -> None:
-        self._settings, self._topic, self._partition, self._check = settings, topic, partition, check
-        self._name = f"{topic}/{partition}"
+        self._settings, self._topic, self.partition, self._check = settings, topic, partition, check
         self._waits_for = ""
         config = {**librdkafka(settings), "error_cb": lambda error: None}
         self._admin = AdminClient({**config, "socket.timeout.ms": int(SILENT_S * 1000)})
@@ -151,6 +150,10 @@ class SnapshotLog:
             queued_max_messages_kbytes=WAITING_BYTES // 1024,
             fetch_queue_backoff_ms=10,  # by default it pauses for 1 s each time so much waits
         )
+
+    @property
+    def _name(self) -> str:
+        return f"{self._topic}/{self.partition}"
 
     def close(self) -> None:
         self._consumer.close()
@@ -187,7 +190,7 @@ class SnapshotLog:
             Unwritten: the topic does not exist, or the brokers refuse it or do not answer.
         """
         number = int.from_bytes(os.urandom(8))
-        sending = _Sending(self._settings, (self._topic, self._partition), number, bytes_per_s, self._check)
+        sending = _Sending(self._settings, (self._topic, self.partition), number, bytes_per_s, self._check)
         encoder = snapshot.Encoder(view)
         try:
             known = topic_id(self._admin, self._topic, SILENT_S)
@@ -233,7 +236,7 @@ class SnapshotLog:
                 known = topic_id(self._admin, self._topic, SILENT_S)
                 if known is None:
                     return
-                place = TopicPartition(self._topic, self._partition)
+                place = TopicPartition(self._topic, self.partition)
                 low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
                 break
             except KafkaException as error:
@@ -264,7 +267,7 @@ class SnapshotLog:
         Raises:
             KafkaException: the brokers do not answer, or refuse.
         """
-        for deleted in self._admin.delete_records([TopicPartition(self._topic, self._partition, offset)]).values():
+        for deleted in self._admin.delete_records([TopicPartition(self._topic, self.partition, offset)]).values():
             deleted.result()
 
     def _look(self, named: NamedSnapshot) -> None:
@@ -275,7 +278,7 @@ class SnapshotLog:
                 if known != named.topic_id:
                     what = "does not exist" if known is None else f"was made anew: its id is {known.hex()}"
                     raise Unreadable(f"the topic of snapshots {self._topic!r} {what}")
-                place = TopicPartition(self._topic, self._partition)
+                place = TopicPartition(self._topic, self.partition)
                 low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
                 if not low <= named.first_offset <= named.end_offset <= high:
                     theirs = f"{named.first_offset} to {named.end_offset - 1}"
@@ -299,7 +302,7 @@ class SnapshotLog:
             self._check()
 
     def _messages(self, position: int, end: int, named: NamedSnapshot | None = None) -> Iterator[Message]:
-        place = self._consumer, self._topic, self._partition
+        place = self._consumer, self._topic, self.partition
         while position < end:
             try:
                 for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):

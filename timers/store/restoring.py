@@ -11,6 +11,7 @@ from typing import NamedTuple
 from timers.config.settings import Settings
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
+from timers.core.store_validity import is_fresh
 from timers.core.timer import TopicPartition
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
@@ -60,6 +61,7 @@ def restore(
     opened: Opened,
     check: Callable[[], None],
     others: Collection[str] | None = None,
+    now_s: Callable[[], float | None] = lambda: None,
 ) -> Opened:
     """Returns what :func:`timers.store.opening.open_partition` did, with a store from which the log can be read on.
 
@@ -68,13 +70,14 @@ def restore(
     Args:
         check: called often; may raise to stop.
         others: as those of :func:`may_restore`.
+        now_s: returns the brokers' time. While it is not known, no snapshot of a compacted topic is used.
 
     Raises:
         LogMismatch: the log begins after the present store ended, no snapshot can be read, and no operator accepts it;
             or the progress was lost.
     """
     indexed = formats[tp[0]].has_ids
-    restoring = _Restoring((settings, cluster, memory, condemnations, tp), indexed, [opened.store])
+    restoring = _Restoring((settings, cluster, memory, condemnations, tp), indexed, now_s, [opened.store])
     try:
         with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check)) as log:
             place = place_of(settings, cluster, tp, formats[tp[0]])
@@ -93,6 +96,7 @@ class _Restoring(NamedTuple):
 
     where: tuple[Settings, Cluster, RocksMemory, Condemnations, TopicPartition]
     indexed: bool
+    now_s: Callable[[], float | None]
     unused: list[RocksStore]
     """The stores to close at its end: the present one comes first."""
 
@@ -185,7 +189,12 @@ class _Restoring(NamedTuple):
                 seconds = monotonic() - began
                 logger.info("restored %s: %d pending at offset %d, in %.2f s", name, named.rows, named.applied, seconds)
 
-        return restored(opened.store, progress, place, opened.low, log, self._beside, names, report)
+        return restored(opened.store, progress, place, opened.low, log, self._beside, self._is_fresh, names, report)
+
+    def _is_fresh(self, store: RocksStore) -> bool:
+        (topic, _), now_s = self.where[-1], self.now_s()
+        stale_after_s = self.where[1].stale_after_s.get(topic, 0)
+        return not stale_after_s or (now_s is not None and is_fresh(store, now_s, stale_after_s))
 
     def _beside(self) -> RocksStore:
         for former in self.unused[1:]:

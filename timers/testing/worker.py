@@ -302,7 +302,7 @@ class SimWorker:
         """Returns the progress after a cut, if the operator accepts the loss."""
         if machine not in self.accepted:
             raise LogMismatch(f"{machine} has lost its records from {cut.offset} on")
-        return progress.shortened(*cut)
+        return cut.applied_to(progress)
 
     def compare_logs(self) -> None:
         """Compare the logs of the open machines, as a worker does every 10 s."""

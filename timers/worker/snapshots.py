@@ -98,7 +98,7 @@ class SnapshotTaker(Service):
                 at = seen.checked_at if seen else monotonic() - FOOTER_S
                 now = monotonic()
                 seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, now - AGAIN_S, now)
-            if not self._pool.formats[tp[0]].topic_is_compacted and not self.should_stop:
+            if not self.should_stop:
                 seen = await self._turn(tp, seen)
                 if self._trimmer.is_due(tp, runner):
                     seen = await self._trim_turn(tp, seen)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka.admin import AdminClient
@@ -150,7 +150,7 @@ class Takeover:
             metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
             others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
             if may_restore(opened, others):
-                opened = await self.in_thread(self._restore, where, opened, others, stop, metrics)
+                opened = await self.in_thread(self._restore, where, opened, others, parts.now_s, stop, metrics)
                 metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
             progress, store, *_ = opened
         except DoubtfulLog as doubtful:
@@ -180,6 +180,7 @@ class Takeover:
         where: _Where,
         opened: Opened,
         others: Collection[str],
+        now_s: Callable[[], float | None],
         stop: threading.Event,
         metrics: PartitionMetrics,
     ) -> Opened:
@@ -189,7 +190,11 @@ class Takeover:
             if stop.is_set():
                 raise Lost("told to stop")
 
+        request_format = where[-2][where[-1][0]]
         try:
+            while request_format.topic_is_compacted and now_s() is None:
+                sleep(STOP_POLL_S)  # the first tick says how old a snapshot is
+                check()
             while not self._restoring.acquire(timeout=STOP_POLL_S):
                 check()
         except Lost:
@@ -197,7 +202,7 @@ class Takeover:
             raise
         began = monotonic()
         try:
-            return restore(*where, opened, check, others)
+            return restore(*where, opened, check, others, now_s)
         finally:
             metrics.restoring_s += monotonic() - began
             self._restoring.release()

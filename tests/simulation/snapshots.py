@@ -332,7 +332,8 @@ class SnapshotWorker(SimWorker):
 def verified(worker: SnapshotWorker, log: SimLog, machine: TopicPartition, progress: Progress) -> Verified | None:
     """Compare a log with the two snapshots that a progress names; None if it cannot be compared."""
     named = in_order(progress)
-    if named is None or progress.doubt is not None or machine[0] in log.wrongly_compacted:
+    is_compacted = worker.spec(machine).request_format.topic_is_compacted
+    if named is None or progress.doubt is not None or is_compacted or machine[0] in log.wrongly_compacted:
         return None  # the log lacks requests that the store holds
     at = progress_at(progress, named[1].applied)
     outbox: Any = None

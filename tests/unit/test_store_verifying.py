@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,10 @@ def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
     is_folded = False
     assert (result(progress) or Verified(0, 0, 0, (), 0)).different == 1
     assert result(replace(progress, older_snapshot=None)) is None
+    compacted: Any = SimpleNamespace(topic_is_compacted=True)
+    assert (
+        verify(SETTINGS, compacted, *where[2:], progress, SimSnapshots({}), RocksMemory(2**25), tmp_path, print) is None
+    )
     assert [*(tmp_path / "x").glob("*")] == [], "its stores are deleted"
     with pytest.raises(Unreadable):
         verify(*where, progress, SimSnapshots({2: newer}), RocksMemory(2**25), tmp_path / "x", lambda: None)

@@ -379,7 +379,10 @@ def verify(output: Output) -> None:
             result = _verify(settings, cluster, tp)
             name = f"{tp[0]}/{tp[1]}"
             if result is None:
-                output.show({"topic": tp[0], "partition": tp[1], "compared": False}, f"{name}: no two snapshots yet")
+                output.show(
+                    {"topic": tp[0], "partition": tp[1], "compared": False},
+                    f"{name}: no two snapshots yet, or a compacted topic",
+                )
                 continue
             different += result.different
             fields = {"topic": tp[0], "partition": tp[1], "compared": True, **result._asdict()}

@@ -118,6 +118,7 @@ class SimLogs(Logs):
     Attributes:
         dies: the promoter, once it has written.
         blind: it does not find what it has written before it died.
+        trimmed: what it has written before it died is deleted.
         gone: topics that do not exist any more.
         refuses: source of a request whose copy is refused.
     """
@@ -129,7 +130,7 @@ class SimLogs(Logs):
         self._path = path
         self._delivered = 0
         self.dies = False
-        self.blind = False
+        self.blind = self.trimmed = False
         self.gone: set[str] = set()
         self.refuses = ""
 
@@ -147,7 +148,9 @@ class SimLogs(Logs):
             for record in self._engine.log.fetch(topic, 0, places[0]).records
             if h.TIMER_PROMOTED in dict(record.headers)
         ]
-        return self._session.createDataFrame([(each,) for each in found if not self.blind], "source string")
+        self.deleted += len(found) if self.trimmed else 0
+        seen = [] if self.blind or self.trimmed else [(each,) for each in found]
+        return self._session.createDataFrame(seen, "source string")
 
     def port(self) -> Callable[[], Port]:
         path, dies, refuses = self._path, self.dies, self.refuses

@@ -169,6 +169,33 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     assert engine.worker.runners[engine.settings.request_topic, 0].machine.progress.setting_at(SEAL, 0, 0)
 
 
+def test_a_copy_that_may_have_been_deleted_is_written_again_only_while_it_is_remembered(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path
+) -> None:
+    engine = SimEngine(NOW_S, 60)
+    logs, job = SimLogs(spark, engine, tmp_path / "copies"), Promote(tables, lead_s=20)
+    sent = engine.ask(NOW_S + 100, b"plain")
+    engine.advance_to(NOW_S + 90)
+    take_in(spark, tables, engine)
+    logs.dies = True
+    with pytest.raises(Exception, match="killed after the commit"):
+        promote_chunk(spark, job, logs, NOW_S + 90)
+    logs.dies, logs.trimmed = False, True
+    assert logs.deliver() == 1
+    engine.advance_to(NOW_S + 200)
+    assert engine.fired == [(b"plain", sent.source)]
+    assert record_interrupted(spark, tables, logs) == 0, "its copy is deleted"
+    forgotten_s = NOW_S + 100 + engine.settings.verdict_retention_s
+    later = SimLogs(spark, engine, tmp_path / "later")
+    later.trimmed = True
+    assert record_interrupted(spark, tables, later) == 0, "the batch is looked for in each run"
+    assert promote_chunk(spark, job, later, forgotten_s).promoted == 0, "its partition has forgotten that it came back"
+    assert promote_chunk(spark, job, logs, NOW_S + 200).promoted == 1
+    assert logs.deliver() == 1
+    engine.advance_to(NOW_S + 300)
+    assert engine.fired == [(b"plain", sent.source)], "its partition ignores the second copy"
+
+
 @pytest.mark.long
 def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
     """The tables were lost, and the cold topic is read again: what has fired long ago must not fire again."""

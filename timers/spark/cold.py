@@ -161,19 +161,22 @@ def day_of(due_s: Column) -> Column:
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(due_s / DAY_S).cast("int"))
 
 
-def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
-    """Condition: a request was held so early that, without a recorded copy, it has certainly not been promoted.
+def does_no_harm(retention_s: int, id_topics: Iterable[str], now_s: int, unsure_until_s: int = 0) -> Column:
+    """Condition: without a recorded copy, a request has not been promoted, or its partition ignores a second copy.
 
     If the tables were lost, `hold` reads the cold topic again from its start. A request that it then holds after its
-    partition may have forgotten an earlier copy could fire twice. A partition never forgets a timer with an id.
+    partition may have forgotten an earlier copy could fire twice. So could one whose earlier copy was to be looked for
+    in records that are deleted. A partition never forgets a timer with an id.
 
     Args:
         retention_s: ``TIMERS_VERDICT_RETENTION_S``.
         id_topics: topics of timers with an id.
+        now_s: epoch second.
+        unsure_until_s: copies of timers due by this second may be in records that are deleted.
     """
-    margin_s = min(3600, retention_s // 2)  # clocks differ
-    in_time = F.col("held_ms") <= (F.col("due_s") + retention_s - margin_s) * 1000
-    return F.col("topic").isin(*id_topics) | in_time
+    forgotten_s = F.col("due_s") + retention_s - min(3600, retention_s // 2)  # clocks differ
+    is_known = (F.col("due_s") > unsure_until_s) | (forgotten_s > now_s)
+    return F.col("topic").isin(*id_topics) | ((F.col("held_ms") <= forgotten_s * 1000) & is_known)
 
 
 def has_place(ends: Offsets) -> Column:

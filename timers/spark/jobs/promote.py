@@ -54,22 +54,23 @@ class Logs:
 
     Attributes:
         deleted: number of offsets in which :meth:`copies_since` could not look for copies, because they are deleted.
+        unsure_until_s: copies of timers due by this second may have been among them.
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, config: dict[str, Any]) -> None:
         self._spark = spark
         self._settings = settings
         self._config = config
-        self.deleted = 0
+        self.deleted = self.unsure_until_s = 0
 
     def ends(self) -> Offsets:
         """Where the request logs end now, for committed readers."""
         return TopicOffsets(self._settings).ends(cold_sources(self._settings))
 
-    def in_time(self) -> Column:
-        """Condition: see :func:`timers.spark.cold.was_held_in_time`."""
+    def does_no_harm(self, now_s: int) -> Column:
+        """Condition: see :func:`timers.spark.cold.does_no_harm`."""
         settings = self._settings
-        return cold.was_held_in_time(settings.verdict_retention_s, [settings.id_topic])
+        return cold.does_no_harm(settings.verdict_retention_s, [settings.id_topic], now_s, self.unsure_until_s)
 
     def fence(self) -> None:
         """Abort the open transaction of a former promoter, and fence that promoter."""
@@ -189,11 +190,11 @@ def run(
             care_at_s = second + CARE_S
             refused.clear()  # the topic may take larger records now
             say(maintain(spark, job.tables, second))
-            doubtful = cold.unpromoted(spark, job.tables, second, ~logs.in_time()).count()
+            doubtful = cold.unpromoted(spark, job.tables, second, ~logs.does_no_harm(second)).count()
             if doubtful:
                 say(
-                    f"promote: {doubtful:,} overdue timers were held so late that they may have fired before; they "
-                    "are not written back unless --overdue is given"
+                    f"promote: {doubtful:,} overdue timers may have fired before: they were held late, or what was "
+                    "written back is deleted; they are not written back unless --overdue is given"
                 )
             without_place = cold.unpromoted(spark, job.tables, second, ~cold.has_place(logs.ends())).count()
             if without_place:
@@ -214,6 +215,7 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
     logs.fence()
     found = 0
     for batch, _, until_s, starts in interrupted:
+        deleted = logs.deleted
         held = spark.read.format("delta").load(tables.held).where(F.col("due_day") <= day_of(F.lit(until_s)))
         sources = logs.copies_since(kafka.from_json(starts)).distinct()
         known = spark.read.format("delta").load(tables.promoted).select("due_day", "source")
@@ -222,7 +224,10 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
             rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
             found += rows.count()
             cold.append(rows, tables.promoted, PROMOTED)
-        steps.add(batch, DONE, until_s, "")
+        if logs.deleted > deleted:  # the batch is not done: the next run must not be sure of it, either
+            logs.unsure_until_s = max(logs.unsure_until_s, until_s)
+        else:
+            steps.add(batch, DONE, until_s, "")
     return found
 
 
@@ -236,7 +241,7 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
     """
     began = monotonic()
     until_s, ends = now_s + job.lead_s, logs.ends()
-    may_be_promoted = (F.lit(job.overdue) | logs.in_time()) & cold.has_place(ends)
+    may_be_promoted = (F.lit(job.overdue) | logs.does_no_harm(now_s)) & cold.has_place(ends)
     may_be_promoted &= ~F.col("source").isin(list(without))
     near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(job.chunk + 1)
     found = near.toArrow()

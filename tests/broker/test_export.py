@@ -89,7 +89,7 @@ def sides(
 
 
 def test_each_timer_fires_once_on_one_side(sides: Sides) -> None:
-    count, seconds = 6_000, 30
+    count, seconds = 6_000, 40
     sides.former.worker().start().ready()
     start_s = due_in(8)
     requests = timers(sides.target, count, start_s, seconds)
@@ -98,10 +98,9 @@ def test_each_timer_fires_once_on_one_side(sides: Sides) -> None:
     sides.former.send(*requests)
     sides.set_by_id(sides.former, {f"id-{each}": start_s + seconds for each in range(20)})
     assert sides.cancel(sides.former, "id-19") == "cancelled"
-    time.sleep(max(0.0, start_s + seconds / 3 - time.time()))
+    wait_until(lambda: sides.former.end(sides.target) > 0, "the first have fired")
     moved = sides.export("--move")
-    assert 0 < len(moved) < count, "some have fired"
-    assert all(line["at"] > start_s for line in moved)
+    assert 0 < len(moved) < count + 20, "some have fired"
     late = sides.former.send(*timers(sides.target, 1, due_in(2), 1, b"after the move"))
     assert sides.run(sides.new, "import-pending", str(sides.file)).code == 1, "its workers have never run"
     sides.new.worker().start().ready()

@@ -1,0 +1,47 @@
+"""What is pending of partitions whose workers run is read without asking them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from timers.config.settings import Settings
+from timers.core.progress import Progress
+from timers.pending.reading import PendingReader
+from timers.wire import progress as progress_record
+
+TP = "timer-request", 1
+
+
+class Log:
+    """A progress log. The group has a newer copy than its records, because the worker has committed meanwhile."""
+
+    def __init__(self, progress: Progress, topic_id: bytes) -> None:
+        self._value = progress_record.encode(progress, topic_id, progress_record.machine_name("timers", *TP))
+
+    def read(self, tps: Any, *, after_fence: bool) -> dict[Any, bytes]:
+        assert not after_fence, "no worker was fenced"
+        return {TP: self._value}
+
+    def check(self, *_: Any) -> Progress:
+        raise AssertionError("the copy of the group is newer")
+
+
+def reader_of(progress: Progress, topic_id: bytes) -> PendingReader:
+    reader = PendingReader.__new__(PendingReader)
+    given: Any = {"_log": Log(progress, topic_id), "_settings": Settings(), "_cluster": CLUSTER}
+    vars(reader).update(given)
+    return reader
+
+
+CLUSTER = SimpleNamespace(topic_ids={TP[0]: b"id of the topic."})
+
+
+def test_the_progress_of_a_running_worker_is_not_compared_with_what_it_has_committed_since() -> None:
+    progress = Progress(17, (900, 3))
+    assert reader_of(progress, b"id of the topic.").progress([TP]) == {TP: progress}
+
+
+def test_a_topic_that_was_made_anew_has_no_progress() -> None:
+    found = reader_of(Progress(17, (900, 3)), b"id of a former.").progress([TP, ("timer-request", 2)])
+    assert found == {TP: Progress(), ("timer-request", 2): Progress()}

@@ -70,7 +70,7 @@ class SimGroup:
 
     def remove(self, name: str) -> None:
         """End the session of a member."""
-        del self.members[name]
+        self._answer_waiting(self.members.pop(name), UNKNOWN_MEMBER)
         self._prepare()
 
     async def _answer(self, node: int, request: Any, group: Any) -> Any:
@@ -81,7 +81,7 @@ class SimGroup:
             found = [(each.id, name, "/", each.metadata, each.assignment) for name, each in self.members.items()]
             return SimpleNamespace(groups=[(0, "group", self._state, "consumer", "roundrobin", found)])
         if self.error:
-            return SimpleNamespace(error_code=self.error)
+            return SimpleNamespace(error_code=self.error, members=[])
         if isinstance(request, JoinGroupRequest):
             return await self._join(request._member_id, request._group_instance_id, request._group_protocols[0][1])
         if isinstance(request, SyncGroupRequest):
@@ -118,7 +118,7 @@ class SimGroup:
             replaced, member = member, _Member(f"{name}-0-0-0-0-{self._ids}")
             self.members[name] = member
             if replaced is not None:
-                self._answer_replaced(replaced)
+                self._answer_waiting(replaced, FENCED)
                 member.assignment = replaced.assignment
                 self._leader = member.id if self._leader == replaced.id else self._leader
                 if self._state == "Stable":  # KAFKA-12759: no rebalance, and the member is not told that it leads
@@ -133,10 +133,10 @@ class SimGroup:
         self._prepare()
         return await member.joining
 
-    def _answer_replaced(self, replaced: _Member) -> None:
-        for waiting in (replaced.joining, replaced.syncing):
+    def _answer_waiting(self, member: _Member, error_code: int) -> None:
+        for waiting in (member.joining, member.syncing):
             if waiting is not None and not waiting.done():
-                waiting.set_result(SimpleNamespace(error_code=FENCED))
+                waiting.set_result(SimpleNamespace(error_code=error_code))
 
     def _prepare(self) -> None:
         """Begin a rebalance, and end its first part when all members have joined."""

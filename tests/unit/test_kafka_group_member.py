@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError
+from timers.kafka.aiokafka_internals import group_member
 from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 
@@ -214,6 +216,102 @@ async def test_a_member_that_asks_gets_a_rebalance_and_one_that_says_nothing_new
         other.member.request_rebalance()
         await until(lambda: generation_of(one, two) == generation + 1)
         assert leader.dealt_to
+
+
+# ---- random histories ------------------------------------------------------------------------------------------------
+
+
+class History:
+    """Workers that come, go and are killed, and a coordinator that moves and is silent."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.group = SimGroup(t=3)
+        self.all: list[Worker] = []
+        self.running: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
+
+    def start(self) -> None:
+        stopped = {"one", "two", "three", "four"} - self.running.keys()
+        if stopped:
+            worker = Worker(self.group, self.random.choice(sorted(stopped)))
+            self.all.append(worker)
+            self.running[worker.name] = worker, asyncio.create_task(worker.member.run())
+
+    async def stop(self, *, leaves: bool) -> None:
+        if self.running:
+            worker, task = self.running.pop(self.random.choice(sorted(self.running)))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if leaves:
+                await worker.member.leave(1.0)
+
+    def end_session(self) -> None:
+        """End the session of a member: of one that was killed, or of one that was only too slow."""
+        if self.group.members:
+            self.group.remove(self.random.choice(sorted(self.group.members)))
+
+    async def step(self) -> None:
+        choice = self.random.random()
+        if choice < 0.3:
+            self.start()
+        elif choice < 0.5:
+            await self.stop(leaves=choice < 0.4)
+        elif choice < 0.65:
+            self.end_session()
+        elif choice < 0.75 and self.running:
+            worker, _ = self.random.choice(list(self.running.values()))
+            self.random.choice([worker.member.rejoin, worker.member.request_rebalance])()
+        elif choice < 0.8:
+            self.group.partitions["t"] = min(8, self.group.partitions["t"] + 1)
+        elif choice < 0.9:
+            self.group.error = self.random.choice([0, NOT_COORDINATOR])
+        else:
+            self.group.is_silent = self.random.random() < 0.4
+        await asyncio.sleep(self.random.choice([0, 0, 0.001, 0.005]))
+
+    async def settle(self) -> None:
+        """Let all faults end: dead members lose their sessions, and each running one gets a deal."""
+        self.group.error, self.group.is_silent = 0, False
+        if not self.running:
+            self.start()
+        for name in self.group.members.keys() - self.running.keys():
+            self.group.remove(name)
+
+        def is_settled() -> bool:
+            workers = [worker for worker, _ in self.running.values()]
+            return self.group.members.keys() == self.running.keys() and generation_of(*workers) == self.group.generation
+
+        await until(is_settled)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_happens_each_partition_has_one_owner_in_a_deal(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_member, "RETRY_S", 0.001)
+    history = History(seed)
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(60):
+                await history.step()
+            await history.settle()
+            dealt = [tp for worker, _ in history.running.values() for tp in worker.has]
+            while (
+                len(dealt) < history.group.partitions["t"]
+            ):  # added partitions are found by the leader's next heartbeat
+                await asyncio.sleep(0.002)
+                await history.settle()
+                dealt = [tp for worker, _ in history.running.values() for tp in worker.has]
+    finally:
+        for _, task in history.running.values():
+            task.cancel()
+    assert sorted(dealt) == sorted(of(*range(history.group.partitions["t"])))
+    for generation in range(1, history.group.generation + 1):
+        of_one = {worker: deal for worker in history.all for deal in worker.deals if deal.generation == generation}
+        names = {worker.name: deal for worker, deal in of_one.items()}  # one that came back has the share of before
+        given = [tp for deal in names.values() for tp in deal.partitions]
+        assert len(given) == len(set(given)), f"two owners in deal {generation}"
+    assert [each.ended for each in history.all if each.ended] == []
 
 
 # ---- members that come back with other topics or to other partitions ------------------------------------------------

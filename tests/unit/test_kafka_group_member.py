@@ -15,12 +15,12 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
-from timers.errors import NameTakenError
+from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group_member
 from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 
-GROUP_AUTHORIZATION_FAILED = 30
+INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 26, 30
 
 
 def in_turn(members: Mapping[str, Joined], partitions: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
@@ -192,6 +192,15 @@ async def described(worker: Worker) -> Any:
     while (found := await worker.member.described()) is None:
         await asyncio.sleep(0.001)
     return found
+
+
+async def test_a_session_timeout_that_the_brokers_do_not_allow_ends_the_member_with_a_sentence() -> None:
+    group = SimGroup(t=1)
+    group.error = INVALID_SESSION_TIMEOUT
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.ended)
+    assert isinstance(one.ended[0], SettingsError) and "TIMERS_SESSION_TIMEOUT_S=1: " in str(one.ended[0])
 
 
 async def test_a_refusal_ends_the_member_with_the_reason() -> None:

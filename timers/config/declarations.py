@@ -246,9 +246,10 @@ class Declarations(ConsoleDeclarations):
     )
     session_timeout_s: int = number_setting(
         (6, 1800),
-        "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
-        "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800 s.",
-        default=10,
+        "How long the group waits for a silent worker before it gives its partitions to other workers: after a crash "
+        "their timers wait for so long. Longer: a killed worker that restarts more slowly keeps its partitions. By "
+        "default brokers allow 6 to 1800 s.",
+        default=6,
         unit="s",
     )
     callback_allow: str = setting(

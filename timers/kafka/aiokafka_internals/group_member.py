@@ -30,6 +30,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     IllegalGenerationError,
+    InvalidSessionTimeoutError,
     KafkaError,
     MemberIdRequired,
     RebalanceInProgressError,
@@ -42,7 +43,7 @@ from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
-from timers.errors import NameTakenError
+from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals.group import (
     STABLE,
     DescribedGroup,
@@ -260,6 +261,13 @@ class GroupMember:
                 NameTakenError(
                     f"another worker was started with TIMERS_WORKER_ID={self._name}, and has the partitions of this "
                     "one: this worker ends. Give each worker its own id"
+                )
+            )
+        elif error_code == InvalidSessionTimeoutError.errno:
+            self._end(
+                SettingsError(
+                    f"TIMERS_SESSION_TIMEOUT_S={self._timing.session_s:g}: the brokers do not allow it; set a number "
+                    "from their group.min.session.timeout.ms (6 s by default) to their group.max.session.timeout.ms"
                 )
             )
         elif error_code == UnknownMemberIdError.errno:

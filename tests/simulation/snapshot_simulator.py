@@ -162,6 +162,7 @@ class SnapshotSimulator(Simulator):
         random, machine = self._snapshot_random, self._snapshot_random.choice(self.machines)
         for _ in range(2):
             self._workload.near()
+            self.checkers.check()  # what was committed before time passes
             self.clock.advance_ms(random.choice([0, 1000, 4000]))
             owner = self._owner.get(machine)
             if owner is None or machine not in owner.runners:

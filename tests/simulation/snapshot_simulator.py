@@ -351,7 +351,7 @@ class SnapshotLossSimulator(LossSimulator):
         for worker in self.workers:
             assert isinstance(worker, SnapshotWorker)
             for name in list(worker.runners):
-                if self._snapshot_random.random() < 0.5:
+                if self._snapshot_random.random() < 0.5 and name in worker.runners:
                     worker.trim_now(name)
         return lost
 

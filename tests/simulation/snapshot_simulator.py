@@ -96,12 +96,12 @@ class SnapshotSimulator(Simulator):
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
-        self.topics.keep_s = self._snapshot_random.choice([0, 0, 3, 20])
+        self.topics.keep_s = self._snapshot_random.choice([0, 3, 3, 20])
         more = [
             (self._snapshot, 30),
             (self._lose_snapshot, 3),
             (self._lose_disk, 4),
-            (self._two_owners, 4),
+            (self._two_owners, 8),
             (self._slow_snapshot, 4),
             (self._forget_names, 1),
             (self._trim, 6),
@@ -118,11 +118,19 @@ class SnapshotSimulator(Simulator):
         return take_steps(self.workers, self._snapshot_random)
 
     def _lose_snapshot(self) -> str:
-        machine = self._snapshot_random.choice(self.machines)
+        logs = self.checkers.logs
+        trimmed = [
+            each
+            for each in self.machines
+            if logs[each].progress.level >= TRIMMING and self.log.start(*each) < deletable_before(logs[each].progress)
+        ]
+        machine = self._snapshot_random.choice(trimmed or self.machines)
         lost = lose_snapshot(self.topics, machine, self.checkers.logs[machine].progress, self._snapshot_random)
         owner = self._owner.get(machine)
         if owner is not None and machine in owner.runners and self._snapshot_random.random() < 0.5:
             assert isinstance(owner, SnapshotWorker)
+            self.checkers.check()
+            self.clock.advance_ms(1000 * self.topics.keep_s)
             owner.trim_now(machine)
         elif owner is not None and self._snapshot_random.random() < 0.5:
             take_steps([owner], self._snapshot_random, machine, 12)
@@ -191,11 +199,11 @@ class SnapshotSimulator(Simulator):
         self._give(machine, second := random.choice(others))
         second.fire_unread(machine)
         self.checkers.check()  # with the time of this worker, not with that of the next one
-        for _ in range(random.randint(0, 14)):
+        for _ in range(random.randint(0, 24)):
             worker = random.choice([first, second])
             if machine in worker.runners and random.random() < 0.3:
                 self._work_on(worker, machine)
-            take_steps([worker], random, machine, random.randint(1, 4))
+            take_steps([worker], random, machine, random.randint(1, 2))
         if random.random() < 0.5:
             second.fire_unread(machine)
             self.checkers.check()

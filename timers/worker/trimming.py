@@ -127,7 +127,7 @@ class Trimmer:
                 known.deleted_to = start if start >= bound else 0
                 known.may_roll = start == end > known.rolled_to
                 if known.may_roll:
-                    self._roll(logs, known, tp, now_s)
+                    self._roll(logs, known, tp, now_s, end)
                 return
             to = self._delete(logs, known, tp, log, kept_from, check)
         except Refused as why:
@@ -242,7 +242,7 @@ class Trimmer:
                 return to
         raise Refused(f"{TRIES} times more than {WITHIN_S:.0f} s passed between a commit and the deletion after it")
 
-    def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float) -> None:
+    def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float, end: int) -> None:
         """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""
         segment_s = logs.segment_s(tp[0])
         if logs.first_since(tp, int(1000 * (now_s - segment_s))) is not None:
@@ -253,7 +253,7 @@ class Trimmer:
         except KafkaException as error:
             if code_of(error) not in NOT_ALLOWED:
                 raise  # a worker may have no right to write there; the next request begins a segment
-        known.may_roll, known.rolled_to = False, logs.ends(tp)[1]
+        known.may_roll, known.rolled_to = False, end + 2  # the record, and the marker after it
 
 
 def _paced(check: Callable[[], None]) -> Callable[[], None]:

@@ -133,6 +133,7 @@ WALKS: dict[str, Walks] = {
         Walk((str(planted.folder / "pending"),), code=1, shows=NOT_AT_ALL),  # it is of the same app
         Walk((planted.file("unsafe", _unsafe_export()),), code=1, shows=QUOTED),
     ],
+    "status": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "settings": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "broker status": lambda planted: [Walk((), code=3, shows=NOT_AT_ALL)],
     "broker logs": lambda planted: [Walk(())],

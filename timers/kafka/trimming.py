@@ -7,15 +7,15 @@ machine within two seconds (:data:`WITHIN_S`), by a clock that also counts the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException
+from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
-from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes
+from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
 from timers.kafka.own_topics import SEGMENT_MS
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
@@ -26,8 +26,6 @@ WITHIN_S = 2.0
 """Longest time between the commit of a machine and a deletion by what it has committed."""
 
 TIMEOUT_S = 10.0
-
-_GROUPS_AT_A_TIME = 50
 
 
 class _Unwanted(Exception):
@@ -78,19 +76,13 @@ class LogTrimmer:
             if name.endswith(suffix) and name != own:
                 yield f"app {name.removesuffix(suffix)!r}"
         listed = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid
-        others = [group.group_id for group in listed if group.group_id != self._settings.app_id]
-        for first in range(0, len(others), _GROUPS_AT_A_TIME):
-            names = others[first : first + _GROUPS_AT_A_TIME]
-            asked = [
-                self._admin.list_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(name, [Place(*tp)])], request_timeout=TIMEOUT_S
-                )[name]
-                for name in names
-            ]
-            for name, answer in zip(names, asked, strict=True):
-                with suppress(KafkaException):  # a group that may not be described, or has gone
-                    if any(each.offset >= 0 for each in answer.result().topic_partitions or ()):
-                        yield f"group {name!r}"
+        for name in [group.group_id for group in listed if group.group_id != self._settings.app_id]:
+            # A consumer asks: an admin client ends the process if the coordinator moves (librdkafka's issue 5040).
+            consumer = reader(librdkafka(self._settings), group_id=name)
+            with closing(consumer), suppress(KafkaException):  # a group that may not be described, or has gone
+                (found,) = consumer.committed([Place(*tp)], timeout=TIMEOUT_S)
+                if found.error is None and found.offset >= 0:
+                    yield f"group {name!r}"
 
     def segment_s(self, topic: str) -> float:
         """After how many seconds the brokers begin a new segment of a topic, when a record comes."""

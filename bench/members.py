@@ -151,6 +151,9 @@ def _measure(session: Session, system: System, per_s: int, directory: Path) -> d
     for index, name in enumerate(STEPS):
         until_s = begins[index + 1] if index + 1 < len(begins) else end_s
         lag = lag_ms[(due_at >= int(begins[index])) & (due_at < int(until_s))]
+        if not len(lag):
+            session.console.line(f"{name:20} no timer was due: the steps before took too long")
+            continue
         result[name] = {
             "worst_ms": int(lag.max()),
             "p99_ms": int(np.percentile(lag, 99)),

@@ -64,6 +64,7 @@ class PartitionMetrics:
         snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
         opened_at: monotonic time at which the machine was opened last; None: never.
         opened_from: where its state came from then: :data:`STORE`, :data:`SNAPSHOT` or :data:`LOG`.
+        ahead_from: the same of a machine that reads ahead; empty after the opening that follows.
         waits: how long the oldest due timer had waited whenever the machine began to fire; 0: no timer was due.
         restoring_s: seconds for which snapshots were restored.
         log_start: first offset of the log, when it was last looked at for a deletion; None: not yet.
@@ -84,7 +85,7 @@ class PartitionMetrics:
         self.snapshot_ms: int | None = None
         self.restoring_s = 0.0
         self.opened_at: float | None = None
-        self.opened_from = ""
+        self.opened_from = self.ahead_from = ""
         self.waits = Histogram(WAIT_BOUNDS_S)
         self.log_start: int | None = None
         self.trimmed_bytes = 0

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 from timers.worker.machines.openings import CLOSE_TIMEOUT_S
+from timers.worker.machines.pool import HANDOVER_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -220,10 +221,10 @@ def test_one_set_of_labels_joins_the_manifests() -> None:
 
 
 def test_a_worker_is_given_the_time_it_takes_to_stop() -> None:
-    assert POD["spec"]["terminationGracePeriodSeconds"] > 2 * CLOSE_TIMEOUT_S
+    assert POD["spec"]["terminationGracePeriodSeconds"] > HANDOVER_S + 2 * CLOSE_TIMEOUT_S
     for name, service in COMPOSE["services"].items():
         if name.startswith("worker"):
-            assert int(service["stop_grace_period"].removesuffix("s")) > 2 * CLOSE_TIMEOUT_S
+            assert int(service["stop_grace_period"].removesuffix("s")) > HANDOVER_S + 2 * CLOSE_TIMEOUT_S
 
 
 # ---- what the container may, and holds ------------------------------------------------------------------------------

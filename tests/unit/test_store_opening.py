@@ -53,7 +53,7 @@ class SimProgressLog:
     def check_partitions(self, tp: object, records: object) -> None:
         self._answer("check_partitions")
 
-    def read_one(self, tp: object) -> tuple[dict[Any, bytes], Progress, tuple[int, int]]:
+    def read_one(self, tp: object, *, after_fence: bool) -> tuple[dict[Any, bytes], Progress, tuple[int, int]]:
         self._answer("read_one")
         return {}, Progress(), (3, 5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from timers.core.timer import TopicPartition
 from timers.worker.machines import openings
 from timers.worker.machines.openings import Openings
+from timers.worker.machines.runner import ReadAhead
 
 REQUESTS = ("timer-request", 0)
 
@@ -26,16 +28,20 @@ class SimMachine:
 
 
 class SimTakeover:
-    """A takeover that ends when :attr:`opened` has a result."""
+    """A takeover that ends when :attr:`opened` has a result; before, if there is :attr:`ahead`, when that has one."""
 
     def __init__(self, *_: object) -> None:
+        self.ahead: asyncio.Future[SimMachine] | None = None
         self.opened: asyncio.Future[SimMachine] = asyncio.get_running_loop().create_future()
+
+    async def read_ahead(self, *_: object) -> SimMachine | None:
+        return None if self.ahead is None else await self.ahead
 
     async def open(self, *_: object) -> SimMachine:
         return await self.opened
 
-    async def in_thread(self, call: Callable[[], None]) -> None:
-        call()
+    async def in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
 
 
 class SimListener:
@@ -67,3 +73,32 @@ async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does
     assert listener.opened == []
     assert machine.closed
     assert opening.partitions == set()
+
+
+async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "Takeover", SimTakeover)
+    listener: Any = SimListener()
+    unused: Any = None
+    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
+    takeover: Any = opening._takeover
+    takeover.ahead = asyncio.get_running_loop().create_future()
+    takeover.ahead.set_result(SimMachine())
+    opening.begin(lambda: unused, REQUESTS)
+    async with asyncio.timeout(30):
+        while not listener.opened:
+            await asyncio.sleep(0)
+    assert not takeover.opened.done() and opening.partitions == set(), "its machine reads, and nothing is fenced"
+
+    class SimRunner:
+        name = "timer-request/0"
+        machine = SimpleNamespace(replayed=7)
+
+        def join(self, timeout_s: float) -> bool:
+            return True
+
+    runner: Any = SimRunner()
+    takeover.opened.set_result(SimMachine())
+    opening.begin_again(lambda: unused, REQUESTS, runner, ReadAhead())
+    async with asyncio.timeout(30):
+        while len(listener.opened) < 2:
+            await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 from timers.broker.config import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.core.timer import TopicPartition
+from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
@@ -23,6 +24,7 @@ from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.worker.machines import openings
+from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Pool
 
 REQUESTS = ("timer-request", 0)
@@ -30,15 +32,31 @@ NO_TOPICS = Cluster("", {}, {})
 
 
 class SimRunner:
-    """A runner that has ended."""
+    """A runner that has ended, or is told to."""
 
     name = "timer-request/0"
-    machine: Any = SimpleNamespace(position=0)
 
-    def stop(self) -> None: ...
+    def __init__(self, *, recovering: bool = False) -> None:
+        self.is_stopped = self.commits_soon = False
+        self.asked: list[Any] = []
+        self.machine: Any = SimpleNamespace(recovering=recovering, position=7)
+
+    def stop(self) -> None:
+        self.is_stopped = True
 
     def join(self, timeout_s: float) -> bool:
         return True
+
+    def commit_soon(self) -> None:
+        self.commits_soon = True
+
+    def tick(self, tick: Tick) -> None: ...
+
+    def ask(self, question: Any) -> Future[bool]:
+        self.asked.append(question)
+        answer: Future[bool] = Future()
+        answer.set_result(True)
+        return answer
 
 
 class SimConsumer:
@@ -88,7 +106,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
-    pool._runners = {REQUESTS: runner}
+    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
         await asked.wait()
@@ -112,7 +130,7 @@ async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_a
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
-    pool._runners = {REQUESTS: runner}
+    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool._dealt = frozenset([REQUESTS])
     pool.on_failed(runner, error)
     async with asyncio.timeout(30):
@@ -142,7 +160,7 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
     monkeypatch.setattr(pool._openings._takeover, "open", fenced_again)
     runner: Any = SimRunner()
-    pool._runners = {REQUESTS: runner}
+    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool._dealt = frozenset([REQUESTS])
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
@@ -150,36 +168,6 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
             await asyncio.sleep(0)
         await pool.close()
     assert (attempts, failures) == ([REQUESTS] * 2, [])
-
-
-async def test_a_deal_closes_only_the_machines_that_are_not_in_it(tmp_path: Path) -> None:
-    async def owns(tp: TopicPartition) -> bool | None:
-        return True
-
-    class SimStopping(SimRunner):
-        is_stopped = commits_soon = False
-
-        def commit_soon(self) -> None:
-            self.commits_soon = True
-
-        def stop(self) -> None:
-            self.is_stopped = True
-
-    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
-    stays, goes = SimStopping(), SimStopping()
-    runners: Any = {REQUESTS: stays, ("timer-request", 1): goes}
-    pool._runners = runners
-    await pool.take(frozenset([REQUESTS]))
-    assert (stays.is_stopped, goes.is_stopped) == (False, True)
-    assert {*pool.runners} == {REQUESTS}
-    consumer: Any = pool._consumer
-    assert consumer.forgotten == [("timer-request", 1)]
-    assert not stays.commits_soon
-    await pool.take(frozenset([REQUESTS]), anew=True)
-    assert stays.commits_soon and not stays.is_stopped, "another worker may have fenced it"
-    await pool.close()
-    await pool.take(frozenset([REQUESTS]))
-    assert stays.is_stopped and not pool.runners, "a deal that comes late opens nothing"
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
@@ -214,6 +202,7 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
 
     class SimMachineRunner(SimRunner):
         def __init__(self, name: str, recovering: bool) -> None:
+            super().__init__()
             self.name = name
             self.told: list[bool] = []
             self.machine = SimpleNamespace(position=7, recovering=recovering, doubts=SimpleNamespace(note=self.note))
@@ -221,8 +210,9 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
         def note(self, worker: str, *, is_compacted: bool) -> None:
             self.told.append(is_compacted)
 
-        def ask(self, question: Callable[[Any], None]) -> None:
+        def ask(self, question: Callable[[Any], Any]) -> Future[bool]:
             question(self.machine)
+            return super().ask(question)
 
     settings = settings_for(tmp_path)
     wrong = WrongConfig("timer-request", "cleanup.policy", "compact", RED, "it is compacted")
@@ -253,10 +243,89 @@ async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: P
         (store_path(settings, ("timer-request", 0)).parent / name).mkdir(parents=True)
     pool = pool_of(settings, Cluster("c", {"timer-request": b"1"}, {"timer-request": 4}), no_answer, [])
     assert pool.stores == {("timer-request", 3): 0}
-    runner: Any = SimRunner()
-    runner.machine = SimpleNamespace(position=70)
+    runner: Any = SimRunner(recovering=True)
+    runner.machine.position = 70
     pool._runners = {("timer-request", 3): runner}
     assert pool.stores == {("timer-request", 3): 70}
     await pool.take(frozenset())
     assert pool.stores == {("timer-request", 3): 70}, "closed in this process"
+    await pool.close()
+
+
+def open_pool(tmp_path: Path, *runners: SimRunner) -> Pool:
+    """A pool with open machines of ``timer-request``, which were dealt to it."""
+    settings = settings_for(tmp_path)
+    pool = pool_of(settings, NO_TOPICS, no_answer, [])
+    found: Any = {("timer-request", number): runner for number, runner in enumerate(runners)}
+    pool._runners, pool._dealt = found, frozenset(found)
+    return pool
+
+
+async def test_a_machine_fires_until_its_new_owner_fences_it(tmp_path: Path) -> None:
+    fires, recovers, kept = SimRunner(), SimRunner(recovering=True), SimRunner()
+    pool = open_pool(tmp_path, fires, recovers, kept)
+    await pool.take(frozenset({("timer-request", 2)}))
+    assert (fires.is_stopped, recovers.is_stopped, kept.is_stopped) == (False, True, False)
+    assert {*pool.runners} == {("timer-request", 0), ("timer-request", 2)}, "who does not fire has nothing to hand over"
+    pool.tick(Tick(1000))
+    assert (fires.commits_soon, kept.commits_soon) == (True, False), "one without timers finds out that it is fenced"
+    runner: Any = fires
+    pool.on_failed(runner, Fenced("taken over"))
+    await asyncio.sleep(0.01)
+    assert {*pool.runners} == {("timer-request", 2)} and not pool._openings.partitions, "it is not opened again"
+    consumer: Any = pool._consumer
+    assert sorted(consumer.forgotten) == [("timer-request", 0), ("timer-request", 1)]
+    assert not kept.commits_soon
+    await pool.take(frozenset({("timer-request", 2)}), anew=True)
+    assert kept.commits_soon and not kept.is_stopped, "another worker may have fenced it"
+    await pool.close()
+    await pool.take(frozenset({("timer-request", 2)}))
+    assert kept.is_stopped and not pool.runners, "a deal that comes late opens nothing"
+
+
+async def test_a_machine_whose_new_owner_does_not_come_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "HANDOVER_S", 0.05)
+    lost, comes_back = SimRunner(), SimRunner()
+    pool = open_pool(tmp_path, lost, comes_back)
+    await pool.take(frozenset())
+    await pool.take(frozenset({("timer-request", 1)}))
+    async with asyncio.timeout(30):
+        while not lost.is_stopped:
+            await asyncio.sleep(0.01)
+    assert not comes_back.is_stopped and {*pool.runners} == {("timer-request", 1)}, "it was dealt to this worker again"
+    await pool.close()
+
+
+async def test_a_worker_that_ends_waits_until_others_have_its_partitions(tmp_path: Path) -> None:
+    machine = SimRunner()
+    pool = open_pool(tmp_path, machine)
+    await pool.settle()
+    assert machine.asked, "what it has accepted is committed, so its store can be used again"
+    asked = 0
+
+    async def has_others() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            runner: Any = machine
+            pool.on_failed(runner, Fenced("taken over"))
+        return True
+
+    async with asyncio.timeout(30):
+        await pool.hand_over(has_others)
+    assert not pool.runners and not machine.is_stopped
+    await pool.close()
+
+
+async def test_the_last_worker_of_a_group_does_not_wait_for_others(tmp_path: Path) -> None:
+    pool = open_pool(tmp_path, SimRunner())
+
+    async def has_others() -> bool:
+        return False
+
+    async with asyncio.timeout(30):
+        await pool.hand_over(has_others)
+    assert pool.runners
     await pool.close()

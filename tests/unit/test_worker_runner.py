@@ -16,7 +16,7 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
-from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, Runner
+from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, ReadAhead, Runner
 
 PATIENCE_S = 30
 
@@ -169,3 +169,27 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
     assert runner.join(PATIENCE_S)
     assert owing.fired_before_telling == [1]
     assert listener.failure is None
+
+
+def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_has_not() -> None:
+    listener, outbox = SimListener(), ListOutbox()
+    rig = NativeRig(outbox=outbox)
+    rig.observe(1)
+    for _ in range(3):
+        rig.ask(5)
+    rig.read_all()
+    rig.machine.commit_progress()
+    rig.ask(5)  # its owner has not accepted it
+    machine = rig.open(wipe=True)
+    assert machine.recovering
+    others = threading.Event(), NO_VIEW, listener, PartitionMetrics()
+    runner = Runner("timer-request/0", machine, TOLD, lambda: None, *others, reads_ahead=True)
+    runner.tick(Tick(60_000))
+    runner.deliver(rig.fetch())
+    runner.start()
+    assert runner.join(PATIENCE_S)
+    assert isinstance(listener.failure, ReadAhead)
+    assert (rig.store.applied, outbox.fired) == (3, [])
+    assert not rig.open().recovering, "after the fence it is opened with the store that was read ahead"
+    rig.finish()
+    assert len(outbox.fired) == 4

@@ -247,10 +247,15 @@ class ProgressLog:
             way="without it",
         )
 
-    def read_one(self, tp: TopicPartition) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
-        """Newest committed record of a machine that was fenced, its checked progress, and the ends of its request log.
+    def read_one(
+        self, tp: TopicPartition, *, after_fence: bool = True
+    ) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
+        """Newest committed record of a machine, its checked progress, and the ends of its request log.
 
         The group and the log are asked while the progress is read, so they take no further time.
+
+        Args:
+            after_fence: see :meth:`read`.
 
         Raises:
             LogMismatch, KafkaException: as :meth:`check`.
@@ -259,7 +264,7 @@ class ProgressLog:
         with ThreadPoolExecutor(1) as beside:  # waits for its thread: the consumer is closed after it
             copy = beside.submit(self._copy_of_group, tp, GROUP_ANSWER_S)
             ends, ends_of_progress = self._ends_of(tp, (self._settings.progress_topic, partition))
-            found = self._newest(partition, ends_of_progress, [key], after_fence=True)
+            found = self._newest(partition, ends_of_progress, [key], after_fence=after_fence)
             records = {tp: found[key]} if found else {}
             return records, self.check(tp, records.get(tp), copy), ends
 

@@ -53,19 +53,22 @@ def open_partition(
     tp: TopicPartition,
     ask: AskLog,
     compacted: str | None = None,
+    *,
+    after_fence: bool = True,
 ) -> Opened:
-    """Returns the progress and the store of a machine. Blocks. Call after the former owner is fenced.
+    """Returns the progress and the store of a machine. Blocks.
 
     Args:
         ask: asks the leaders.
         compacted: why the topic is compacted now, in a sentence; None: it is not, or must be.
+        after_fence: the former owner is fenced. If not, it may commit meanwhile, so the store may only be read ahead.
 
     Raises:
         LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
         KafkaException: the brokers do not answer.
     """
     with closing(ProgressLog(settings, cluster, ANSWER_S, ask.leaders)) as log:
-        records, progress, ends = log.read_one(tp)
+        records, progress, ends = log.read_one(tp, after_fence=after_fence)
         is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
         indexed = formats[tp[0]].has_ids
         if indexed and not formats[tp[0]].partitions_may_increase:

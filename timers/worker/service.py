@@ -237,11 +237,14 @@ class TimersApp(faust_internals.App):
             await self.sleep(HEALTH_S)
 
     async def on_stop(self) -> None:
-        """Close the machines before their clients."""
+        """Hand the partitions over, and close the machines before their clients."""
+        # After an error it is started again, and finds its partitions.
+        if self.fatal is None and self.status.consumer is not None:
+            await self._pool.settle()
+            await self.requests.leave()
+            await self._pool.hand_over(self.requests.has_others)
         await self._pool.close()
         self._end_after_timeout()
-        if self.fatal is None:  # else it is started again, and finds its partitions
-            await self.requests.leave()
         await self._query_pages.close()
         await super().on_stop()
 

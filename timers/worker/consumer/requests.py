@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from aiokafka.errors import KafkaError
 from mode import Service
 
 from timers.config.settings import Settings
@@ -237,6 +238,14 @@ class PartitionConsumer(Service):
                 await member.leave(LEAVE_TIMEOUT_S)
 
             await self._on_thread(leave())
+
+    async def has_others(self) -> bool:
+        """Whether the group, which this worker has left, has members, as far as its coordinator says so."""
+        try:
+            group = None if self._member is None else await self._on_thread(self._member.described())
+        except KafkaError:
+            return False
+        return group is not None and not group.error_code and bool(group.members)
 
     def request_rebalance(self) -> None:
         """Let the group deal again soon."""

@@ -20,7 +20,7 @@ from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
 from timers.worker.machines.making import Parts
-from timers.worker.machines.runner import Runner
+from timers.worker.machines.runner import ReadAhead, Runner
 from timers.worker.machines.takeover import OpenMachine, Takeover
 
 logger = logging.getLogger(__name__)
@@ -129,8 +129,8 @@ class Openings:
     # ---- openings -----------------------------------------------------------------------------------------------
 
     def begin(self, parts: Callable[[], Parts], tp: TopicPartition) -> None:
-        """Open a partition that was dealt to this worker just now."""
-        self._begin(tp, lambda opening: self._attempts(parts, tp, opening))
+        """Open a partition that was dealt to this worker just now: its log is read ahead, then its owner is fenced."""
+        self._begin(tp, lambda opening: self._ahead_or_open(parts, tp, opening))
 
     def begin_again(self, parts: Callable[[], Parts], tp: TopicPartition, former: Runner, error: BaseException) -> None:
         """Open a partition again after its machine failed with ``error``."""
@@ -164,9 +164,23 @@ class Openings:
         self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, former: Runner, error: BaseException
     ) -> None:
         await self.join([former])
+        if isinstance(error, ReadAhead):
+            logger.info("%s was read ahead: %d records", former.name, former.machine.replayed)
+            await self._attempts(parts, tp, opening)
+            return
         if not isinstance(error, Fenced):
             await self._wait_after(tp, opening, error)
         await self._attempts(parts, tp, opening, error)
+
+    async def _ahead_or_open(self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening) -> None:
+        ahead = await self._takeover.read_ahead(parts(), tp, self._metrics(tp), opening.stop)
+        if ahead is None:
+            await self._attempts(parts, tp, opening)
+        elif opening.stop.is_set():
+            await self._takeover.in_thread(ahead.close)
+        else:
+            self._listener.on_opened(tp, ahead, again=False)
+            self._forget(tp, opening)
 
     async def _attempts(
         self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, error: BaseException | None = None

@@ -4,10 +4,12 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from time import monotonic
 from typing import Protocol
 
@@ -29,6 +31,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import stored_partitions
 from timers.store.restoring import place_of
 from timers.wire.formats import RequestFormat
+from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
@@ -44,6 +47,13 @@ logger = logging.getLogger(__name__)
 STALE_TICK_S = 2.0
 """A new machine starts with the last tick, unless it is older than this. If this worker was paused, another worker may
 have fired later seconds, and then an old tick would look like a clock that went back."""
+
+HANDOVER_S = 30.0
+"""How long a machine fires that the group has dealt to another worker, which fences it when it has read ahead."""
+
+HANDOVER_POLL_S = 0.2
+
+SETTLE_TIMEOUT_S = 3.0
 
 MAX_BYTES_OF_ALL = 32 * 1024 * 1024
 """While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
@@ -95,6 +105,9 @@ class Pool:
         self._lock = asyncio.Lock()
         self._dealt: frozenset[TopicPartition] = frozenset()
         self._runners: dict[TopicPartition, Runner] = {}
+        self._fenced: dict[TopicPartition, Runner] = {}
+        """Machines that their new owners have fenced. Their threads may still be closing their stores."""
+        self._handovers: set[asyncio.Task[None]] = set()
         self._stopped: dict[TopicPartition, LogMismatch] = {}
         self._closed_stores: dict[TopicPartition, int] = {}
         self._last_tick: Tick | None = None
@@ -226,13 +239,62 @@ class Pool:
                 return
             self._dealt = dealt
             self._stopped = {}
-            closing = self._close(({*self._runners} | self._openings.partitions) - dealt)
+            await self._openings.join([self._fenced.pop(tp) for tp in self._fenced.keys() & dealt])
+            closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
             # Partitions of a deleted topic wait for renew().
             self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
             if anew:
                 for runner in self._runners.values():
                     runner.commit_soon()
             await closing
+
+    def _let_go(self) -> set[TopicPartition]:
+        """The machines that fire and are not this worker's any more: each fires until its new owner, which reads ahead,
+        fences it, and is closed after :data:`HANDOVER_S` at the latest."""
+        gone = {tp: each for tp, each in self._runners.items() if tp not in self._dealt and not each.machine.recovering}
+        if gone:
+            handover = asyncio.create_task(self._end_handover(gone))
+            self._handovers.add(handover)
+            handover.add_done_callback(self._handovers.discard)
+        return set(gone)
+
+    async def _end_handover(self, gone: Mapping[TopicPartition, Runner]) -> None:
+        await asyncio.sleep(HANDOVER_S)
+        async with self._lock:
+            left = {tp for tp, each in gone.items() if tp not in self._dealt and self._runners.get(tp) is each}
+            if not left:
+                return
+            logger.info(
+                "%s: no new owner has begun within %.0f s", ", ".join(starmap(partition_name, sorted(left))), HANDOVER_S
+            )
+            await self._close(left)
+
+    async def hand_over(self, has_others: Callable[[], Awaitable[bool]]) -> None:
+        """Let all machines fire until their new owners fence them, for :data:`HANDOVER_S` at most. Then :meth:`close`.
+
+        Args:
+            has_others: whether the group, which this worker has left, still has members.
+        """
+        async with self._lock:
+            self._dealt = frozenset()
+            await self._close(({*self._runners} | self._openings.partitions) - self._let_go())
+        for handover in self._handovers:
+            handover.cancel()  # what is left is closed after this
+        began_at, count = monotonic(), len(self._runners)
+        while self._runners and monotonic() < began_at + HANDOVER_S and await has_others():
+            await asyncio.sleep(HANDOVER_POLL_S)
+        if count:
+            taken, seconds = count - len(self._runners), monotonic() - began_at
+            logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, count, seconds)
+
+    async def settle(self) -> None:
+        """Commit what all machines have accepted, so that their stores can be used when this worker comes back."""
+        asked = [
+            runner.ask(Machine.commit_progress) for runner in self._runners.values() if not runner.machine.recovering
+        ]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                await asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
 
     def _open_missing(self, exists: Callable[[str, int], bool]) -> None:
         """Begin to open this worker's partitions that exist and are closed."""
@@ -310,9 +372,12 @@ class Pool:
         """Close all machines, and open none later."""
         self._openings.end_all()
         self._recoveries.close()
+        for handover in self._handovers:
+            handover.cancel()
         async with self._lock:
             self._ended, self._dealt, self._stopped = True, frozenset(), {}
             await self._close({*self._runners} | self._openings.partitions)
+            await self._openings.join(list(self._fenced.values()))
         if self._log_end_ticks is not None:
             await self._log_end_ticks.close()
         if self._lineage_watch is not None:
@@ -347,6 +412,8 @@ class Pool:
     def tick(self, tick: Tick) -> None:
         """Give a tick to every machine."""
         self._last_tick, self._last_tick_at = tick, monotonic()
+        for tp in self._runners.keys() - self._dealt:
+            self._runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
         for (topic, _), runner in self._runners.items():
             if not self.formats[topic].has_ids:
                 runner.tick(tick)
@@ -405,6 +472,12 @@ class Pool:
         if tp is not None:
             self._runners = {other: each for other, each in self._runners.items() if each is not runner}
             self._recoveries.forget([runner])
+            if tp not in self._dealt:
+                logger.info("%s: its new owner has taken over (%s)", runner.name, error)
+                self._consumer.forget([tp])
+                self._fenced[tp] = runner
+                self._closed_stores[tp] = runner.machine.position
+                return
             self._openings.begin_again(lambda: self._bound, tp, runner, error)
         else:  # it may have been fenced: the group has dealt its partition to another worker
             logger.info("%s failed after it was told to stop: %s", runner.name, error)
@@ -417,7 +490,7 @@ class Pool:
         metrics.reopened += again
         parts = self._bound
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        runner = Runner("/".join(map(str, tp)), *opened, self, metrics)
+        runner = Runner("/".join(map(str, tp)), *opened[:-1], self, metrics, reads_ahead=opened.reads_ahead)
         self._runners = {**self._runners, tp: runner}
         self._consumer.read_from(tp, opened.machine.position)
         self._consumer.wake()

@@ -75,6 +75,10 @@ class Question(NamedTuple):
     answer: Future[Any]
 
 
+class ReadAhead(Exception):
+    """A machine that was not fenced has read its log as far as its owner had. Now its owner can be fenced."""
+
+
 class Ended(Exception):
     """The machine has ended before it could answer. Another worker may own the partition now."""
 
@@ -96,6 +100,8 @@ class Runner:
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         listener: gets the reports.
         metrics: of the partition.
+        reads_ahead: another worker owns the machine and fires it. This one only reads its log again: it gets no ticks,
+            and ends with :class:`ReadAhead`.
 
     Attributes:
         is_verified: whether log and snapshots were compared, and agree. Any thread.
@@ -111,6 +117,8 @@ class Runner:
         view: Callable[[], View],
         listener: Listener,
         metrics: PartitionMetrics,
+        *,
+        reads_ahead: bool = False,
     ) -> None:
         self.name = name
         self.view = view
@@ -118,6 +126,7 @@ class Runner:
         self.machine = machine
         self._transaction = transaction
         self._loop = Loop(machine)
+        self._reads_ahead = reads_ahead
         self._close = close
         self._stop = stop
         self._listener = listener
@@ -168,7 +177,8 @@ class Runner:
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Put a tick into the queue, with the end of the log after it. Any thread."""
-        self._inbox.put(QueuedTick(tick, end))
+        if not self._reads_ahead:
+            self._inbox.put(QueuedTick(tick, end))
 
     def trust(self, leader: Leader) -> None:
         """Accept fetches from a new leader, whose log is the same. Any thread."""
@@ -255,8 +265,8 @@ class Runner:
         if outcome.consumed:
             self._consumed += 1
             self._consumed_bytes += fetch_size
-            self._rewind(outcome.read_again_from)
             self._report_recovery()
+            self._rewind(outcome.read_again_from)
         if outcome.committed:
             self._last_commit = monotonic()
         if outcome.settled:
@@ -289,6 +299,8 @@ class Runner:
         self._reported_leader = leader
 
     def _report_recovery(self) -> None:
+        if self._reads_ahead and not self.machine.recovering:
+            raise ReadAhead
         if self._recovering_since is not None and not self.machine.recovering:
             self._listener.on_recovered(self, monotonic() - self._recovering_since)
             self._recovering_since = None

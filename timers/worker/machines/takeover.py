@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -31,6 +33,8 @@ from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.making import Parts, closer
 
+logger = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 THREADS = 256
@@ -43,6 +47,9 @@ RESTORES = 4
 """Number of stores that are restored at a time: each has clients of librdkafka, and all share the interpreter lock."""
 
 STOP_POLL_S = 0.2
+
+LEAST_AHEAD = 10_000
+"""Fewer records are read again in the time in which a store is opened once more, so they are not read ahead."""
 
 LEADERS_FRESH_S = 1.0
 """Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
@@ -62,6 +69,8 @@ class OpenMachine(NamedTuple):
     """When set, it ends the waiting for brokers."""
     view: Callable[[], View]
     """Returns a view of its store. Call it on the machine's thread."""
+    reads_ahead: bool = False
+    """Its owner is not fenced: it may only read its log again."""
 
 
 class Takeover:
@@ -121,13 +130,59 @@ class Takeover:
             self._capacity.leave()
             raise
 
+        return OpenMachine(machine, transaction, self._leaving(close), stop, view)
+
+    async def read_ahead(
+        self, parts: Parts, tp: TopicPartition, metrics: PartitionMetrics, stop: threading.Event
+    ) -> OpenMachine | None:
+        """Returns a machine that reads its log as far as its owner has, which still fires; None if this is little.
+
+        A store that was read ahead is one that stopped at an offset: the opening after the fence treats it like others.
+        Whatever is wrong here is judged there.
+        """
+        self._capacity.enter()
+        ahead: OpenMachine | None = None
+        try:
+            ahead = await self._read_ahead(parts, tp, metrics, stop)
+        except Exception as error:  # also one that no code expects: the next opening meets it again
+            forget_frames(error)
+            logger.info("%s/%d is not read ahead: %s", *tp, error)
+        finally:
+            if ahead is None:
+                self._capacity.leave()
+        return ahead
+
+    async def _read_ahead(
+        self, parts: Parts, tp: TopicPartition, metrics: PartitionMetrics, stop: threading.Event
+    ) -> OpenMachine | None:
+        asked = self._ask_what_is_compacted(parts)
+        topics = await self._check_leaders(parts, tp)
+        opened = await self._read(
+            parts, tp, metrics, stop, (await asyncio.shield(asked)).get(tp[0]), topics, fenced=False
+        )
+        outbox = parts.outbox(tp, stop, metrics)
+        close, progress = closer(opened.store, outbox), opened.progress
+        machine: Machine | None = None
+        try:
+            if not progress.rescues and progress.next_offset - opened.store.applied > LEAST_AHEAD:
+                machine = parts.machine(tp, self._formats[tp[0]], progress, opened.store, outbox, metrics)
+        finally:
+            if machine is None:
+                await self.in_thread(close)
+        if machine is None:
+            return None
+        metrics.ahead_from = metrics.opened_from
+        view = opened.store.view
+        return OpenMachine(machine, outbox.transaction, self._leaving(close), stop, view, reads_ahead=True)
+
+    def _leaving(self, close: Callable[[], None]) -> Callable[[], None]:
         def close_and_leave() -> None:
             try:
                 close()
             finally:
                 self._capacity.leave()
 
-        return OpenMachine(machine, transaction, close_and_leave, stop, view)
+        return close_and_leave
 
     async def _open(
         self,
@@ -139,19 +194,10 @@ class Takeover:
         topics: frozenset[str],
     ) -> tuple[Machine, Transaction, Callable[[], None], Callable[[], View]]:
         outbox, compacted = parts.outbox(tp, stop, metrics), None
-        where = parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp
         try:
             await self.in_thread(outbox.transaction.open)
             compacted = (await asyncio.shield(asked)).get(tp[0])
-            async with self._reading:
-                if stop.is_set():
-                    raise Lost("told to stop")
-                opened = await self.in_thread(open_partition, *where, parts.ask_log, compacted)
-            metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
-            others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
-            if may_restore(opened, others):
-                opened = await self.in_thread(self._restore, where, opened, others, parts.now_s, stop, metrics)
-                metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
+            opened = await self._read(parts, tp, metrics, stop, compacted, topics, fenced=True)
             progress, store, *_ = opened
         except DoubtfulLog as doubtful:
             try:
@@ -174,6 +220,33 @@ class Takeover:
             raise
         metrics.opened_at = monotonic()
         return machine, outbox.transaction, close, store.view
+
+    async def _read(
+        self,
+        parts: Parts,
+        tp: TopicPartition,
+        metrics: PartitionMetrics,
+        stop: threading.Event,
+        compacted: str | None,
+        topics: frozenset[str],
+        *,
+        fenced: bool,
+    ) -> Opened:
+        """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
+        where = parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp
+        async with self._reading:
+            if stop.is_set():
+                raise Lost("told to stop")
+            read = partial(open_partition, *where, parts.ask_log, compacted, after_fence=fenced)
+            opened = await self.in_thread(read)
+        metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
+        others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
+        if (fenced or not opened.is_new) and may_restore(opened, others):
+            opened = await self.in_thread(self._restore, where, opened, others, parts.now_s, stop, metrics)
+            metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
+        if fenced and metrics.ahead_from:  # what it was read ahead from counts, not what was read since
+            metrics.opened_from, metrics.ahead_from = metrics.ahead_from, ""
+        return opened
 
     def _restore(
         self,

@@ -12,6 +12,9 @@ from tests.harness.records import Publisher
 from tests.harness.system import System, timers
 from tests.harness.trimmed import trim
 from tests.harness.waiting import due_in
+from timers.kafka.clients import asking_admin
+from timers.kafka.topics import existing_topics
+from timers.pending import exporting
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import CANCELLED, FIRED, PENDING, Moment
 from timers.spark.audit.scope import Scope
@@ -71,5 +74,15 @@ def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
         assert len(said) == 2
         assert f"it counts from {waited} requests" in "".join(said)
         assert len(soon) == SOON
+        later_s = due_in(25)
+        system.send(*timers(target, 3, later_s, 1))
+        cluster = existing_topics(asking_admin(system.settings), system.settings)
+        exporting.export(
+            system.settings, cluster, tmp_path / "file", move=True, check=lambda: None, report=lambda _: None
+        )
+        system.wait_past(later_s)
+        arguments = audit.Audit(system.settings, Scope(), Moment(int(time.time() * 1000), 0))
+        after = audit.run(spark, arguments, print)
+        assert (after.verdict, dict(after.undecided), after.gaps) == ("undecided", {"moved": 3}, [])
     finally:
         system.close()

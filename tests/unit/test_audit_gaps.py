@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from timers.spark.audit import gaps
-from timers.spark.audit.gaps import DELETED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Timer
+from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Timer
 from timers.spark.audit.scope import Scope, Span
 from timers.wire.partitioner import partitions_of
 
@@ -26,7 +28,7 @@ def timer(
     due_s: int | None = DUE,
     accepted_ms: int = BEFORE - 5000,
 ) -> Timer:
-    return Timer(topic, key, offset, moved, record_key, 3, due_s, accepted_ms)
+    return Timer("requests", topic, key, offset, moved, record_key, 3, due_s, accepted_ms)
 
 
 def gaps_of(
@@ -77,6 +79,12 @@ def test_topics_that_do_not_exist_show_nothing() -> None:
     assert gaps_of().why(timer(topic="nowhere")) == NO_TOPIC
     without_letters = Gaps({"orders": 4}, {}, {}, "dead", None, NOW)
     assert without_letters.why(timer()) == NO_LETTERS
+
+
+def test_what_was_moved_to_another_app_is_not_called_lost() -> None:
+    moved = replace(gaps_of(), moved={("requests", 3): 7, ("requests", 2): 99})
+    assert moved.why(timer(offset=6)) == MOVED
+    assert moved.why(timer(offset=7)) is None, "it was requested after the move"
 
 
 def test_a_timer_may_have_been_put_off_in_an_open_transaction() -> None:

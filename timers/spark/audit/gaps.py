@@ -8,7 +8,7 @@ record goes, and only if it could have been written when records are missing the
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,17 +22,19 @@ from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED
 from timers.spark.audit.scope import Scope, Span
 from timers.wire.partitioner import partitions_for
 
-NO_TOPIC, DELETED, OPEN, NO_LETTERS = (
+NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED = (
     "no-such-topic",
     "records-deleted",
     "open-transaction",
     "dead-letters-not-visible",
+    "moved",
 )
 MEANING = {
     NO_TOPIC: "neither fired nor dead-lettered, and the callback topic does not exist or may not be described",
     DELETED: "not found, and the partition of the callback has lost records of that time to retention or deletion",
     OPEN: "not found, and the partition of the callback, or the retry topic, has records of an open transaction",
     NO_LETTERS: "not found, and dead letters of that time are deleted or behind an open transaction",
+    MOVED: "not found, and what was pending of its partition was moved to another app (`timers export --move`)",
     NO_VERDICT: "not found, and the verdict on its condition is deleted or not written yet",
 }
 
@@ -62,6 +64,7 @@ class Gaps:
         letters: partition -> gap, of the dead letters.
         retries: gap of the retry topic.
         as_of_ms: until when a topic that does not exist has no records.
+        moved: partition -> what was pending of the requests below this offset was moved to another app.
     """
 
     counts: Mapping[str, int]
@@ -70,9 +73,12 @@ class Gaps:
     letter_topic: str
     retries: Gap | None
     as_of_ms: int
+    moved: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def why(self, timer: Timer) -> str | None:
         """Why the outcome of a lost timer is not known; None if the timer is lost."""
+        if timer.offset < self.moved.get((timer.topic, timer.partition), 0):
+            return MOVED
         due_ms = 0 if timer.due_s is None else timer.due_s * 1000
         could_be_ms = max(due_ms, timer.accepted_ms)
         topic, place = timer.callback_topic, (timer.callback_key, timer.offset)
@@ -107,6 +113,7 @@ class Gaps:
 class Timer(NamedTuple):
     """A lost timer, with columns of :data:`timers.spark.audit.outcomes.OUTCOME`."""
 
+    topic: str
     callback_topic: str | None
     callback_key: bytes | None
     offset: int
@@ -126,6 +133,7 @@ def find(
     ends: Offsets,
     high_watermarks: Offsets,
     as_of_ms: int,
+    moved: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Gaps:
     """Ask the brokers where callbacks and dead letters may be invisible.
 
@@ -133,6 +141,7 @@ def find(
         callback_topics: those of lost timers.
         ends: offsets up to which the topics were read.
         high_watermarks: offsets up to which they had records.
+        moved: as of :class:`Gaps`.
     """
     existing = topics.existing([*callback_topics, letter_topic])
     since = topics.whole_since_ms(existing, as_of_ms)
@@ -149,6 +158,7 @@ def find(
         letter_topic=letter_topic,
         retries=Gap(as_of_ms, OPEN) if _behind(retry_topic, ends, high_watermarks) else None,
         as_of_ms=as_of_ms,
+        moved=moved,
     )
 
 

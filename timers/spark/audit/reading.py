@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from py4j.java_gateway import JavaClass
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.core.progress import MOVED_S, Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import connection
@@ -167,17 +169,30 @@ class Reading:
 
     def partitions(self) -> list[PartitionRead]:
         """The partitions of requests that were read, with the progress of the engine. It is only shown."""
-        records = self.outputs([self._settings.progress_topic])
-        latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
-        reached: dict[TopicPartition, int] = {}
-        for key, value in latest.collect():
-            with contextlib.suppress(ValueError, TimersError):  # another program wrote it, or a newer version
-                reached[progress.decode_key(bytes(key))] = progress.decode(bytes(value))[0].fired_through[0]
+        reached = {tp: each.fired_through[0] for tp, each in self._progress.items()}
         return [
             PartitionRead(topic, partition, start, self.span.ends[topic][partition], reached.get((topic, partition)))
             for topic, partitions in sorted(self.span.starts.items())
             for partition, start in sorted(partitions.items())
         ]
+
+    def moved(self) -> dict[TopicPartition, int]:
+        """Partition -> what was pending of the requests below this offset was moved to another app."""
+        return {
+            tp: max(hole.before_offset for hole in each.holes if hole.through[0] == MOVED_S)
+            for tp, each in self._progress.items()
+            if each.moves
+        }
+
+    @cached_property
+    def _progress(self) -> dict[TopicPartition, Progress]:
+        records = self.outputs([self._settings.progress_topic])
+        latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+        found: dict[TopicPartition, Progress] = {}
+        for key, value in latest.collect():
+            with contextlib.suppress(ValueError, TimersError):  # another program wrote it, or a newer version
+                found[progress.decode_key(bytes(key))] = progress.decode(bytes(value))[0]
+        return found
 
     def _read(self, starts: Offsets, ends: Offsets) -> DataFrame:
         """The records of a range."""

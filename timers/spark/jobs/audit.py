@@ -237,6 +237,7 @@ def _decided(
         ends=reading.ends,
         high_watermarks=reading.high_watermarks,
         as_of_ms=audit.moment.as_of_ms,
+        moved=reading.moved(),
     )
     decided = gaps.decide(found, missing)
     # The topic of canaries keeps their callbacks for an hour.

@@ -47,6 +47,8 @@ class SimGroup:
         self._state = "Empty"
         self._leader = ""
         self._ids = 0
+        self._broker = self._stored_generation = 0
+        self._stored: dict[str, tuple[str, bytes, bytes]] = {}
 
     def client(self) -> Any:
         """What a member uses of a client of aiokafka."""
@@ -56,7 +58,7 @@ class SimGroup:
 
         async def look_up(*_: Any) -> int:
             self.lookups += 1
-            return 0
+            return self._broker
 
         cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(self.partitions.get(topic, 0))))
         return SimpleNamespace(
@@ -73,6 +75,18 @@ class SimGroup:
         self._answer_waiting(self.members.pop(name), UNKNOWN_MEMBER)
         self._prepare()
 
+    def move(self) -> None:
+        """Let another broker take the coordinator's place: it knows what was stored with the last deal."""
+        waiting = list(self.members.values())
+        self.members.clear()
+        for name, (id, metadata, assignment) in self._stored.items():
+            self.members[name] = member = _Member(id)
+            member.metadata, member.assignment = metadata, assignment
+        self._state, self.generation = "Stable", self._stored_generation
+        self._broker += 1
+        for each in waiting:
+            self._answer_waiting(each, NOT_COORDINATOR)
+
     async def _answer(self, node: int, request: Any, group: Any) -> Any:
         await asyncio.sleep(0)
         if self.is_silent:
@@ -80,8 +94,8 @@ class SimGroup:
         if isinstance(request, DescribeGroupsRequest):
             found = [(each.id, name, "/", each.metadata, each.assignment) for name, each in self.members.items()]
             return SimpleNamespace(groups=[(0, "group", self._state, "consumer", "roundrobin", found)])
-        if self.error:
-            return SimpleNamespace(error_code=self.error, members=[])
+        if self.error or node != self._broker:
+            return SimpleNamespace(error_code=self.error or NOT_COORDINATOR, members=[])
         if isinstance(request, JoinGroupRequest):
             return await self._join(request._member_id, request._group_instance_id, request._group_protocols[0][1])
         if isinstance(request, SyncGroupRequest):
@@ -168,6 +182,10 @@ class SimGroup:
         if member.id == self._leader and self._state == "CompletingRebalance":
             shares = dict(request._group_assignment)
             self._state = "Stable"
+            self._stored_generation = self.generation
+            self._stored = {
+                name: (each.id, each.metadata, shares.get(each.id, b"")) for name, each in self.members.items()
+            }
             for each in self.members.values():
                 each.assignment = shares.get(each.id, b"")
                 if each.syncing is not None and not each.syncing.done():

@@ -188,6 +188,34 @@ async def test_a_coordinator_that_moves_or_is_silent_ends_no_membership() -> Non
     assert one.ended == []
 
 
+async def test_a_worker_that_starts_again_is_not_taken_for_its_own_successor_if_the_coordinator_moves() -> None:
+    """The next coordinator knows the id that its former process had, and not the one that it was given in a join."""
+    group = SimGroup(t=2)
+    leader, before, after = Worker(group, "leader"), Worker(group, "one"), Worker(group, "one")
+    async with running(leader):
+        await until(lambda: leader.deals)
+        async with running(before):
+            await until(lambda: generation_of(before, leader))
+        former = group.members["one"].id
+        joined: list[str] = []
+
+        def moves(members: Mapping[str, Joined], counts: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
+            if not joined and any(
+                id.startswith("one-") for id in members
+            ):  # all have their ids, and none has its share
+                joined.extend(members)
+                group.move()
+            return in_turn(members, counts)
+
+        leader.member._deal = moves
+        group.remove("one")
+        async with running(after):
+            await until(lambda: joined)
+            assert former not in joined and group.members["one"].id == former
+            await until(lambda: generation_of(after, leader))
+    assert after.ended == leader.ended == []
+
+
 async def described(worker: Worker) -> Any:
     while (found := await worker.member.described()) is None:
         await asyncio.sleep(0.001)

@@ -139,6 +139,8 @@ class GroupMember:
         self._on_ended = on_ended
         self._coordinator: int | None = None
         self._id = ""
+        self._dealt_id = ""
+        """Its id in the last deal. The coordinator has stored it, so a broker that takes its place knows it, too."""
         self._generation = -1
         self._is_new = True
         self._leads = False
@@ -169,6 +171,10 @@ class GroupMember:
                     self._end(error)
                     return
                 self._coordinator = None
+                if self._id != self._dealt_id:
+                    self._id = (
+                        ""  # the next coordinator may know only an older id of this name, and would refuse this one
+                    )
                 line = f"the coordinator of the group {self._group} does not answer, or has moved: {error!r}"
                 if line != logged:
                     logger.info("%s", line)
@@ -320,6 +326,7 @@ class GroupMember:
         if self._leads and not deals:
             self._counts = self._partition_counts()
         self.in_group = self.was_dealt = True
+        self._dealt_id = self._id
         logger.info("deal %d of the group %s: %d partitions", self._generation, self._group, len(partitions))
         self._on_dealt(Deal(self._generation, partitions, self._is_new))
         self._is_new = False

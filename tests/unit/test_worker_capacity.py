@@ -145,7 +145,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
     monkeypatch.setattr(taken, "_formats", {"requests": None})
-    monkeypatch.setattr(takeover, "open_partition", lambda *_: Opened(Progress(), store, 0))
+    monkeypatch.setattr(takeover, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
     monkeypatch.setattr(takeover, "may_restore", lambda *_: False)
     monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
 

@@ -41,6 +41,7 @@ class SimConsumer:
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(snapshot_log, "_AGAIN_S", 0.0)
     monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: b"id")
+    monkeypatch.setattr(snapshot_log, "id_and_partitions", lambda *_: (b"id", 1), raising=False)
     log: Any = SnapshotLog(Settings(brokers="localhost:1"), "t", 0, lambda: None)
 
     def read(consumer: SimConsumer, *_: object, **__: object) -> Iterator[Any]:
@@ -76,16 +77,17 @@ def test_deleted_and_damaged_records_are_an_answer(code: int, log: Any, monkeypa
         log.written_ms(NAMED)
 
 
+def record(offset: int, number: int, index: int, value: bytes = snapshot.DATA) -> Any:
+    key = snapshot.record_key(number, index)
+    return SimpleNamespace(key=lambda: key, value=lambda: value, offset=lambda: offset)
+
+
+END = Footer(Place("cluster", "app", b"topic id", 0, "future"), 9, (1, 2), (), b"h", 3, 2, b"digest")
+
+
 def test_snapshots_are_found_by_their_footers(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those of which all records are there, also if the records of several attempts lie in one another."""
-
-    def record(offset: int, number: int, index: int, value: bytes = snapshot.DATA) -> Any:
-        key = snapshot.record_key(number, index)
-        return SimpleNamespace(key=lambda: key, value=lambda: value, offset=lambda: offset)
-
-    place = Place("cluster", "app", b"topic id", 0, "future")
-    end = Footer(place, 9, (1, 2), (), b"h", 3, 2, b"digest")
-    whole = snapshot.encode_footer(end)
+    whole = snapshot.encode_footer(END)
     records = [
         *(record(10, 1, 1, whole), record(11, 2, 0), record(12, 3, 0), record(13, 2, 1), record(14, 4, 0)),
         *(record(15, 2, 2, whole), record(16, 3, 2, whole), record(17, 4, 1, whole[:-1]), record(18, 5, 0, whole)),
@@ -93,11 +95,63 @@ def test_snapshots_are_found_by_their_footers(log: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(snapshot_log, "read", lambda *_, **__: iter(records))
     log._consumer = SimConsumer(KafkaError._TRANSPORT)
     assert list(log.whole()) == [
-        (NamedSnapshot(b"id", 2, 11, 16, 9, 3, 2, b"digest"), end),
-        (NamedSnapshot(b"id", 5, 18, 19, 9, 3, 2, b"digest"), end),
+        (NamedSnapshot(b"id", 2, 11, 16, 9, 3, 2, b"digest"), END),
+        (NamedSnapshot(b"id", 5, 18, 19, 9, 3, 2, b"digest"), END),
     ]
-    monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: None)
+    assert not log.damaged
+    monkeypatch.setattr(snapshot_log, "id_and_partitions", lambda *_: None)
     assert list(log.whole()) == []
+
+
+def test_a_partition_that_was_added_to_the_request_topic_has_no_snapshot(log: Any) -> None:
+    """The brokers do not know it, so a wait for its leader would have no end."""
+    asked: list[object] = []
+
+    class NoPartition(SimConsumer):
+        def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+            asked.append(1)
+            assert len(asked) < 3, "it waits for it"
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+
+    log._consumer, log.partition = NoPartition(), 1
+    assert (list(log.whole()), log.damaged, asked) == ([], False, [])
+
+
+def test_a_damaged_record_takes_only_its_own_snapshot(
+    log: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = snapshot.encode_footer(END)
+    records = {0: record(0, 1, 0), 3: record(3, 1, 3, whole), 4: record(4, 2, 0, whole)}  # 1 and 2 are damaged
+
+    def read(consumer: Any, topic: str, partition: int, start: int, end: int, **_: object) -> Iterator[Any]:
+        for offset in range(start, end):
+            if offset not in records:
+                raise KafkaException(KafkaError(KafkaError._BAD_MSG))
+            yield records[offset]
+
+    monkeypatch.setattr(snapshot_log, "read", read)
+    log._consumer = SimConsumer()
+    assert list(log.whole()) == [(NamedSnapshot(b"id", 2, 4, 5, 9, 3, 2, b"digest"), END)]
+    assert log.damaged
+    assert [each.message for each in caplog.records if "damaged" in each.message] == [
+        "offset 1 or later: t/0 has a damaged record (Local: Bad message format); its snapshot is skipped"
+    ]
+
+
+def test_records_that_are_deleted_while_snapshots_are_looked_for_begin_the_search_again(log: Any) -> None:
+    log._consumer = consumer = SimConsumer()
+    consumer.get_watermark_offsets = lambda *_, **__: (0, 10**9)  # type: ignore[method-assign]
+    consumer.codes = [KafkaError._AUTO_OFFSET_RESET]
+    with pytest.raises(Lost, match=r"^t/0 has lost its records .* meanwhile$"):
+        list(log.whole())
+
+
+def test_a_restore_gives_its_place_back_if_no_record_comes(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter(range(0, 1000, 7))
+    monkeypatch.setattr(snapshot_log, "monotonic", lambda: next(now_s))
+    log._consumer, log._patience_s = SimConsumer(*[KafkaError.LEADER_NOT_AVAILABLE] * 100), 30.0
+    with pytest.raises(Lost, match=r"^t/0 cannot be read for 30 s \("):
+        list(log.whole())
 
 
 def test_waiting_ends_when_it_is_told_to(log: Any) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
 from timers.errors import TopicConfigError
@@ -154,3 +158,20 @@ def test_a_wrong_setting_of_a_topic_of_snapshots_is_named(name: str, value: str,
     (sentence,) = wrong_snapshots("b:1", "t", {**sound, name: value}, 2)
     assert sentence.startswith(f"topic 't' has {name}={value}, ")
     assert sentence.endswith(f"--entity-name t --add-config {name}={needed}")
+
+
+def test_partitions_that_a_topic_of_snapshots_may_not_be_given_are_a_finding_and_stop_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: Future[None] = Future()
+    refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    admin: Any = SimpleNamespace(create_partitions=lambda *_, **__: {"app-snapshot-requests": refused})
+    partition = SimpleNamespace(replicas=[1, 2, 3])
+    counts = {"requests": 12, "app-snapshot-requests": 8}
+    found = {name: SimpleNamespace(partitions=[partition] * count) for name, count in counts.items()}
+    config = {name: {**SNAPSHOTS, "min.insync.replicas": "2"} for name in found}
+    monkeypatch.setattr(topics, "_describe", lambda *_: found)
+    monkeypatch.setattr(topics, "configs", lambda *_: config)
+    (sentence,) = topics.ensure_snapshots(admin, SETTINGS, "requests", "app-snapshot-requests")
+    assert "'app-snapshot-requests' lacks partitions" in sentence
+    assert "it must have 12 (" in sentence

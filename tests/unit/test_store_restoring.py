@@ -39,8 +39,12 @@ class SimSnapshotLog:
 
     records: dict[int, Records]
     closed = 0
+    damaged = False
 
-    def __init__(self, settings: Settings, topic: str, partition: int, check: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, partition: int, check: Callable[[], None], patience_s: float
+    ) -> None:
+        assert patience_s < 60
         assert (topic, partition) == ("app-snapshot-timer-request", 3)
         self._check = check
 
@@ -280,6 +284,17 @@ def test_a_new_machine_is_new(rig: Rig) -> None:
     assert held(rig.reopened(Progress(), 0, is_new=True).store) == (0, [])
     assert SimSnapshotLog.closed == closed, "without a topic of snapshots nothing is looked at"
     assert held(rig.reopened(Progress(), 17, OWN, is_new=True).store) == (17, []), "a new app starts where the log does"
+
+
+def test_a_machine_whose_snapshots_are_damaged_is_not_taken_for_a_new_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SimSnapshotLog.records.clear()
+    monkeypatch.setattr(SimSnapshotLog, "damaged", True)
+    with pytest.raises(LogMismatch, match=f"the snapshots of it in '{OWN}' are damaged.*ACCEPT_LOSS=timer-request/3:"):
+        rig.reopened(Progress(), 17, OWN, is_new=True)
+    rig.accept("timer-request/3:snapshot")
+    assert held(rig.reopened(Progress(), 17, OWN, is_new=True).store) == (17, [])
 
 
 def test_an_app_that_was_renamed_does_not_skip_what_was_deleted(rig: Rig) -> None:

@@ -12,19 +12,20 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from time import monotonic, sleep
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
-from timers.core.ports import View
+from timers.core.ports import Lost, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
-from timers.kafka.topics import ensure_snapshots, topic_id
+from timers.kafka.topics import ensure_snapshots, id_and_partitions, topic_id
 from timers.wire import snapshot
 from timers.wire.topics import is_legal
 
@@ -42,9 +43,9 @@ RECORD_BYTES = CHUNK_BYTES + 1024
 _POLL_S = 0.1
 _AGAIN_S = 1.0
 
+_GONE = KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
 _ANSWERS = {
-    KafkaError._AUTO_OFFSET_RESET: "has lost its records",
-    KafkaError.OFFSET_OUT_OF_RANGE: "has lost its records",
+    **dict.fromkeys(_GONE, "has lost its records"),
     KafkaError._BAD_MSG: "has a damaged record",
     KafkaError._BAD_COMPRESSION: "has a damaged record",
     KafkaError.INVALID_MSG: "has a damaged record",
@@ -134,11 +135,23 @@ class SnapshotLog:
         topic: of snapshots.
         partition: of this topic; the attribute may be changed between two calls.
         check: called about ten times a second while it works; may raise to stop.
+        patience_s: how long to wait for the next record. After that, reading raises Lost.
+
+    Attributes:
+        damaged: :meth:`whole` has skipped records that cannot be read.
     """
 
-    def __init__(self, settings: Settings, topic: str, partition: int, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        partition: int,
+        check: Callable[[], None],
+        patience_s: float = inf,
+    ) -> None:
         self._settings, self._topic, self.partition, self._check = settings, topic, partition, check
-        self._waits_for = ""
+        self._patience_s, self._silent_since = patience_s, inf
+        self._waits_for, self.damaged = "", False
         config = {**librdkafka(settings), "error_cb": lambda error: None}
         self._admin = AdminClient({**config, "socket.timeout.ms": int(SILENT_S * 1000)})
         self._consumer = reader(
@@ -230,19 +243,25 @@ class SnapshotLog:
         return snapshot.items(((message.key(), message.value()) for message in messages), named)
 
     def whole(self) -> Iterator[tuple[NamedSnapshot, Footer]]:
-        """Yields each snapshot of which all records are there, and its footer. Reads all of the partition."""
+        """Yields each snapshot of which all records are there, and its footer. Reads all of the partition.
+
+        Damaged records are skipped, and with them their snapshots: see :attr:`damaged`.
+
+        Raises:
+            Lost: records were deleted meanwhile.
+        """
         while True:
             try:
-                known = topic_id(self._admin, self._topic, SILENT_S)
-                if known is None:
-                    return
+                known, partitions = id_and_partitions(self._admin, self._topic, SILENT_S) or (b"", 0)
+                if self.partition >= partitions:
+                    return  # the request topic was given more partitions: there is no snapshot of this one yet
                 place = TopicPartition(self._topic, self.partition)
                 low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
                 break
             except KafkaException as error:
                 self._wait_after(error)
         begun: dict[int, tuple[int, int]] = {}  # number -> its first offset, and the next index
-        for message in self._messages(low, high):
+        for message in self._sound(low, high):
             number, index = snapshot.parse_key(message.key()) or (0, -1)
             offset = message.offset() or 0
             first, expected = (offset, 0) if index == 0 else begun.get(number, (0, -1))
@@ -288,24 +307,49 @@ class SnapshotLog:
                 self._wait_after(error)
 
     def _wait_after(self, error: KafkaException) -> None:
-        """Wait before the next attempt, unless the error is an answer."""
+        """Wait before the next attempt, unless the error is an answer.
+
+        Raises:
+            Lost: no record came for as long as its patience.
+        """
         code, text = code_of(error), error.args[0].str()
         if code in _ANSWERS:
             raise Unreadable(f"{self._name} {_ANSWERS[code]} ({text})") from error
         if self._waits_for != text:
             self._waits_for = text
             logger.warning("%s: a snapshot cannot be read now (%s); waiting", self._name, text)
+        self._silent_since = min(self._silent_since, monotonic())
+        if monotonic() - self._silent_since > self._patience_s:
+            raise Lost(f"{self._name} cannot be read for {self._patience_s:.0f} s ({text})") from error
         until = monotonic() + _AGAIN_S
         self._check()
         while monotonic() < until:
             sleep(_POLL_S)
             self._check()
 
+    def _sound(self, position: int, end: int) -> Iterator[Message]:
+        """The records that can be read. A gap is left where one cannot: its snapshot is not whole."""
+        while position < end:
+            try:
+                for message in self._messages(position, end):
+                    position = (message.offset() or 0) + 1
+                    yield message
+                return
+            except Unreadable as error:
+                if isinstance(error.__cause__, KafkaException) and code_of(error.__cause__) in _GONE:
+                    raise Lost(f"{error} meanwhile") from error  # the next opening asks where it begins and ends
+                self._check()
+                if not self.damaged:
+                    logger.warning("offset %d or later: %s; its snapshot is skipped", position, error)
+                self.damaged = True
+                position += 1
+
     def _messages(self, position: int, end: int, named: NamedSnapshot | None = None) -> Iterator[Message]:
         place = self._consumer, self._topic, self.partition
         while position < end:
             try:
                 for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):
+                    self._silent_since = inf
                     yield message
                     position = (message.offset() or 0) + 1
                     self._check()

@@ -241,13 +241,29 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
         _describe_all(admin, [name])
         return []
     partitions = found[name].partitions
-    if len(partitions) < len(requests):
-        admin.create_partitions([NewPartitions(name, len(requests))], request_timeout=TIMEOUT_S)[name].result()
     wrong = wrong_snapshots(settings.brokers, name, config[name], int(in_sync))
+    if len(partitions) < len(requests):
+        wrong += _add_partitions(admin, name, len(requests))
     fewest = min(len(each.replicas) for each in partitions)
     if fewest < replicas:
         wrong.append(f"topic {name!r} has {fewest} replicas, and its request topic {replicas}: give it as many")
     return wrong
+
+
+def _add_partitions(admin: AdminClient, name: str, count: int) -> list[str]:
+    """Give a topic this many partitions. Returns why it cannot have them: its other partitions go on."""
+    try:
+        admin.create_partitions([NewPartitions(name, count)], request_timeout=TIMEOUT_S)[name].result()
+    except KafkaException as error:
+        why = error.args[0].str()
+        return [f"topic {name!r} lacks partitions, and former snapshots are kept; it must have {count} ({why})"]
+    return []
+
+
+def id_and_partitions(admin: AdminClient, name: str, timeout_s: float) -> tuple[bytes, int] | None:
+    """The id of a topic, and its number of partitions, also of those without a leader; see :func:`topic_id`."""
+    found = _describe(admin, [name], None, timeout_s)
+    return (_topic_ids(found)[name], _partitions(found)[name]) if found else None
 
 
 def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:

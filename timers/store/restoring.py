@@ -33,6 +33,10 @@ AGAIN = (
 """What it means to go on from a snapshot that the progress does not name."""
 
 
+PATIENCE_S = 30.0
+"""A restore ends after this time without a record, and gives its place to another one. It begins again later."""
+
+
 def place_of(settings: Settings, cluster: Cluster, tp: TopicPartition, request_format: RequestFormat) -> Place:
     """Returns what the footers of a machine's snapshots say."""
     topic, partition = tp
@@ -75,11 +79,12 @@ def restore(
     Raises:
         LogMismatch: the log begins after the present store ended, no snapshot can be read, and no operator accepts it;
             or the progress was lost.
+        Lost: the records of snapshots do not come.
     """
     indexed = formats[tp[0]].has_ids
     restoring = _Restoring((settings, cluster, memory, condemnations, tp), indexed, now_s, [opened.store])
     try:
-        with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check)) as log:
+        with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log:
             place = place_of(settings, cluster, tp, formats[tp[0]])
             progress, store = restoring.restored(opened, place, log, others or ())
         return opened._replace(progress=progress, store=restoring.use(store))
@@ -150,6 +155,14 @@ class _Restoring(NamedTuple):
                 f"progress was lost. {AGAIN}",
                 opened.progress,
                 way="from the snapshot",
+            )
+        elif log.damaged:
+            progress_log.mismatch(
+                tp,
+                f"{name} has no progress, and the snapshots of it in {own!r} are damaged: nothing says that it is new",
+                opened.progress,
+                way="without what they held",
+                kind=SNAPSHOT,
             )
         elif low and (other := sorted({*others} - {own})):
             progress_log.mismatch(

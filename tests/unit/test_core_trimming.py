@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.levels import OF_ALL, RAISED_TO, SNAPSHOTS, TRIMMING, wanted
 from timers.core.progress import FEATURE_LEVEL, Doubt, NamedSnapshot, Progress, Rescue
-from timers.core.snapshots import is_outdated, trimmed_to
+from timers.core.snapshots import CHUNK_BYTES, is_outdated, trimmed_to
 
 DAY_S = 86_400
 
@@ -69,12 +69,21 @@ def test_an_idle_app_gets_a_snapshot_if_what_is_named_holds_more_than_is_pending
     pending: int, next_offset: int, age_s: float, keep_s: float, expected: bool
 ) -> None:
     progress = replace(progress_of(100, 100), next_offset=next_offset)
-    assert is_outdated(progress, pending, age_s, keep_s) is expected
+    assert is_outdated(progress, pending, age_s, keep_s, 1e6) is expected
 
 
 def test_an_app_without_snapshots_gets_its_first_ones_unless_it_is_empty() -> None:
-    assert is_outdated(progress_of(None, None), 0, 40, 60)
-    assert is_outdated(progress_of(None, None), 0, 3601, 7 * DAY_S), "a worker may be restarted every day"
-    assert is_outdated(progress_of(100, None), 3, 40, 60)
-    assert not is_outdated(progress_of(100, None), 3, 3601, 7 * DAY_S)
-    assert not is_outdated(Progress(), 0, 40, 60)
+    assert is_outdated(progress_of(None, None), 0, 40, 60, 1e6)
+    assert is_outdated(progress_of(None, None), 0, 3601, 7 * DAY_S, 1e6), "a worker may be restarted every day"
+    assert is_outdated(progress_of(100, None), 3, 40, 60, 1e6)
+    assert not is_outdated(progress_of(100, None), 3, 3601, 7 * DAY_S, 1e6)
+    assert not is_outdated(Progress(), 0, 40, 60, 1e6)
+
+
+def test_a_large_snapshot_is_not_written_all_the_time() -> None:
+    """Else the other machines of the worker get none."""
+    newest = named(100)._replace(first_offset=0, end_offset=20)
+    progress = replace(progress_of(100, 100), next_offset=200, snapshot=newest)
+    written_s = 20 * CHUNK_BYTES / 1e4
+    assert not is_outdated(progress, 3, 10 * written_s - 1, 60, 1e4)
+    assert is_outdated(progress, 3, 10 * written_s + 1, 60, 1e4)

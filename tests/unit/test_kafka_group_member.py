@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import GroupAuthorizationFailedError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
@@ -214,6 +215,38 @@ async def test_a_worker_that_starts_again_is_not_taken_for_its_own_successor_if_
             assert former not in joined and group.members["one"].id == former
             await until(lambda: generation_of(after, leader))
     assert after.ended == leader.ended == []
+
+
+async def test_a_question_about_the_group_does_not_wait_behind_a_request_to_join() -> None:
+    """A broker answers the requests of a connection one after another, and a request to join when all have joined."""
+    group = SimGroup(t=2)
+    paused, one = Worker(group, "paused"), Worker(group, "one")
+    async with running(paused):
+        await until(lambda: paused.deals)
+    sent: list[tuple[str, int]] = []
+    send = one.member._client.send
+
+    async def noted(node: int, request: Any, group: int) -> Any:
+        sent.append((type(request).__name__, group))
+        return await send(node, request, group)
+
+    one.member._client.send = noted
+    async with running(one):
+        await until(lambda: "one" in group.members)
+        await asyncio.wait_for(described(one), 5)
+    kinds = dict(sent)
+    assert kinds["DescribeGroupsRequest"] == ConnectionGroup.DEFAULT != kinds["JoinGroupRequest"]
+
+
+async def test_a_member_that_leaves_looks_for_the_coordinator_if_it_has_none() -> None:
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+    one.member._coordinator = None
+    await one.member.leave(5)
+    assert not group.members
+    assert (await one.member.find_group()).members == []
 
 
 async def described(worker: Worker) -> Any:

@@ -164,3 +164,14 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     assert closed == ["outbox", "outbox", "store"]
     (await opening()).close()
     taken.close()
+
+
+async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> None:
+    """Else the error would end the worker."""
+    unused: Any = None
+    capacity = measured(0, 8)
+    capacity.enter()
+    taken = Takeover({}, unused, unused, capacity)
+    assert await taken.read_ahead(unused, ("requests", 0), PartitionMetrics(), threading.Event()) is None
+    with pytest.raises(NoRoom):
+        await taken.open(unused, ("requests", 0), PartitionMetrics(), threading.Event())

@@ -319,6 +319,45 @@ async def test_a_worker_that_ends_waits_until_others_have_its_partitions(tmp_pat
     await pool.close()
 
 
+async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "UNKNOWN_S", 0.5)
+    pool = open_pool(tmp_path, SimRunner())
+    asked = 0
+
+    async def has_others() -> bool | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    async with asyncio.timeout(20):
+        await pool.hand_over(has_others)
+    assert asked > 1 and pool.runners
+    await pool.close()
+
+
+async def test_a_machine_that_is_let_go_again_has_its_whole_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the first hand-over, after which it was dealt back, says nothing about the second one."""
+    monkeypatch.setattr(pools, "HANDOVER_S", 0.5)
+    machine = SimRunner()
+    pool = open_pool(tmp_path, machine)
+    (tp,) = pool.runners
+    await pool.take(frozenset())
+    await asyncio.sleep(0.3)
+    await pool.take(frozenset([tp]))
+    assert machine.commits_soon, "another worker may have fenced it meanwhile"
+    await pool.take(frozenset())
+    await asyncio.sleep(0.4)
+    assert tp in pool.runners and not machine.is_stopped
+    async with asyncio.timeout(20):
+        while tp in pool.runners:
+            await asyncio.sleep(0.01)
+    await pool.close()
+
+
 async def test_the_last_worker_of_a_group_does_not_wait_for_others(tmp_path: Path) -> None:
     pool = open_pool(tmp_path, SimRunner())
 

@@ -60,7 +60,7 @@ class SimBrokers:
         self.deleted.append((dict(bounds), timeout_s))
         self.start = max(self.start, bounds[TP])
 
-    def other_readers(self, tp: Any) -> list[str]:
+    def other_readers(self, topic: str, partitions: int, check: Any) -> list[str]:
         return self.others
 
     def segment_s(self, topic: str) -> float:
@@ -110,6 +110,7 @@ class Trial:
         )
         pool: Any = SimpleNamespace(
             formats={TP[0]: SimpleNamespace(topic_is_compacted=given.get("compacted", False))},
+            partitions={TP[0]: 2},
             partition_metrics={TP: self.metrics},
             memory=None,
             has_same_log=lambda tp, runner: self.has_same_log,

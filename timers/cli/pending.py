@@ -74,6 +74,11 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
             raise TimersError(f"{file} is a copy of what is pending of this app, which fires it: each would fire twice")
+        if found.with_id and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
+            raise TimersError(
+                f"{file} has {counted(found.with_id, 'timer')} with an id that were moved out of this app, which still "
+                "knows these ids and would not set them: import the file into another app"
+            )
         done = importing.imported(settings, cluster, head)
         output.show(_fields(found, done), *_lines(found, done))
         if not yes or done == found.timers:

@@ -147,7 +147,7 @@ def is_due(
     return size > times * (factor * size * pending / newest.rows + LEAST_BYTES)
 
 
-def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float) -> bool:
+def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float, bytes_per_s: float) -> bool:
     """Whether to take a snapshot although the log has hardly grown: what is named holds what has fired since.
 
     So the requests of an app that is idle are deleted, too, and all that has fired is gone within twice ``keep_s``.
@@ -156,8 +156,10 @@ def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float) -
         pending: number of rows in the store of the machine.
         age_s: of the newest snapshot; without one, how long the machine has been open.
         keep_s: how long requests are kept that nothing needs.
+        bytes_per_s: how fast snapshots are written. This rule asks for a tenth of the time at most.
     """
-    interval_s = max((keep_s or KEPT_AT_LEAST_S) / 2, LEAST_AGE_S)
+    writing_s = 0 if progress.snapshot is None else bytes_of_snapshot(progress.snapshot) / bytes_per_s
+    interval_s = max((keep_s or KEPT_AT_LEAST_S) / 2, LEAST_AGE_S, 10 * writing_s)
     if age_s < (min(interval_s, FIRST_AFTER_S) if progress.snapshot is None else interval_s):
         return False
     older = progress.older_snapshot

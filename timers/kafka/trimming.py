@@ -6,16 +6,17 @@ machine within two seconds (:data:`WITHIN_S`), by a clock that also counts the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
+from timers.kafka.error_codes import NO_GROUP, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import SEGMENT_MS
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
@@ -26,6 +27,9 @@ WITHIN_S = 2.0
 """Longest time between the commit of a machine and a deletion by what it has committed."""
 
 TIMEOUT_S = 10.0
+
+UNSEEN = NOT_ALLOWED | NO_GROUP | {KafkaError.GROUP_AUTHORIZATION_FAILED}
+"""Answers about a group that has gone, or that this worker may not see."""
 
 
 class _Unwanted(Exception):
@@ -68,20 +72,31 @@ class LogTrimmer:
         for deleted in self._admin.delete_records(wanted, **options).values():
             deleted.result()
 
-    def other_readers(self, tp: TopicPartition) -> Iterator[str]:
-        """Yields what else reads a partition, as far as this worker may see it: groups, and other apps."""
-        topic, own = tp[0], topics.snapshots(self._settings.app_id, tp[0])
-        suffix = topics.snapshots("", topic)
+    def other_readers(self, topic: str, partitions: int, check: Callable[[], None]) -> Iterator[str]:
+        """Yields what else reads a topic, as far as this worker may see it: groups, and other apps.
+
+        Args:
+            check: called before each group is asked; may raise to stop.
+        """
+        own, suffix = topics.snapshots(self._settings.app_id, topic), topics.snapshots("", topic)
         for name in self._admin.list_topics(timeout=TIMEOUT_S).topics:
             if name.endswith(suffix) and name != own:
                 yield f"app {name.removesuffix(suffix)!r}"
-        listed = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid
-        for name in [group.group_id for group in listed if group.group_id != self._settings.app_id]:
+        listed = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result()
+        for error in listed.errors:  # a group of this broker may read the topic, too
+            raise error
+        places = [Place(topic, partition) for partition in range(partitions)]
+        for name in [group.group_id for group in listed.valid if group.group_id != self._settings.app_id]:
+            check()
             # A consumer asks: an admin client ends the process if the coordinator moves (librdkafka's issue 5040).
-            consumer = reader(librdkafka(self._settings), group_id=name)
-            with closing(consumer), suppress(KafkaException):  # a group that may not be described, or has gone
-                (found,) = consumer.committed([Place(*tp)], timeout=TIMEOUT_S)
-                if found.error is None and found.offset >= 0:
+            with closing(reader(librdkafka(self._settings), group_id=name)) as consumer:
+                try:
+                    found = consumer.committed(places, timeout=TIMEOUT_S)
+                except KafkaException as error:
+                    if code_of(error) in UNSEEN:
+                        continue
+                    raise
+                if any(each.error is None and each.offset >= 0 for each in found):
                     yield f"group {name!r}"
 
     def segment_s(self, topic: str) -> float:

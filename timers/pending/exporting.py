@@ -87,6 +87,11 @@ def export(
     part = directory / "timers"
     moves = Moves(directory / "moves")
     if directory.exists() and not (move and part.exists()):  # without this file, a former export has ended
+        if part.exists() and moves.former:
+            raise TimersError(
+                f"{directory} is the only place of timers that an interrupted export has moved out of the app: use "
+                "--move again, which continues it, or name another file"
+            )
         shutil.rmtree(directory)
         moves = Moves(directory / "moves")
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -97,10 +102,10 @@ def export(
     ):
         if not moves.number:
             moves.begin()
+        _sync(directory.parent, directory)
         writer = Writer(file, Head(moves.number, settings.app_id, cluster.cluster_id, move))
-        committed = read.progress(tps)
         for tp in tps:
-            progress = committed[tp]
+            progress = read.progress([tp])[tp]  # not for all at once: workers delete what an old progress names
             if move:
                 if tp not in moves.former:
                     read.read_up(tp, progress)  # what is left to read after the move is little
@@ -116,8 +121,19 @@ def export(
         file.flush()
         os.fsync(file.fileno())
     part.rename(target)
+    _sync(target.parent)
     shutil.rmtree(directory)
     return writer.count
+
+
+def _sync(*directories: Path) -> None:
+    """Write the names of the files of directories to the disk."""
+    for directory in directories:
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _private(path: str, flags: int) -> int:
@@ -140,7 +156,11 @@ class Moves:
         self.number = 0
         self.former: dict[TopicPartition, Progress] = {}
         if path.exists():
-            number, *lines = path.read_text().split("\n")[:-1]  # without a last line that was not written whole
+            text = path.read_bytes()
+            whole = text[: text.rfind(b"\n") + 1]
+            if whole != text:  # else the next line would be joined to one that was not written whole
+                os.truncate(path, len(whole))
+            number, *lines = whole.decode().split("\n")[:-1] or ["0"]
             self.number = int(number)
             for line in lines:
                 name, value = json.loads(line)

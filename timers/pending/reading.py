@@ -102,7 +102,8 @@ class PendingReader:
         try:
             low = self._log.ends(*tp)[0]
             spec = spec_of(self._settings, tp, request_format, 0)
-            if store.applied > progress.next_offset or store.applied < low or not spec.catch_up(store, progress):
+            is_short = store.applied < progress.next_offset and store.applied < low
+            if store.applied > progress.next_offset or is_short or not spec.catch_up(store, progress):
                 store.close()
                 RocksStore.wipe(store_path(self._settings, tp))
                 store = open_store(*where, tp, indexed=request_format.has_ids)
@@ -110,8 +111,11 @@ class PendingReader:
             store.close()
             raise
         opened = Opened(progress, store, low)
-        if may_restore(opened):
-            store = restore(*where, self._formats, tp, opened, self._check).store
+        if store.applied < progress.next_offset and may_restore(opened):
+            try:
+                store = restore(*where, self._formats, tp, opened, self._check).store
+            except Lost as lost:
+                raise TimersError(f"{partition_name(*tp)}: {lost}; use the command again") from lost
         if store.applied < low < progress.next_offset:
             store.close()
             raise TimersError(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import KafkaException
 from mode import Service
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.machine import Machine
 from timers.core.ports import Lost
@@ -21,6 +22,7 @@ from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, ma
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
+from timers.kafka.trimming import WITHIN_S
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
 from timers.worker.machines.pool import Pool
@@ -79,6 +81,7 @@ class SnapshotTaker(Service):
         self._settings = settings
         self._pool = pool
         self._now_s = now_s
+        self._clock = Clock()
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
         self._trimmer = Trimmer(settings, pool, now_s, self._ask)
@@ -150,7 +153,10 @@ class SnapshotTaker(Service):
             return due
         written_ms = None if machine.progress.snapshot is None else metrics.snapshot_ms
         age_s = monotonic() - seen.since if written_ms is None else now_s - written_ms / 1000
-        return is_outdated(machine.progress, machine.pending, age_s, self._settings.log_keep_s)
+        settings = self._settings
+        return is_outdated(
+            machine.progress, machine.pending, age_s, settings.log_keep_s, settings.snapshot_mb_per_s * 1e6
+        )
 
     @staticmethod
     def _record_bytes(seen: _Seen) -> float:
@@ -185,15 +191,19 @@ class SnapshotTaker(Service):
             # Else a machine that does not know yet what its log has lost names two, and the true older one is deleted.
             if not self._pool.has_same_log(tp, runner):
                 raise Lost("its log has lost its end")
-            # A machine that was opened again is another runner: it never names what was begun before.
-            name = partial(with_named, new=new, newest_is_whole=bool(whole) and whole[0])
+            # A machine that was opened again is another runner: it never names what was begun before. The former newest
+            # one is looked at again: it may have lost its end while this one was written.
+            is_whole = progress.snapshot is not None and log.has_footer(progress.snapshot)
+            name = partial(with_named, new=new, newest_is_whole=is_whole)
+            at_s = self._clock.boot_s()
             committed = self._ask(runner, lambda machine: machine.committed if machine.commit_change(name) else None)
             if committed is None:
                 return False
             self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
-            if committed.older_snapshot is not None and not doubts:
+            is_soon = self._clock.boot_s() < at_s + WITHIN_S  # later, another owner may have written others there
+            if committed.older_snapshot is not None and not doubts and is_soon:
                 log.delete_before(committed.older_snapshot.first_offset)
             return True
 

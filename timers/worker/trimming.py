@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
@@ -69,8 +69,6 @@ class _Known:
     """Whether the newest segment may hold only what was deleted."""
     rolled_to: int = 0
     """End of the log after the last new segment that this worker made."""
-    others: tuple[float, list[str]] = field(default=(-math.inf, []))
-    """When other readers were looked for, and who they are."""
 
 
 class Trimmer:
@@ -90,6 +88,8 @@ class Trimmer:
         self._clock = Clock()
         self._allowed = AllowedLevel(settings)
         self._known: dict[TopicPartition, _Known] = {}
+        self._others: dict[str, tuple[float, list[str]]] = {}
+        """Topic -> when its other readers were looked for, and who they are."""
         self._logs: LogTrimmer | None = None
         self._warned: set[str] = set()
 
@@ -155,7 +155,9 @@ class Trimmer:
 
     # ---- before --------------------------------------------------------------------------------------------------
 
-    def _check(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, log: SnapshotLog) -> None:
+    def _check(
+        self, logs: LogTrimmer, known: _Known, tp: TopicPartition, log: SnapshotLog, check: Callable[[], None]
+    ) -> None:
         """Look at what may stand against a deletion.
 
         Raises:
@@ -168,10 +170,10 @@ class Trimmer:
         for named in (progress.snapshot, progress.older_snapshot):
             if named is not None and not log.has_footer(named):
                 raise Unreadable(f"its snapshot at offset {named.applied} has lost records")
-        asked_at, others = known.others
+        asked_at, others = self._others.get(tp[0], (-math.inf, []))
         if monotonic() > asked_at + AGAIN_S:
-            others = list(logs.other_readers(tp))
-            known.others = monotonic(), others
+            others = list(logs.other_readers(tp[0], self._pool.partitions[tp[0]], check))
+            self._others[tp[0]] = monotonic(), others
         if others:
             raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
 
@@ -216,7 +218,7 @@ class Trimmer:
         check: Callable[[], None],
     ) -> int:
         """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
-        self._check(logs, known, tp, log)
+        self._check(logs, known, tp, log, check)
         committed = known.runner.machine.committed
         if committed.level < levels.TRIMMING:
             self._verify(known, tp, committed, log, check)

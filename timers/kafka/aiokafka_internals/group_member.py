@@ -33,6 +33,7 @@ from aiokafka.errors import (
     InvalidSessionTimeoutError,
     KafkaError,
     MemberIdRequired,
+    NotCoordinatorForGroupError,
     RebalanceInProgressError,
     RequestTimedOutError,
     UnknownMemberIdError,
@@ -199,6 +200,7 @@ class GroupMember:
         self.in_group = False
         if self._id:
             try:
+                await self._look_up()
                 answer = await self._send(NamedLeave(self._group, self._id, self._name), timeout_s)
                 for code in (answer.error_code, *(code for _, _, code in answer.members)):
                     if code:
@@ -225,9 +227,20 @@ class GroupMember:
         Raises:
             KafkaError: the coordinator does not answer.
         """
-        if self._coordinator is None:
-            return None
-        return described(await self._send(DescribeGroupsRequest([self._group]), ANSWER_S))
+        return None if self._coordinator is None else await self.find_group()
+
+    async def find_group(self) -> DescribedGroup:
+        """As :meth:`described`, but the coordinator is looked up if it is unknown: not while :meth:`run` runs.
+
+        Raises:
+            KafkaError: the coordinator does not answer.
+        """
+        await self._look_up()
+        # Over another connection: a request to join may wait for its answer for a minute, and others wait behind it.
+        answer = described(await self._send(DescribeGroupsRequest([self._group]), ANSWER_S, ConnectionGroup.DEFAULT))
+        if answer.error_code == NotCoordinatorForGroupError.errno:
+            self._coordinator = None
+        return answer
 
     # ---- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -373,7 +386,15 @@ class GroupMember:
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
-    async def _send(self, request: Any, timeout_s: float) -> Any:
+    async def _look_up(self) -> None:
+        if self._coordinator is None:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    self._coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, self._group)
+            except TimeoutError:
+                raise GroupCoordinatorNotAvailableError(self._group) from None
+
+    async def _send(self, request: Any, timeout_s: float, connections: int = ConnectionGroup.COORDINATION) -> Any:
         """The coordinator's answer.
 
         Raises:
@@ -384,10 +405,10 @@ class GroupMember:
             raise GroupCoordinatorNotAvailableError(self._group)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
+                return await self._client.send(coordinator, request, group=connections)
         except TimeoutError:
             connection = self._client._conns.get((coordinator, ConnectionGroup.COORDINATION))
-            if connection is not None:
+            if connection is not None and connections == ConnectionGroup.COORDINATION:
                 connection.close()  # requests wait for the answers to those before them
             raise RequestTimedOutError(f"no answer within {timeout_s:g} s") from None
 

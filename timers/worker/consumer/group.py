@@ -56,6 +56,13 @@ class Membership(Protocol):
             KafkaError: the coordinator does not answer.
         """
 
+    async def find_group(self) -> DescribedGroup:
+        """State and members of the group, whose coordinator is looked up if it is unknown.
+
+        Raises:
+            KafkaError: the coordinator does not answer.
+        """
+
 
 class Unsettled(Exception):
     """The owners of the partitions are not known now; the message says why."""

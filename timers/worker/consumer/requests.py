@@ -239,13 +239,15 @@ class PartitionConsumer(Service):
 
             await self._on_thread(leave())
 
-    async def has_others(self) -> bool:
-        """Whether the group, which this worker has left, has members, as far as its coordinator says so."""
-        try:
-            group = None if self._member is None else await self._on_thread(self._member.described())
-        except KafkaError:
+    async def has_others(self) -> bool | None:
+        """Whether the group, which this worker has left, has members; None if its coordinator does not say so."""
+        if self._member is None:
             return False
-        return group is not None and not group.error_code and bool(group.members)
+        try:
+            group = await self._on_thread(self._member.find_group())
+        except KafkaError:
+            return None
+        return None if group.error_code else bool(group.members)
 
     def request_rebalance(self) -> None:
         """Let the group deal again soon."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import DoubtfulLog, LogMismatch
+from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.log_lineage import LogLineages, asking_logs
@@ -52,6 +53,9 @@ HANDOVER_S = 30.0
 """How long a machine fires that the group has dealt to another worker, which fences it when it has read ahead."""
 
 HANDOVER_POLL_S = 0.2
+
+UNKNOWN_S = 10.0
+"""How long the machines of a worker that has left fire while the group's coordinator does not answer."""
 
 SETTLE_TIMEOUT_S = 3.0
 
@@ -108,6 +112,8 @@ class Pool:
         self._fenced: dict[TopicPartition, Runner] = {}
         """Machines that their new owners have fenced. Their threads may still be closing their stores."""
         self._handovers: set[asyncio.Task[None]] = set()
+        self._leaving: dict[TopicPartition, float] = {}
+        """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
         self._stopped: dict[TopicPartition, LogMismatch] = {}
         self._closed_stores: dict[TopicPartition, int] = {}
         self._last_tick: Tick | None = None
@@ -237,7 +243,10 @@ class Pool:
         async with self._lock:
             if self._ended:
                 return
+            for tp in (dealt - self._dealt) & self._runners.keys():
+                self._runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
             self._dealt = dealt
+            self._leaving = {tp: at for tp, at in self._leaving.items() if tp not in dealt}
             self._stopped = {}
             await self._openings.join([self._fenced.pop(tp) for tp in self._fenced.keys() & dealt])
             closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
@@ -253,6 +262,8 @@ class Pool:
         fences it, and is closed after :data:`HANDOVER_S` at the latest."""
         gone = {tp: each for tp, each in self._runners.items() if tp not in self._dealt and not each.machine.recovering}
         if gone:
+            for tp in gone:
+                self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
             handover = asyncio.create_task(self._end_handover(gone))
             self._handovers.add(handover)
             handover.add_done_callback(self._handovers.discard)
@@ -261,7 +272,11 @@ class Pool:
     async def _end_handover(self, gone: Mapping[TopicPartition, Runner]) -> None:
         await asyncio.sleep(HANDOVER_S)
         async with self._lock:
-            left = {tp for tp, each in gone.items() if tp not in self._dealt and self._runners.get(tp) is each}
+            now = monotonic()
+            over = {
+                tp for tp in gone if self._leaving.get(tp, math.inf) <= now
+            }  # not one that was dealt back meanwhile
+            left = {tp for tp in over if self._runners.get(tp) is gone[tp]}
             if not left:
                 return
             logger.info(
@@ -269,11 +284,12 @@ class Pool:
             )
             await self._close(left)
 
-    async def hand_over(self, has_others: Callable[[], Awaitable[bool]]) -> None:
+    async def hand_over(self, has_others: Callable[[], Awaitable[bool | None]]) -> None:
         """Let all machines fire until their new owners fence them, for :data:`HANDOVER_S` at most. Then :meth:`close`.
 
         Args:
-            has_others: whether the group, which this worker has left, still has members.
+            has_others: whether the group, which this worker has left, still has members; None: its coordinator does
+                not answer. Then the machines fire for :data:`UNKNOWN_S`.
         """
         async with self._lock:
             self._dealt = frozenset()
@@ -281,7 +297,12 @@ class Pool:
         for handover in self._handovers:
             handover.cancel()  # what is left is closed after this
         began_at, count = monotonic(), len(self._runners)
-        while self._runners and monotonic() < began_at + HANDOVER_S and await has_others():
+        known_at = began_at
+        while self._runners and monotonic() < began_at + HANDOVER_S:
+            others = await has_others()
+            known_at = known_at if others is None else monotonic()
+            if others is False or monotonic() > known_at + UNKNOWN_S:
+                break
             await asyncio.sleep(HANDOVER_POLL_S)
         if count:
             taken, seconds = count - len(self._runners), monotonic() - began_at
@@ -473,7 +494,10 @@ class Pool:
             self._runners = {other: each for other, each in self._runners.items() if each is not runner}
             self._recoveries.forget([runner])
             if tp not in self._dealt:
-                logger.info("%s: its new owner has taken over (%s)", runner.name, error)
+                if isinstance(error, Fenced):
+                    logger.info("%s: its new owner has taken over (%s)", runner.name, error)
+                else:  # opened again here, it would fence the new owner
+                    logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
                 self._consumer.forget([tp])
                 self._fenced[tp] = runner
                 self._closed_stores[tp] = runner.machine.position

@@ -18,7 +18,7 @@ from timers.core.doubts import commit_refusal
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
 from timers.core.timer import TopicPartition
-from timers.errors import DoubtfulLog
+from timers.errors import DoubtfulLog, LogMismatch
 from timers.firing.transaction import Transaction
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
@@ -30,7 +30,7 @@ from timers.store.opening import ANSWER_S, Opened, open_partition
 from timers.store.restoring import may_restore, restore
 from timers.wire.formats import RequestFormat
 from timers.wire.topics import snapshots
-from timers.worker.machines.capacity import Capacity
+from timers.worker.machines.capacity import Capacity, NoRoom
 from timers.worker.machines.making import Parts, closer
 
 logger = logging.getLogger(__name__)
@@ -140,13 +140,18 @@ class Takeover:
         A store that was read ahead is one that stopped at an offset: the opening after the fence treats it like others.
         Whatever is wrong here is judged there.
         """
-        self._capacity.enter()
+        try:
+            self._capacity.enter()
+        except NoRoom:
+            return None  # the opening says so, and waits
         ahead: OpenMachine | None = None
         try:
             ahead = await self._read_ahead(parts, tp, metrics, stop)
         except Exception as error:  # also one that no code expects: the next opening meets it again
             forget_frames(error)
-            logger.info("%s/%d is not read ahead: %s", *tp, error)
+            # Its owner writes meanwhile, so logs and copies that are read one after another may seem to differ.
+            why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
+            logger.info("%s/%d is not read ahead: %s", *tp, why)
         finally:
             if ahead is None:
                 self._capacity.leave()

@@ -74,12 +74,14 @@ def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
         assert len(said) == 2
         assert f"it counts from {waited} requests" in "".join(said)
         assert len(soon) == SOON
-        later_s = due_in(25)
+        later_s = due_in(45)
         system.send(*timers(target, 3, later_s, 1))
+        system.wait_past(due_in(1))  # the worker has accepted and committed them
         cluster = existing_topics(asking_admin(system.settings), system.settings)
         exporting.export(
             system.settings, cluster, tmp_path / "file", move=True, check=lambda: None, report=lambda _: None
         )
+        time.sleep(max(0.0, later_s - time.time()))
         system.wait_past(later_s)
         arguments = audit.Audit(system.settings, Scope(), Moment(int(time.time() * 1000), 0))
         after = audit.run(spark, arguments, print)

@@ -232,9 +232,18 @@ def decode_witness(text: str | None) -> tuple[Witness, bytes] | None:
 # ---- records that are about no machine ---------------------------------------------------------------------------
 
 
+def _encode_number(name: str, number: int) -> bytes:
+    """Return the value of a record of the app that has one number."""
+    return encode(Progress(settings=History([SettingChange(name, 0, number)])), b"")
+
+
+def _decode_number(name: str, value: bytes, without: int) -> int:
+    return decode(value)[0].setting_at(name, 0, without)
+
+
 def encode_allowed_level(level: int) -> bytes:
     """Return the value of the app's record: the feature level that its machines may be raised to."""
-    return encode(Progress(settings=History([SettingChange(_ALLOWED_LEVEL, 0, level)])), b"")
+    return _encode_number(_ALLOWED_LEVEL, level)
 
 
 def decode_allowed_level(value: bytes) -> int:
@@ -243,12 +252,12 @@ def decode_allowed_level(value: bytes) -> int:
     Raises:
         LogMismatch: the record cannot be read.
     """
-    return decode(value)[0].setting_at(_ALLOWED_LEVEL, 0, levels.FIRST)
+    return _decode_number(_ALLOWED_LEVEL, value, levels.FIRST)
 
 
 def encode_engine_run(run: int) -> bytes:
     """Return the value of the engine's record: a number that each run of it chooses."""
-    return encode(Progress(settings=History([SettingChange(_ENGINE_RUN, 0, run)])), b"")
+    return _encode_number(_ENGINE_RUN, run)
 
 
 def decode_engine_run(value: bytes) -> int:
@@ -257,7 +266,7 @@ def decode_engine_run(value: bytes) -> int:
     Raises:
         LogMismatch: the record cannot be read.
     """
-    return decode(value)[0].setting_at(_ENGINE_RUN, 0, 0)
+    return _decode_number(_ENGINE_RUN, value, 0)
 
 
 def import_key(number: int) -> bytes:
@@ -267,7 +276,7 @@ def import_key(number: int) -> bytes:
 
 def encode_import(timers: int) -> bytes:
     """Return the value of the record of an import: how many timers of the file are set."""
-    return encode(Progress(settings=History([SettingChange(_IMPORTED, 0, timers)])), b"")
+    return _encode_number(_IMPORTED, timers)
 
 
 def decode_import(value: bytes) -> int:
@@ -276,4 +285,4 @@ def decode_import(value: bytes) -> int:
     Raises:
         LogMismatch: the record cannot be read.
     """
-    return decode(value)[0].setting_at(_IMPORTED, 0, 0)
+    return _decode_number(_IMPORTED, value, 0)

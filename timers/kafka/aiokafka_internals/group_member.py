@@ -159,8 +159,7 @@ class GroupMember:
         logged = ""
         while not self._ended:
             try:
-                if self._coordinator is None:
-                    self._coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, self._group)
+                await self._look_up()
                 if self._joins_again or not self.in_group:
                     self._joins_again = False
                     await self._join()

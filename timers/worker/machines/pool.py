@@ -273,9 +273,8 @@ class Pool:
         await asyncio.sleep(HANDOVER_S)
         async with self._lock:
             now = monotonic()
-            over = {
-                tp for tp in gone if self._leaving.get(tp, math.inf) <= now
-            }  # not one that was dealt back meanwhile
+            # Not one that was dealt back meanwhile: it has another deadline, or none.
+            over = {tp for tp in gone if self._leaving.get(tp, math.inf) <= now}
             left = {tp for tp in over if self._runners.get(tp) is gone[tp]}
             if not left:
                 return

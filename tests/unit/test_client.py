@@ -218,7 +218,7 @@ def test_an_unknown_property_is_named() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(SettingsError, match="request_topic='a b' is not a legal topic name"):
         TimersClient("127.0.0.1:1", request_topic="a b")
-    with pytest.raises(SettingsError, match="timeout_s=0 is not a number of seconds between"):
+    with pytest.raises(SettingsError, match="timeout_s=0 is not a number of seconds from"):
         TimersClient("127.0.0.1:1", timeout_s=0)
 
 

@@ -276,4 +276,4 @@ async def test_a_timer_whose_request_is_no_longer_in_its_log_is_moved_as_its_wor
             assert (status, answer["verdict"]) == (200, "replaced")
             after = cluster.timers["one"]
             assert (after.topic, after.key, after.value) == (before.topic, before.key, b"\xff")
-            assert (after.at, list(after.headers)) == (2_000_000_000, [("a", "1"), ("a", None)])
+            assert (after.at, list(after.headers or ())) == (2_000_000_000, [("a", "1"), ("a", None)])

@@ -27,7 +27,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, Topic
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, left_s, set_result
-from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
+from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, condition_headers, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
@@ -36,7 +36,6 @@ from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
 from timers.wire import headers as h
 from timers.wire import verdict
-from timers.wire.formats.future_by_id import encode_condition
 from timers.wire.verdict import VerdictMessage
 
 logger = logging.getLogger(__name__)
@@ -212,12 +211,12 @@ class ById:
         if request_hash is not None:
             headers = [*(headers or ()), (h.TIMER_REQUEST_HASH, request_hash)]
         if condition is not None:
-            headers = [*(headers or ()), *encode_condition(condition)]
+            headers = [*(headers or ()), *condition_headers(condition)]
         return self._publish_call(key, value, headers, with_probe=condition is None)
 
     def cancel(self, id: str, condition: str | None = None) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
-        return self._publish_call(id_key(id), None, [*encode_condition(condition)], with_probe=False)
+        return self._publish_call(id_key(id), None, [*condition_headers(condition)], with_probe=False)
 
     def _publish_call(
         self, key: bytes, value: bytes | None, headers: SentHeaders | None, *, with_probe: bool
@@ -253,7 +252,7 @@ class ById:
         )
 
     def _encode(self, request: TimerRequest) -> Record:
-        id_key(request.id or "")  # without an id the record would be one for another topic
+        id_key("" if request.id is None else request.id)  # without an id the record would be one for another topic
         return Encoder(self._kafka.max_request_bytes)(request)
 
     def _publish(

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from timers.client.request import is_number
 from timers.config import variables
 from timers.config.settings import Settings
 from timers.errors import (
@@ -51,6 +52,18 @@ _FIXED = {
 _LOGIN = ("security.", "sasl.", "ssl.")
 _log = logging.getLogger("timers.client")
 _log.addHandler(logging.NullHandler())  # the application decides where librdkafka's log goes; by default nowhere
+
+
+def seconds(argument: str, value: object, least: float, most: float, example: float) -> float:
+    """An argument that is a number of seconds.
+
+    Raises:
+        SettingsError: it is none, or out of range.
+    """
+    if not is_number(value) or not least <= value <= most:
+        form = f"a number of seconds from {least:g} to {most:g} (try {example:g})"
+        raise SettingsError(f"{argument}={quoted(value):.100} is not {form}")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -97,15 +110,21 @@ class Connection:
             SettingsError: an argument or a setting is wrong, or a property may not be set.
         """
         for name, given in (("request_topic", request_topic), ("id_topic", id_topic)):
-            if given and not topics.is_legal(given):
+            if given is not None and not (isinstance(given, str) and not given) and not topics.is_legal(given):
                 raise SettingsError(f"{name}={quoted(given)} is not {topics.LEGAL_FORM}")
         settings = Settings.load(request_topic=request_topic)
-        if not 0.1 <= timeout_s <= 3600:
-            raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
+        timeout_s = seconds("timeout_s", timeout_s, 0.1, 3600, 30)
+        if producer_config is not None and not isinstance(producer_config, Mapping):
+            raise SettingsError(f"producer_config is of type {type(producer_config).__name__}: give a mapping")
         extra = dict(producer_config or {})
         for name in sorted(_FIXED.keys() & extra.keys()):
             raise SettingsError(f"producer_config may not set {quoted(name)}: {_FIXED[name]}")
-        limit = max_request_bytes or settings.max_request_bytes
+        limit = settings.max_request_bytes if max_request_bytes is None else max_request_bytes
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise SettingsError(f"max_request_bytes={quoted(limit):.100} is not a number of bytes, from 1 on")
+        listed = isinstance(brokers, list | tuple) and all(isinstance(server, str) for server in brokers)
+        if not (brokers is None or isinstance(brokers, str) or listed):
+            raise SettingsError(f"brokers={quoted(brokers):.100} is not 'host:port,...' or a list of 'host:port'")
         if brokers:
             servers = brokers if isinstance(brokers, str) else ",".join(brokers)
             settings = replace(settings, brokers=variables.brokers("brokers", servers))

@@ -291,13 +291,14 @@ class Publisher:
             except InvalidTimerError as error:
                 before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
                 raise InvalidTimerError(f"request {index}: {error} ({before})") from error
-            if (request.id is not None) != by_id:
+            id = request[7]  # by its place: a plain tuple serves, too
+            if (id is not None) != by_id:
                 by_id = not by_id
                 deadline = monotonic() + self.timeout_s
                 topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
             if sources is not None:
                 sources.append(None)
-                report = partial(note, index, request.id)
+                report = partial(note, index, id)
             while True:
                 try:
                     producer.produce(topic, value, key, -1, report, None, 0, headers)

@@ -13,6 +13,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import NamedTuple, TypeAlias, TypeGuard
 
+from timers.core.operation import ABSENT
 from timers.errors import InvalidTimerError, TimerTooLargeError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
@@ -23,8 +24,8 @@ from timers.wire.instants import epoch_second
 from timers.wire.printable import quoted
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]]
-"""Record headers from callers. Pairs keep their order and may repeat a name; a mapping cannot."""
+HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
+"""Record headers from callers; None for none. Pairs keep their order and may repeat a name; a mapping cannot."""
 
 _MICROSECOND = timedelta(microseconds=1)
 _NS = 1_000_000_000
@@ -90,44 +91,46 @@ class Encoder:
         Raises:
             InvalidTimerError: with one sentence that says which part is wrong and what it should be.
         """
-        topic, key, value, at, delay, headers, token, id = request
-        due_s = at if at == self._due_s and type(at) is int and delay is None else due_second(at, delay)
-        if due_s != self._due_s:
-            self._record_key = b"%d" % due_s
-            self._due_s = due_s
-        future = self._future
-        if topic != self._topic:
-            if not isinstance(topic, str) or not topics.is_legal(topic):
-                raise InvalidTimerError(f"callback topic {quoted(topic):.100} is not {topics.LEGAL_FORM}")
-            future.callBackTopic = topic
-            self._topic = topic
-        extra_headers: SentHeaders = []
         try:
+            topic, key, value, at, delay, headers, token, id = request
+            due_s = at if type(at) is int and at == self._due_s and delay is None else due_second(at, delay)
+            if due_s != self._due_s:
+                self._record_key = b"%d" % due_s
+                self._due_s = due_s
+            future = self._future
+            if topic != self._topic:
+                if not isinstance(topic, str) or not topics.is_legal(topic):
+                    raise InvalidTimerError(f"callback topic {quoted(topic):.100} is not {topics.LEGAL_FORM}")
+                future.callBackTopic = topic
+                self._topic = topic
+            extra_headers: SentHeaders = []
             try:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             except (TypeError, ValueError):
                 if isinstance(key, bytearray | memoryview):
-                    return self(request._replace(key=bytes(key)))
+                    return self(TimerRequest(topic, bytes(key), value, at, delay, headers, token, id))
                 if key is not None and not isinstance(key, bytes):
                     raise
                 future.callBackKey = ""
                 extra_headers = [(names.TIMER_KEY, key)]
             future.callBack = value if type(value) is bytes else _bytes(value)
             payload = future.SerializeToString()
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidTimerError(_what_is_wrong(key, value)) from error
-        if len(payload) > self._max_request_bytes:
-            raise TimerTooLargeError(
-                f"this timer makes a request of {len(payload)} bytes, and the limit is "
-                f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
-                "reference instead of the data"
-            )
-        if extra_headers or id is not None:
-            sent = [*_headers(headers, token), *extra_headers]
-            if id is None:
-                return self._record_key, payload, sent
-            return id_key(id), payload, [*sent, *future_by_id.encode_headers(due_s)]
-        return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
+            if len(payload) > self._max_request_bytes:
+                raise TimerTooLargeError(
+                    f"this timer makes a request of {len(payload)} bytes, and the limit is "
+                    f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
+                    "reference instead of the data"
+                )
+            if extra_headers or id is not None:
+                sent = [*_headers(headers, token), *extra_headers]
+                if id is None:
+                    return self._record_key, payload, sent
+                return id_key(id), payload, [*sent, *future_by_id.encode_headers(due_s)]
+            return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
+        except InvalidTimerError:
+            raise
+        except Exception as error:  # objects of callers convert and compare themselves, as those of numpy and pandas do
+            raise InvalidTimerError(_what_is_wrong(request)) from error
 
 
 def id_key(id: str) -> bytes:
@@ -148,6 +151,21 @@ def id_key(id: str) -> bytes:
     return key
 
 
+def condition_headers(condition: str | None) -> list[names.Header]:
+    """The header of a condition: ``absent``, or the source of a version; None for none.
+
+    Raises:
+        InvalidTimerError: it is neither; a worker would answer with a dead letter, and no verdict would come.
+    """
+    is_text = isinstance(condition, str)
+    if condition is not None and not (is_text and (condition == ABSENT or topics.parse_source(condition))):
+        raise InvalidTimerError(
+            f"if_source={quoted(condition):.100} is not the source of a version, <topic>/<partition>/<offset>: "
+            "`version` of a verdict, or what `timers get` shows"
+        )
+    return future_by_id.encode_condition(condition)
+
+
 def due_second(at: datetime | float | None, delay: timedelta | float | None, *, now_ns: int | None = None) -> int:
     """The due second of a due time. Fractions are rounded up, so that no timer is early. A past second is valid.
 
@@ -159,15 +177,26 @@ def due_second(at: datetime | float | None, delay: timedelta | float | None, *, 
     Raises:
         InvalidTimerError: both or neither given, a naive datetime, a negative or far too large number.
     """
-    if delay is None:
-        if type(at) is int and _FIRST_AT_S <= at <= MAX_DUE_S:  # the usual case of bulk callers
-            return at
-        if at is None:
-            raise InvalidTimerError("no due time: give at=... (when) or delay=... (how long from now)")
-        return _absolute(at)
-    if at is not None:
+    if delay is None and type(at) is int and _FIRST_AT_S <= at <= MAX_DUE_S:  # the usual case of bulk callers
+        return at
+    if delay is None and at is None:
+        raise InvalidTimerError("no due time: give at=... (when) or delay=... (how long from now)")
+    if delay is not None and at is not None:
         raise InvalidTimerError(f"two due times, at={quoted(at):.100} and delay={quoted(delay):.100}: give one of them")
-    return _relative(delay, time.time_ns() if now_ns is None else now_ns)
+    try:
+        return _absolute(at) if delay is None else _relative(delay, time.time_ns() if now_ns is None else now_ns)
+    except InvalidTimerError:
+        raise
+    except Exception as error:  # pandas.NaT is a datetime that refuses to be compared, and numpy has a NaT of its own
+        raise InvalidTimerError(_no_due_time(at) if delay is None else _no_time_span(delay)) from error
+
+
+def _no_due_time(at: object) -> str:
+    return f"at={quoted(at):.100} is not a due time: give an aware datetime or epoch seconds"
+
+
+def _no_time_span(delay: object) -> str:
+    return f"delay={quoted(delay):.100} is not a time span: give a timedelta or seconds"
 
 
 def _absolute(at: object) -> int:
@@ -178,8 +207,8 @@ def _absolute(at: object) -> int:
                 "such as datetime.now(timezone.utc) + timedelta(minutes=15)"
             )
         return in_range(epoch_second(at), f"at={at.isoformat()}")
-    if not _is_number(at):
-        raise InvalidTimerError(f"at={quoted(at):.100} is not a due time: give an aware datetime or epoch seconds")
+    if not is_number(at):
+        raise InvalidTimerError(_no_due_time(at))
     due_s = int(math.ceil(at))  # noqa: RUF046  # numpy's ceiling is no int
     if 0 <= due_s < _FIRST_AT_S:
         raise InvalidTimerError(
@@ -197,9 +226,9 @@ def _absolute(at: object) -> int:
 
 def _relative(delay: object, now_ns: int) -> int:
     if isinstance(delay, timedelta):
-        delay_ns = (delay // _MICROSECOND) * 1000
-    elif not _is_number(delay):
-        raise InvalidTimerError(f"delay={quoted(delay):.100} is not a time span: give a timedelta or seconds")
+        delay_ns = -(-delay // _MICROSECOND) * 1000  # rounded up, because pandas counts nanoseconds
+    elif not is_number(delay):
+        raise InvalidTimerError(_no_time_span(delay))
     else:
         # `min`: a huge delay must get the error of `in_range`. `float`: the product may be too large for numpy's types.
         seconds = delay if isinstance(delay, int | Decimal) else float(delay)
@@ -209,11 +238,14 @@ def _relative(delay: object, now_ns: int) -> int:
     return in_range(-(-(now_ns + delay_ns) // _NS), f"delay={quoted(delay):.100}")
 
 
-def _is_number(value: object) -> TypeGuard[Real | Decimal]:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite number of any type, such as numpy's."""
     if isinstance(value, int):
         return not isinstance(value, bool)
-    return isinstance(value, Real | Decimal) and math.isfinite(float(value))
+    try:
+        return isinstance(value, Real | Decimal) and math.isfinite(float(value))
+    except (TypeError, ValueError, ArithmeticError):  # numpy's time spans, a signaling NaN, a Fraction beyond floats
+        return False
 
 
 def in_range(due_s: int, given: str) -> int:
@@ -233,14 +265,27 @@ def _bytes(value: str | BytesLike) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(memoryview(value))
 
 
-def _what_is_wrong(key: object, value: object) -> str:
+def _what_is_wrong(request: object) -> str:
+    """Why no record can be made of a request."""
+    if not isinstance(request, tuple) or len(request) != len(TimerRequest._fields):
+        return f"the request is of type {type(request).__name__}: give a TimerRequest"
+    topic, key, value, at, delay, headers, *_ = request
+    if not isinstance(topic, str):
+        return f"callback topic {quoted(topic):.100} is not {topics.LEGAL_FORM}"
+    try:
+        due_second(at, delay)
+        sent_headers(headers)
+    except InvalidTimerError as error:
+        return str(error)
     if key is not None and not isinstance(key, str | BytesLike):
         return f"callback key is of type {type(key).__name__}: give str, bytes, or None for none"
     if not isinstance(value, str | BytesLike):
         return f"callback value is of type {type(value).__name__}: give bytes or str (b'' for none)"
     if isinstance(key, str) and not _is_utf8(key):
         return f"callback key {quoted(key):.100} has characters that UTF-8 cannot carry: give bytes"
-    return f"callback value {quoted(value):.100} has characters that UTF-8 cannot carry: give bytes"
+    if isinstance(value, str) and not _is_utf8(value):
+        return f"callback value {quoted(value):.100} has characters that UTF-8 cannot carry: give bytes"
+    return f"callback key {quoted(key):.50} or value {quoted(value):.50} cannot be read as bytes"
 
 
 def _is_utf8(text: str | bytes) -> bool:
@@ -258,7 +303,13 @@ def sent_headers(headers: HeadersLike) -> SentHeaders:
         InvalidTimerError: a name or a value cannot be sent. A name that is not UTF-8 would end the process in
             librdkafka.
     """
-    return [_header(pair) for pair in (headers.items() if isinstance(headers, Mapping) else headers)]
+    try:
+        pairs = [] if headers is None else list(headers.items() if isinstance(headers, Mapping) else headers)
+    except Exception as error:
+        raise InvalidTimerError(
+            f"headers are of type {type(headers).__name__}: give a mapping or (name, value) pairs"
+        ) from error
+    return [_header(pair) for pair in pairs]
 
 
 def _header(pair: object) -> tuple[str, bytes | None]:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.client.firings import source_of
-from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second
+from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second, sent_headers
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.headers import Header
+from timers.wire.printable import quoted
 
 ATTEMPT = "retry-attempt"
 """Number of the retry, in ASCII digits: the first attempt has no such header. The name does not begin with `timer-`,
@@ -54,10 +55,17 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        valid = 0 <= self.first_s <= self.most_s <= 10**9 and 1 <= self.factor <= 1000
-        if not (valid and 0 <= self.jitter <= 1 and 0 <= self.retries < 10**MAX_ATTEMPT_DIGITS):
+        numbers = self.first_s, self.factor, self.most_s, self.jitter
+        if not (
+            all(isinstance(number, int | float) for number in numbers)
+            and 0 <= self.first_s <= self.most_s <= 10**9
+            and 1 <= self.factor <= 1000
+            and 0 <= self.jitter <= 1
+            and isinstance(self.retries, int)
+            and 0 <= self.retries < 10**MAX_ATTEMPT_DIGITS
+        ):
             raise InvalidTimerError(
-                f"{self} makes no sense: 0 <= first_s <= most_s, factor from 1 to 1000, jitter from 0 to 1, "
+                f"{quoted(self)} makes no sense: 0 <= first_s <= most_s, factor from 1 to 1000, jitter from 0 to 1, "
                 f"retries below {10**MAX_ATTEMPT_DIGITS}"
             )
 
@@ -107,14 +115,13 @@ class Received(NamedTuple):
             value = getattr(message, name)
             fields.append(value() if callable(value) else value)
         topic, partition, offset, key, value, headers = fields
-        pairs = headers.items() if hasattr(headers, "items") else headers or ()
         for name, part in (("key", key), ("value", value)):
             if part is not None and not isinstance(part, bytes):
                 raise InvalidTimerError(
                     f"the message's {name} is of type {type(part).__name__}: bytes are expected, as they came; give "
                     "the record, not what was made of it"
                 )
-        listed: list[Header] = [(name, data.encode() if isinstance(data, str) else data) for name, data in pairs]
+        listed: list[Header] = [(name, data) for name, data in sent_headers(headers) if not isinstance(data, str)]
         return cls(topic, partition, offset, key, value, listed)
 
 
@@ -135,9 +142,9 @@ def plan(
         raise InvalidTimerError("the message has no value (a tombstone), and a callback always has one")
     number = _attempt(received) + 1 if attempt is None else attempt
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
-        raise InvalidTimerError(f"attempt={attempt!r} is not the number of a retry: 1, 2, ...")
+        raise InvalidTimerError(f"attempt={quoted(attempt):.100} is not the number of a retry: 1, 2, ...")
     other_headers = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
-    target = topic or received.topic
+    target = received.topic if topic is None else topic
     if number > backoff.retries:
         return _dead_letter(received, other_headers, target, backoff, dead_letter_topic)
     delay_s = backoff.delay_s(number, random.random())

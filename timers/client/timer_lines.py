@@ -151,7 +151,7 @@ def data_of(name: str, value: Any) -> str | bytes | None:
 
 
 def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
-    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')
     return [(name, data_of(f"header {quoted(str(name)[:_SHOWN])}", data)) for name, data in pairs]

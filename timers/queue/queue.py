@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Self
 
 from timers.client import Backoff, TimersClient
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.queue.counters import Counters
@@ -88,14 +88,18 @@ class Queue:
     ) -> None:
         self.topic = topic
         self.name = topic if name is None else name
-        for argument, given in (("topic", topic), ("name", f"queue.{self.name}-returns")):
+        returns = f"queue.{self.name}-returns" if isinstance(self.name, str) else self.name
+        for argument, given in (("topic", topic), ("name", returns)):
             if not topics.is_legal(given):
                 raise SettingsError(f"{argument}={quoted(given)} is not {topics.LEGAL_FORM}")
-        if not 0.1 <= lease_s <= 10**6:
-            raise SettingsError(f"lease_s={lease_s!r} is not a number of seconds from 0.1 to 1000000 (try 30)")
+        lease_s = seconds("lease_s", lease_s, 0.1, 10**6, 30)
+        session_timeout_s = seconds("session_timeout_s", session_timeout_s, 1, 1800, 10)
+        if backoff is not None and not isinstance(backoff, Backoff):
+            raise SettingsError(f"backoff={quoted(backoff):.100} is not a Backoff, such as Backoff(retries=3)")
         kafka = Connection.resolve(brokers, None, None, timeout_s, None)
         group = topics.queue_group(self.name)
-        member = member or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        if member is None or (isinstance(member, str) and not member):
+            member = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         if not isinstance(member, str) or len(member) > _MEMBER_CHARACTERS or not member.isprintable():
             # librdkafka would cut it at its first NUL, and then it could be the name of another process
             raise SettingsError(f"member={quoted(member)} is not 1 to {_MEMBER_CHARACTERS} printable characters")

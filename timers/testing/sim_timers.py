@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from timers.client.calls import TimerCalls
-from timers.client.request import Encoder, TimerRequest, due_second, id_key
+from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
@@ -118,13 +118,13 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
 
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
-        condition = future_by_id.encode_condition(if_source)
+        condition = condition_headers(if_source)
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
 
     def _set(self, request: TimerRequest, condition: str | None = None) -> str:
-        key = id_key(request.id or "")
+        key = id_key("" if request.id is None else request.id)
         due_s, payload, encoded_headers = self._encoded(request)
-        own = [*future_by_id.encode_headers(due_s), *future_by_id.encode_condition(condition)]
+        own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
         return self._append(self._settings.id_topic, key, payload, [*encoded_headers, *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:

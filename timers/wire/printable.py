@@ -45,11 +45,15 @@ def quoted(value: object) -> str:
     """Return the ``repr`` of a value for a sentence, in which the joiners of Persian words and emoji are not escaped.
 
     Python's own escapes them, and emoji that are younger than it. A byte that is not UTF-8 is ``\\xff``. Bytes are
-    quoted as text.
+    quoted as text. It never fails: a value without a ``repr`` is shown as its type.
     """
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
-    return _WHOLE.sub(_whole, repr(value))
+    try:
+        text = repr(value)
+    except Exception:  # an int of more than 4,300 digits, or an object of a caller whose repr fails
+        text = f"<{type(value).__name__}>"
+    return _WHOLE.sub(_whole, text)
 
 
 def _whole(found: re.Match[str]) -> str:

@@ -25,9 +25,9 @@ LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or 
 """The rule of :func:`is_legal`, for the messages of errors."""
 
 
-def is_legal(topic: str) -> bool:
+def is_legal(topic: object) -> bool:
     """Return whether Kafka accepts ``topic`` as the name of a topic."""
-    return LEGAL_TOPIC.fullmatch(topic) is not None
+    return isinstance(topic, str) and LEGAL_TOPIC.fullmatch(topic) is not None
 
 
 def requests_by_id(request_topic: str) -> str:

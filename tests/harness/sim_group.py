@@ -51,7 +51,17 @@ class SimGroup:
         self._stored: dict[str, tuple[str, bytes, bytes]] = {}
 
     def client(self) -> Any:
-        """What a member uses of a client of aiokafka."""
+        """What a member uses of a client of aiokafka. Of one connection, each request waits for the former answer."""
+        last: dict[Any, asyncio.Task[Any]] = {}
+
+        async def answer(former: asyncio.Task[Any] | None, node: int, request: Any) -> Any:
+            if former is not None:
+                await asyncio.wait([former])
+            return await self._answer(node, request)
+
+        async def send(node: int, request: Any, group: Any) -> Any:
+            last[group] = asked = asyncio.create_task(answer(last.get(group), node, request))
+            return await asyncio.shield(asked)  # the coordinator knows nothing of a caller that waits no more
 
         async def done(*_: Any) -> bool:
             return True
@@ -63,7 +73,7 @@ class SimGroup:
         cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(self.partitions.get(topic, 0))))
         return SimpleNamespace(
             cluster=cluster,
-            send=self._answer,
+            send=send,
             coordinator_lookup=look_up,
             set_topics=lambda topics: None,
             force_metadata_update=done,
@@ -87,7 +97,7 @@ class SimGroup:
         for each in waiting:
             self._answer_waiting(each, NOT_COORDINATOR)
 
-    async def _answer(self, node: int, request: Any, group: Any) -> Any:
+    async def _answer(self, node: int, request: Any) -> Any:
         await asyncio.sleep(0)
         if self.is_silent:
             raise KafkaConnectionError("no answer")
@@ -102,6 +112,8 @@ class SimGroup:
             return await self._sync(request)
         if isinstance(request, NamedLeave):
             _, [(id, name)] = request._fields
+            if not id and name in self.members:
+                id = self.members[name].id  # its first request to join has no answer yet
             refused = self._judge(id, name, self.generation)
             if refused in (OK, REBALANCING):
                 self.remove(name)

@@ -40,11 +40,13 @@ class Worker:
     Attributes:
         deals: that it got.
         ended: errors that ended it.
+        is_alive: whether it still works.
         says: what it says of itself.
     """
 
     def __init__(self, group: SimGroup, name: str, topics: Collection[str] = ("t",)) -> None:
         self.name = name
+        self.is_alive = True
         self.deals: list[Deal] = []
         self.ended: list[BaseException] = []
         self.says: dict[str, Any] = {"url": f"http://{name}"}
@@ -59,6 +61,7 @@ class Worker:
             self._deal,
             self.deals.append,
             self.ended.append,
+            lambda: self.is_alive,
         )
 
     def _deal(self, members: Mapping[str, Joined], counts: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
@@ -451,6 +454,40 @@ async def test_a_member_whose_name_another_one_has_does_not_take_it_with_it() ->
         await one.member.leave(1.0)
         assert await twin.member.confirms()
     await Worker(group, "three").member.leave(1.0)  # it never joined
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_member_that_leaves_while_it_joins_is_no_member_afterwards(is_known: bool) -> None:
+    """Its request to join waits for a member that is paused, and so do all other requests of that connection."""
+    group = SimGroup(t=4)
+    paused, leaves = Worker(group, "paused"), Worker(group, "leaves")
+    async with running(paused, *([leaves] if is_known else [])):
+        await until(lambda: generation_of(paused, *([leaves] if is_known else [])))
+    leaving = asyncio.create_task(leaves.member.run())
+    leaves.member.request_rebalance()
+    await until(lambda: group.members.get("leaves") and group.members["leaves"].joining)
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    async with asyncio.timeout(20):
+        await leaves.member.leave(0.5)
+    assert group.members.keys() == {"paused"}
+
+
+async def test_a_worker_that_works_no_more_is_silent_and_comes_back_as_a_new_member() -> None:
+    group = SimGroup(t=4)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.has == of(0, 1, 2, 3))
+        one.is_alive = False
+        await asyncio.sleep(0.02)
+        group.error = GROUP_AUTHORIZATION_FAILED  # any request would end it
+        await asyncio.sleep(0.02)
+        assert not one.ended, "it sent nothing"
+        group.error = 0
+        group.remove("one")
+        one.is_alive = True
+        await until(lambda: len(one.deals) == 2)
+        assert one.deals[-1].anew and one.has == of(0, 1, 2, 3)
 
 
 def test_a_leave_with_a_name_is_encoded_as_kafka_expects_it() -> None:

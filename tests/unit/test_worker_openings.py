@@ -49,6 +49,10 @@ class SimListener:
 
     def __init__(self) -> None:
         self.opened: list[TopicPartition] = []
+        self.owns_it = True
+
+    async def owns(self, tp: TopicPartition) -> bool | None:
+        return self.owns_it
 
     def on_opened(self, tp: TopicPartition, opened: object, again: bool) -> None:
         self.opened.append(tp)
@@ -75,6 +79,26 @@ async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does
     assert opening.partitions == set()
 
 
+async def test_an_opening_waits_until_the_former_machine_has_released_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openings, "Takeover", SimTakeover)
+    listener: Any = SimListener()
+    unused: Any = None
+    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
+    takeover: Any = opening._takeover
+    takeover.opened.set_result(SimMachine())
+    released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    opening.begin(lambda: unused, REQUESTS, released)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert listener.opened == []
+    released.set_result(None)
+    async with asyncio.timeout(30):
+        while not listener.opened:
+            await asyncio.sleep(0)
+
+
 async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openings, "Takeover", SimTakeover)
     listener: Any = SimListener()
@@ -98,7 +122,12 @@ async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: 
 
     runner: Any = SimRunner()
     takeover.opened.set_result(SimMachine())
+    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
+    listener.owns_it = False
     opening.begin_again(lambda: unused, REQUESTS, runner, ReadAhead())
+    await asyncio.sleep(0.02)
+    assert len(listener.opened) == 1, "the worker was paused, and another one has the partition"
+    listener.owns_it = True
     async with asyncio.timeout(30):
         while len(listener.opened) < 2:
             await asyncio.sleep(0)

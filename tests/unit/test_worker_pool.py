@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -281,6 +282,22 @@ async def test_a_machine_fires_until_its_new_owner_fences_it(tmp_path: Path) -> 
     await pool.close()
     await pool.take(frozenset({("timer-request", 2)}))
     assert kept.is_stopped and not pool.runners, "a deal that comes late opens nothing"
+
+
+async def test_a_deal_does_not_wait_for_machines_that_an_earlier_one_closes(tmp_path: Path) -> None:
+    """One that waits for brokers takes up to 20 s to close."""
+    runner, released = SimRunner(recovering=True), Event()
+    runner.join = released.wait  # type: ignore[method-assign, assignment]
+    pool = open_pool(tmp_path, runner)
+    first = asyncio.create_task(pool.take(frozenset()))
+    async with asyncio.timeout(30):
+        while not runner.is_stopped:
+            await asyncio.sleep(0)
+        await pool.take(frozenset({("timer-request", 1)}))
+        assert not first.done()
+        released.set()
+        await first
+        await pool.close()
 
 
 async def test_a_machine_whose_new_owner_does_not_come_is_closed(

@@ -110,6 +110,7 @@ class GroupMember:
         deal: gets what all members say and how many partitions each topic has; returns the partitions of each member.
         on_dealt: called after each rebalance, also if nothing has changed.
         on_ended: called once with an error that ends the member.
+        is_alive: whether the worker still works. If not, the member is silent, and the group removes it.
 
     Attributes:
         in_group: whether the last deal stands; false before the first one and during a rebalance. Any thread.
@@ -127,6 +128,7 @@ class GroupMember:
         deal: Callable[[Mapping[str, Joined], Mapping[str, int]], Mapping[str, Sequence[TopicPartition]]],
         on_dealt: Callable[[Deal], None],
         on_ended: Callable[[BaseException], None],
+        is_alive: Callable[[], bool],
     ) -> None:
         self.in_group = self.was_dealt = False
         self._client = client
@@ -138,6 +140,7 @@ class GroupMember:
         self._deal = deal
         self._on_dealt = on_dealt
         self._on_ended = on_ended
+        self._is_alive = is_alive
         self._coordinator: int | None = None
         self._id = ""
         self._dealt_id = ""
@@ -149,7 +152,7 @@ class GroupMember:
         """Topic -> number of its partitions in the last deal, if this member leads the group."""
         self._nonce = ""
         self._joins_again = False
-        self._ended = False
+        self._asked = self._ended = False
         self._woken = asyncio.Event()
 
     # ---- calls of the worker -------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class GroupMember:
                     self._joins_again = False
                     await self._join()
                     logged = ""
-                elif not await self._wakes_within(self._timing.heartbeat_s):
+                elif not await self._wakes_within(self._timing.heartbeat_s) and self._is_alive():
                     await self._beat()
             except KafkaError as error:
                 if not error.retriable:
@@ -194,13 +197,16 @@ class GroupMember:
     async def leave(self, timeout_s: float) -> None:
         """Tell the group that the member ends, unless another one has its name by now. Not while :meth:`run` runs.
 
-        The group may answer with an error, or not in time: then it waits for the end of the session.
+        The group may answer with an error, or not in time: then it waits for the end of the session. A member whose
+        first request to join was not answered yet is known to the group all the same, by its name.
         """
         self.in_group = False
-        if self._id:
+        if self._asked:
             try:
                 await self._look_up()
-                answer = await self._send(NamedLeave(self._group, self._id, self._name), timeout_s)
+                # Over another connection: a request to join may still wait for its answer, and others wait behind it.
+                request = NamedLeave(self._group, self._id, self._name)
+                answer = await self._send(request, timeout_s, ConnectionGroup.DEFAULT)
                 for code in (answer.error_code, *(code for _, _, code in answer.members)):
                     if code:
                         raise for_code(code)
@@ -312,6 +318,7 @@ class GroupMember:
         self.in_group = False
         session_ms, rebalance_ms = int(self._timing.session_s * 1000), int(self._timing.rebalance_s * 1000)
         protocols = [(PROTOCOL, self._metadata())]
+        self._asked = True
         request = JoinGroupRequest(self._group, session_ms, rebalance_ms, self._id, self._name, "consumer", protocols)
         joined = await self._send(request, self._timing.rebalance_s + JOIN_MARGIN_S)
         if joined.error_code == MemberIdRequired.errno:

@@ -67,11 +67,13 @@ class PartitionConsumer(Service):
     ) -> None:
         super().__init__(**kwargs)
         self.heartbeat = Heartbeat()
+        self._main_heartbeat = Heartbeat()
         self._settings = settings
         self._pool = pool
         self._batches = batches
         self._report_end = end
         self._member: Membership | None = None
+        self._left = False
         self._deal = Deal(0, frozenset(), anew=True)
         self._raised = levels.FIRST
         self._woken = asyncio.Event()
@@ -123,10 +125,14 @@ class PartitionConsumer(Service):
             if not self.should_stop:
                 self._report_end(error)
 
+    @Service.task
+    async def _beat(self) -> None:
+        await keep_heartbeat(self._main_heartbeat)
+
     async def _start(self) -> None:
         self._beating = asyncio.create_task(keep_heartbeat(self.heartbeat))
         await self._reader.start(self._pool.formats, lambda: self.should_stop)
-        if not self.should_stop:
+        if not self.should_stop and not self._left:
             settings, heartbeat_s = self._settings, min(HEARTBEAT_S, self._settings.session_timeout_s / 3)
             self._member = member = GroupMember(
                 fetch.client_of(self._reader.consumer),
@@ -138,6 +144,8 @@ class PartitionConsumer(Service):
                 deal,
                 self._on_dealt,
                 partial(self._on_main_loop, self._report_end),
+                # Without its main loop, a worker gets no ticks.
+                lambda: self._main_heartbeat.silent_s < settings.session_timeout_s,
             )
             self._joining = asyncio.create_task(member.run())
             self._joining.add_done_callback(self._on_left)
@@ -229,15 +237,15 @@ class PartitionConsumer(Service):
         self._loop_thread.call_soon(self._known_member.rejoin)
 
     async def leave(self) -> None:
-        """Tell the group that this worker ends, so that other workers get its partitions at once."""
-        member = self._member
-        if member is not None:
+        """Tell the group that this worker ends, so that other workers get its partitions at once. It joins no more."""
 
-            async def leave() -> None:
+        async def leave() -> None:
+            self._left = True
+            if self._member is not None:
                 self._joining.cancel()
-                await member.leave(LEAVE_TIMEOUT_S)
+                await self._member.leave(LEAVE_TIMEOUT_S)
 
-            await self._on_thread(leave())
+        await self._on_thread(leave())
 
     async def has_others(self) -> bool | None:
         """Whether the group, which this worker has left, has members; None if its coordinator does not say so."""

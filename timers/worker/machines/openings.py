@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
@@ -128,9 +128,15 @@ class Openings:
 
     # ---- openings -----------------------------------------------------------------------------------------------
 
-    def begin(self, parts: Callable[[], Parts], tp: TopicPartition) -> None:
-        """Open a partition that was dealt to this worker just now: its log is read ahead, then its owner is fenced."""
-        self._begin(tp, lambda opening: self._ahead_or_open(parts, tp, opening))
+    def begin(self, parts: Callable[[], Parts], tp: TopicPartition, after: asyncio.Future[Any] | None = None) -> None:
+        """Open a partition that was dealt to this worker just now: its log is read ahead, then its owner is fenced.
+
+        Args:
+            parts: returns what machines share.
+            tp: the partition.
+            after: to wait for first: a former machine in this worker releases the store.
+        """
+        self._begin(tp, lambda opening: self._ahead_or_open(parts, tp, opening, after))
 
     def begin_again(self, parts: Callable[[], Parts], tp: TopicPartition, former: Runner, error: BaseException) -> None:
         """Open a partition again after its machine failed with ``error``."""
@@ -166,13 +172,21 @@ class Openings:
         await self.join([former])
         if isinstance(error, ReadAhead):
             logger.info("%s was read ahead: %d records", former.name, former.machine.replayed)
-            await self._attempts(parts, tp, opening)
+            # It took a while, and a worker that was paused meanwhile may have lost the partition.
+            if await self._is_owner(tp, opening):
+                await self._attempts(parts, tp, opening)
             return
         if not isinstance(error, Fenced):
             await self._wait_after(tp, opening, error)
         await self._attempts(parts, tp, opening, error)
 
-    async def _ahead_or_open(self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening) -> None:
+    async def _ahead_or_open(
+        self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, after: asyncio.Future[Any] | None
+    ) -> None:
+        if after is not None:
+            await asyncio.wait([after])
+        if opening.stop.is_set():
+            return
         ahead = await self._takeover.read_ahead(parts(), tp, self._metrics(tp), opening.stop)
         if ahead is None:
             await self._attempts(parts, tp, opening)
@@ -243,7 +257,7 @@ class Openings:
 
     # ---- closing ------------------------------------------------------------------------------------------------
 
-    def end(self, tps: Iterable[TopicPartition]) -> Awaitable[object]:
+    def end(self, tps: Iterable[TopicPartition]) -> asyncio.Future[Any]:
         """End the openings of these partitions. A new one must wait for what is returned [I11].
 
         They are told to stop before this returns: one whose takeover has just ended would else still report a machine.

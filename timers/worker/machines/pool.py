@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from timers.config.settings import Settings
 from timers.core.lineage import Leader
@@ -106,11 +106,10 @@ class Pool:
         self.condemnations = Condemnations()
         self._openings = Openings(formats, memory, self.condemnations, self.capacity, self, self._metrics_of)
         self._recoveries = Recoveries()
-        self._lock = asyncio.Lock()
         self._dealt: frozenset[TopicPartition] = frozenset()
         self._runners: dict[TopicPartition, Runner] = {}
-        self._fenced: dict[TopicPartition, Runner] = {}
-        """Machines that their new owners have fenced. Their threads may still be closing their stores."""
+        self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
+        """Partition -> done when its former machine or opening has released the store: a new opening waits [I11]."""
         self._handovers: set[asyncio.Task[None]] = set()
         self._leaving: dict[TopicPartition, float] = {}
         """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
@@ -240,22 +239,20 @@ class Pool:
             dealt: this worker's partitions.
             anew: whether the group had removed this worker before, so that others may have had them.
         """
-        async with self._lock:
-            if self._ended:
-                return
-            for tp in (dealt - self._dealt) & self._runners.keys():
-                self._runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
-            self._dealt = dealt
-            self._leaving = {tp: at for tp, at in self._leaving.items() if tp not in dealt}
-            self._stopped = {}
-            await self._openings.join([self._fenced.pop(tp) for tp in self._fenced.keys() & dealt])
-            closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
-            # Partitions of a deleted topic wait for renew().
-            self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
-            if anew:
-                for runner in self._runners.values():
-                    runner.commit_soon()
-            await closing
+        if self._ended:
+            return
+        for tp in (dealt - self._dealt) & self._runners.keys():
+            self._runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
+        self._dealt = dealt
+        self._leaving = {tp: at for tp, at in self._leaving.items() if tp not in dealt}
+        self._stopped = {}
+        closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
+        # Partitions of a deleted topic wait for renew().
+        self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
+        if anew:
+            for runner in self._runners.values():
+                runner.commit_soon()
+        await asyncio.wait([closing])  # no other deal waits for it
 
     def _let_go(self) -> set[TopicPartition]:
         """The machines that fire and are not this worker's any more: each fires until its new owner, which reads ahead,
@@ -271,17 +268,15 @@ class Pool:
 
     async def _end_handover(self, gone: Mapping[TopicPartition, Runner]) -> None:
         await asyncio.sleep(HANDOVER_S)
-        async with self._lock:
-            now = monotonic()
-            # Not one that was dealt back meanwhile: it has another deadline, or none.
-            over = {tp for tp in gone if self._leaving.get(tp, math.inf) <= now}
-            left = {tp for tp in over if self._runners.get(tp) is gone[tp]}
-            if not left:
-                return
+        now = monotonic()
+        # Not one that was dealt back meanwhile: it has another deadline, or none.
+        over = {tp for tp in gone if self._leaving.get(tp, math.inf) <= now}
+        left = {tp for tp in over if self._runners.get(tp) is gone[tp]}
+        if left:
             logger.info(
                 "%s: no new owner has begun within %.0f s", ", ".join(starmap(partition_name, sorted(left))), HANDOVER_S
             )
-            await self._close(left)
+            self._close(left)
 
     async def hand_over(self, has_others: Callable[[], Awaitable[bool | None]]) -> None:
         """Let all machines fire until their new owners fence them, for :data:`HANDOVER_S` at most. Then :meth:`close`.
@@ -290,9 +285,8 @@ class Pool:
             has_others: whether the group, which this worker has left, still has members; None: its coordinator does
                 not answer. Then the machines fire for :data:`UNKNOWN_S`.
         """
-        async with self._lock:
-            self._dealt = frozenset()
-            await self._close(({*self._runners} | self._openings.partitions) - self._let_go())
+        self._ended, self._dealt = True, frozenset()
+        await asyncio.wait([self._close(({*self._runners} | self._openings.partitions) - self._let_go())])
         for handover in self._handovers:
             handover.cancel()  # what is left is closed after this
         began_at, count = monotonic(), len(self._runners)
@@ -323,7 +317,7 @@ class Pool:
         if missing:
             self._recoveries.begin(lambda: (self._runners.values(), self.opening))
         for tp in missing:
-            self._openings.begin(lambda: self._bound, tp)
+            self._openings.begin(lambda: self._bound, tp, self._closing.get(tp))
 
     def _metrics_of(self, tp: TopicPartition) -> PartitionMetrics:
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
@@ -336,24 +330,23 @@ class Pool:
             suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. If so,
                 the machine is opened again, which finds the cause; if not, it reads on from its position.
         """
-        async with self._lock:
-            old = self._bound.cluster
-            self._parts = replace(self._bound, cluster=cluster)
-            gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
-            stale = [runner for (topic, _), runner in self._runners.items() if topic in gone]
-            if stale:
-                names = ", ".join(runner.name for runner in stale)
-                logger.error("the topic of %s was deleted, and the timers in it", names)
-            # Affects only formats that fix the number of partitions; opening them again checks the number.
-            grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
-            fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
-            changed = gone | (grown & fixed)
-            own = {*self._runners} | self._openings.partitions
-            doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
-            await self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
-            for tp in suspended.keys() & self._runners.keys():
-                self._consumer.read_from(tp, self._runners[tp].machine.position)
-            self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
+        old = self._bound.cluster
+        self._parts = replace(self._bound, cluster=cluster)
+        gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
+        stale = [runner for (topic, _), runner in self._runners.items() if topic in gone]
+        if stale:
+            names = ", ".join(runner.name for runner in stale)
+            logger.error("the topic of %s was deleted, and the timers in it", names)
+        # Affects only formats that fix the number of partitions; opening them again checks the number.
+        grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
+        fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
+        changed = gone | (grown & fixed)
+        own = {*self._runners} | self._openings.partitions
+        doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
+        self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
+        for tp in suspended.keys() & self._runners.keys():
+            self._consumer.read_from(tp, self._runners[tp].machine.position)
+        self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
         """Tell the machines of topics that are compacted now, or are not any more [I29].
@@ -373,10 +366,9 @@ class Pool:
                 runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
         return doubtful
 
-    def _close(self, tps: Iterable[TopicPartition]) -> Awaitable[object]:
+    def _close(self, tps: Iterable[TopicPartition]) -> asyncio.Future[Any]:
         """Begin to close these machines, and to end their openings: each machine ends its present transaction, then
-        releases store and producer. Under the lock: a new opening of the same partition waits for what is returned
-        [I11]."""
+        releases store and producer. What is returned is done then."""
         closing = {tp: self._runners.get(tp) for tp in tps}
         runners = [runner for runner in closing.values() if runner is not None]
         for runner in runners:
@@ -386,7 +378,19 @@ class Pool:
             self._consumer.forget(closing.keys())
         self._recoveries.forget(runners)
         self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
-        return asyncio.gather(self._openings.end(closing), self._openings.join(runners))
+        released = asyncio.gather(self._openings.end(closing), self._openings.join(runners))
+        self._let_openings_wait(closing, released)
+        return released
+
+    def _let_openings_wait(self, tps: Iterable[TopicPartition], released: asyncio.Future[Any]) -> None:
+        """Let new openings of these partitions wait until ``released`` is done [I11]."""
+        tps = list(tps)
+        self._closing |= dict.fromkeys(tps, released)
+
+        def forget(_: object) -> None:
+            self._closing = {tp: each for tp, each in self._closing.items() if each is not released}
+
+        released.add_done_callback(forget)
 
     async def close(self) -> None:
         """Close all machines, and open none later."""
@@ -394,10 +398,8 @@ class Pool:
         self._recoveries.close()
         for handover in self._handovers:
             handover.cancel()
-        async with self._lock:
-            self._ended, self._dealt, self._stopped = True, frozenset(), {}
-            await self._close({*self._runners} | self._openings.partitions)
-            await self._openings.join(list(self._fenced.values()))
+        self._ended, self._dealt, self._stopped = True, frozenset(), {}
+        await asyncio.wait([self._close({*self._runners} | self._openings.partitions), *self._closing.values()])
         if self._log_end_ticks is not None:
             await self._log_end_ticks.close()
         if self._lineage_watch is not None:
@@ -498,7 +500,7 @@ class Pool:
                 else:  # opened again here, it would fence the new owner
                     logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
                 self._consumer.forget([tp])
-                self._fenced[tp] = runner
+                self._let_openings_wait([tp], asyncio.ensure_future(self._openings.join([runner])))
                 self._closed_stores[tp] = runner.machine.position
                 return
             self._openings.begin_again(lambda: self._bound, tp, runner, error)

@@ -169,7 +169,7 @@ class RoundState:
 NOTICED = " is damaged, "
 """Part of the line that a worker logs for a damaged store."""
 
-NO_BROKER = "did not answer or refused"
+NO_BROKER = "no broker answers at"
 """Part of the sentence with which a worker ends if no broker answers for half a minute after its start."""
 
 

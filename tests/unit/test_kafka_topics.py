@@ -37,7 +37,7 @@ def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(TopicConfigError, match=rf"^TIMERS_BROKERS='{address}' did not answer or refused"):
+        with pytest.raises(TopicConfigError, match=rf"^no broker answers at {address}: is it running"):
             topics.ensure(Settings.load({"TIMERS_BROKERS": address}))
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"no broker answers yet at {address}; trying for 0 s more"]

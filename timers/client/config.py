@@ -229,9 +229,8 @@ class Connection:
     def unreachable_error(self, kind: type[PublishError] = UnacknowledgedError) -> TimersError:
         """The error when no broker answered in time."""
         return self.reports.refusal or kind(
-            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, has the partition a "
-            f"leader, is TIMERS_BROKERS right, and {self.reports.hint()} (timers broker start runs one here.) What was "
-            "already sent may still be taken"
+            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: {self.reports.causes()} Has each "
+            "partition a leader? What was already sent may still be taken"
         )
 
 

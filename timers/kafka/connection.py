@@ -172,12 +172,14 @@ class ErrorReports:
     Attributes:
         refusal: why the brokers refuse the connection; None if they do not.
         are_down: no broker takes a connection. A broker that is slow to answer does not count.
+        unreached: address of a broker that the others name -> why no connection to it could be opened.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.refusal: AccessError | None = None
         self.are_down = False
+        self.unreached: dict[str, str] = {}
 
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
@@ -201,10 +203,23 @@ class ErrorReports:
             )
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.are_down = True
+        elif (found := _NOT_CONNECTED.match(error.str())) and found[1] not in settings.brokers.split(","):
+            self.unreached[found[1]] = found[2].removeprefix("Connect to ")
 
-    def hint(self) -> str:
-        """A further possible cause when no broker answers, as a question."""
-        return f"do the brokers speak TIMERS_SECURITY_PROTOCOL={self._settings.security_protocol!r}?"
+    def causes(self) -> str:
+        """The possible causes when no broker answers, as questions."""
+        if self.unreached:
+            address, reason = next(iter(self.unreached.items()))
+            more = f", nor {len(self.unreached) - 1} others" if len(self.unreached) > 1 else ""
+            return (
+                f"the brokers at {self._settings.brokers} answer, and name a broker at {address}, which this machine "
+                f"cannot reach{more} ({reason}): is that broker running, and does its advertised.listeners name an "
+                "address that this machine can reach?"
+            )
+        return (
+            "is it running, is TIMERS_BROKERS right, and do the brokers speak TIMERS_SECURITY_PROTOCOL="
+            f"{self._settings.security_protocol!r}? (`timers broker start` runs a broker on this machine)"
+        )
 
     def user_error(self, error: KafkaException, failed: str, kind: type[TimersError] = TimersError) -> TimersError:
         """An error with a sentence for users.
@@ -217,10 +232,15 @@ class ErrorReports:
         reason: KafkaError = error.args[0]
         if code_of(error) in UNREACHABLE:
             return self.refusal or kind(
-                f"no broker answers at {self._settings.brokers}: is it running, is TIMERS_BROKERS right, and "
-                f"{self.hint()} (`timers broker start` runs a broker on this machine)"
+                f"{failed}: {self.causes()}"
+                if self.unreached
+                else f"no broker answers at {self._settings.brokers}: {self.causes()}"
             )
         return kind(f"{failed}: {reason.str()} ({reason.name()})")
+
+
+_NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT\)")
+"""librdkafka's report of a broker with a number, which it knows from another broker: those of TIMERS_BROKERS have none."""
 
 
 def _short_reason(text: str) -> str:
@@ -254,6 +274,7 @@ def metadata(
     began_s = monotonic()
     deadline = began_s + timeout_s
     reports.are_down = False
+    reports.unreached.clear()
     attempt_s = _FIRST_ATTEMPT_S
     while True:
         remaining_s = deadline - monotonic()

@@ -115,10 +115,8 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         wrong, config = _look(admin, settings, wanted, known, len(metadata.brokers), TIMEOUT_S)
         wrong = _mend(admin, wrong)
     except KafkaException as error:
-        raise TopicConfigError(
-            f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
-            f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
-        ) from None
+        admin.poll(0)  # it tells the reports
+        raise reports.user_error(error, "the engine's topics cannot be checked", TopicConfigError) from None
     log_new(wrong)
     stale_after_s = _stale_after_s(settings, config)
     return Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found), stale_after_s, tuple(wrong))

@@ -1,4 +1,4 @@
-"""A bootstrap server that answers, and advertises a broker at any address: Kafka with wrong ``advertised.listeners``."""
+"""A bootstrap server that answers, and advertises a broker at any address: wrong ``advertised.listeners``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _API_VERSIONS, _CREATE_TOPICS, _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _DESCRIBE_C
 _VERSIONS = {
     **dict.fromkeys((_PRODUCE, _FETCH), 4),
     **dict.fromkeys((_LIST_OFFSETS, _OFFSET_FETCH, _FIND_COORDINATOR, _CREATE_TOPICS, _DESCRIBE_CONFIGS), 1),
-    **{_API_VERSIONS: 3, _METADATA: 4, _INIT_PRODUCER_ID: 0, _DESCRIBE_CLUSTER: 0},
+    _API_VERSIONS: 3,
+    _METADATA: 4,
+    _INIT_PRODUCER_ID: 0,
+    _DESCRIBE_CLUSTER: 0,
 }
 """API -> its highest version. Only the answers of two of them are written; all others wait for the broker."""
 

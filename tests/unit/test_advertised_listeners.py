@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from tests.harness.advertising import bootstrap_server
 
+from tests.harness.advertising import bootstrap_server
 from timers.client import TimerRequest, TimersClient
 from timers.errors import TimersError
 from timers.queue import Queue

@@ -240,7 +240,7 @@ class ErrorReports:
 
 
 _NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT\)")
-"""librdkafka's report of a broker with a number, which it knows from another broker: those of TIMERS_BROKERS have none."""
+"""librdkafka's report of a broker that it knows from another one: it has a number. Bootstrap addresses have none."""
 
 
 def _short_reason(text: str) -> str:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from timers.errors import TimersError
+from timers.errors import SettingsError, TimersError
 from timers.threads import BoundedThreads
 from timers.waiting import Waiting, exclusive
 
@@ -47,7 +47,13 @@ class Jar:
 def cache_dir() -> Path:
     """Return the directory of the jars: ``$XDG_CACHE_HOME/kafka-timers/jars``, by default below ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "kafka-timers" / "jars"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "kafka-timers" / "jars"
+    except RuntimeError:
+        raise SettingsError(
+            "this process has no home directory, in whose .cache the jars are kept: set HOME, or XDG_CACHE_HOME to the "
+            "directory for the jars"
+        ) from None
 
 
 class _DownloadStopped(Exception):

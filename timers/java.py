@@ -26,6 +26,32 @@ _HOW = (
 )
 
 
+_NO_ENTRY = (
+    "the user id of this process has no entry in /etc/passwd, from which Java takes the name and home directory: "
+    "add one, or run as a user that has one"
+)
+_CAUSES = (
+    (
+        r"invalid null input: name|UnixLoginModule|basedir must be absolute: \?|FileNotFoundException: \?/",
+        _NO_ENTRY,
+    ),
+    (
+        r"UnknownHostException: ([^\s:]+)",
+        "the host name {0} does not resolve: if it is the name of this machine, add it to /etc/hosts; otherwise check "
+        "the address",
+    ),
+)
+"""What Java says, and what it means. Java gives the place in its own code, not the cause."""
+
+
+def cause(text: str) -> str | None:
+    """The cause of a failure in words of ours; None if the text of Java has none of those that need them."""
+    for pattern, sentence in _CAUSES:
+        if found := re.search(pattern, text):
+            return f"{sentence.format(*found.groups())} ({found[0]})"
+    return None
+
+
 def candidates() -> Iterator[Path]:
     """Yield the ``java`` of ``JAVA_HOME``, then that of the ``PATH``. It is not checked whether they run."""
     home = os.environ.get("JAVA_HOME")

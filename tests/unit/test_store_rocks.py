@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import pytest
+from rocksdict import Rdict
 
 from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import failures, layout, memory_limit, rocks
-from timers.store.failures import StoreWaits
+from timers.store.failures import Condemnations, StoreWaits
 from timers.store.index_journal import IndexJournal
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -235,6 +238,33 @@ def test_a_store_that_cannot_be_opened_on_a_full_disk_is_not_wiped(tmp_path: Pat
     new = opened(tmp_path / "new")
     assert new.applied == 0
     new.close()
+
+
+@pytest.mark.parametrize("killed_before", ["RocksDB", "the first entry"])
+def test_a_store_whose_worker_was_killed_while_it_made_it_is_not_called_damaged(
+    tmp_path: Path, killed_before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, condemnations = tmp_path / "s", Condemnations()
+    path.mkdir()
+    if killed_before == "the first entry":
+        Rdict(str(path)).close()
+    store = RocksStore.open(path, "cluster=c topic=t", MEMORY, condemnations)
+    store.write({5: [row(0)]}, 1)
+    store.close()
+    assert sum(condemnations.by_reason.values()) == 0
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    again = RocksStore.open(path, "cluster=c topic=t", MEMORY, condemnations)
+    assert (again.applied, again.pending) == (1, 1)
+    again.close()
+
+
+def test_used_up_inodes_are_not_called_a_lack_of_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = f"IO error: {os.strerror(errno.ENOSPC)}: while open a file"
+    assert "make space there" in str(failures.refusal(tmp_path / "new" / "s", error))
+    room = SimpleNamespace(f_files=1000, f_favail=0, f_bavail=10**6)
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    sentence = str(failures.refusal(tmp_path / "new" / "s", error))
+    assert "all inodes of this file system are used (df -i)" in sentence and "make space" not in sentence
 
 
 @pytest.mark.parametrize("code", sorted(failures.REMEDIES))

@@ -232,3 +232,59 @@ def test_names_are_parameters_of_statements(connection: sqlite3.Connection) -> N
     assert not timeouts.accept(evil, token)
     assert not timeouts.cancel(evil)
     assert timeouts.accept("order-1", token)
+
+
+class AbortedConnection:
+    """A connection as that of PostgreSQL: after an error it refuses each statement until the rollback.
+
+    Args:
+        fails: word of the statement that fails first.
+        is_lost: whether the rollback fails, too.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, fails: str, *, is_lost: bool = False) -> None:
+        self._connection, self._fails, self._is_lost = connection, fails, is_lost
+        self._is_aborted = False
+
+    def cursor(self) -> Any:
+        cursor, owner = self._connection.cursor(), self
+
+        class Cursor:
+            rowcount = 0
+
+            def execute(self, statement: str, values: tuple[str, ...]) -> None:
+                if owner._is_aborted:
+                    raise RuntimeError(
+                        "current transaction is aborted, commands ignored until end of transaction block"
+                    )
+                if owner._fails in statement:
+                    owner._is_aborted = True
+                    raise ValueError("value too long for type character varying(255)")
+                cursor.execute(statement, values)
+                self.rowcount = cursor.rowcount
+
+            def close(self) -> None:
+                cursor.close()
+
+        return Cursor()
+
+    def rollback(self) -> None:
+        if self._is_lost:
+            raise RuntimeError("the connection is lost")
+        self._is_aborted = False
+        self._connection.rollback()
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("fails", ["INSERT", "UPDATE"])
+def test_a_later_statement_does_not_hide_the_cause_of_an_error(
+    connection: sqlite3.Connection, fails: str, commit: bool, is_lost: bool
+) -> None:
+    SqlTokens(connection).create_table()
+    timeouts = Timeouts(SqlTokens(AbortedConnection(connection, fails, is_lost=is_lost), commit=commit))
+    with pytest.raises(ValueError, match="value too long"):
+        timeouts.arm("order-17")

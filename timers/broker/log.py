@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from timers import java
+
 _OLD_LOGS = 2
 """Number of older logs that are kept; the same as in log4j2.properties."""
 
@@ -40,7 +42,8 @@ def last_lines(log: Path, count: int) -> list[str]:
 def main_error(lines: Iterable[str]) -> str:
     """Return the line that best explains why Kafka ended: the cause of the last error, or else the last line of text.
 
-    Java prints the outermost exception first and its cause last. Lines about the shutdown after it are ignored.
+    Java prints the outermost exception first and its cause last. Lines about the shutdown after it are ignored. A cause
+    that Java does not name is given in words of ours.
     """
     text = ""
     rank = 0
@@ -60,7 +63,7 @@ def main_error(lines: Iterable[str]) -> str:
             line_rank, line_text = 1, line
         if line_rank >= rank:
             rank, text = line_rank, line_text
-    return text or "its log is empty"
+    return java.cause(text) or text or "its log is empty"
 
 
 def follow(log: Path, count: int) -> Iterator[str]:

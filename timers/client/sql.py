@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -52,11 +53,12 @@ class SqlTable:
             cursor.execute(statement, values)
             changed = int(cursor.rowcount)
         except BaseException:
-            if self._commit:
-                self._connection.rollback()
+            with contextlib.suppress(Exception):  # on a lost connection these fail too, and would hide the cause
+                cursor.close()
+                if self._commit:
+                    self._connection.rollback()
             raise
-        finally:
-            cursor.close()
+        cursor.close()
         if self._commit:
             self._connection.commit()
         return changed

@@ -144,8 +144,14 @@ class SqlTokens:
         if self._table.run(self._update, (token, name)) == 0:
             try:
                 self._table.run(self._insert, (name, token))
-            except Exception:  # drivers differ in their error if another receiver has inserted this name meanwhile
-                if self._table.run(self._update, (token, name)) == 0:
+            except (
+                Exception
+            ) as cause:  # drivers differ in their error if another receiver has inserted this name meanwhile
+                try:
+                    is_there = self._table.run(self._update, (token, name)) > 0
+                except Exception:  # in a transaction of the caller, databases refuse each statement after an error
+                    raise cause from None
+                if not is_there:
                     raise
 
     def take(self, name: str, token: str) -> bool:

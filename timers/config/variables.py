@@ -171,9 +171,16 @@ def brokers(env: str, value: str) -> str:
     return ",".join(address.strip() for address in value.split(","))
 
 
+def _path(env: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise invalid(env, value, "a path without ~, as this process has no home directory (or set HOME)") from None
+
+
 def directory(env: str, value: str) -> Path:
     """Parse the path of a directory, which may not exist yet."""
-    path = Path(value).expanduser()
+    path = _path(env, value)
     if path.exists() and not path.is_dir():
         raise invalid(env, value, "a directory: it is a file")
     return path
@@ -181,7 +188,7 @@ def directory(env: str, value: str) -> Path:
 
 def file(env: str, value: str) -> Path:
     """Parse the path of a readable file."""
-    path = Path(value).expanduser()
+    path = _path(env, value)
     try:
         with path.open("rb"):
             return path

@@ -268,7 +268,7 @@ def _gateway(conf: SparkConf, log: IO[bytes], launch: Launch) -> Any:
         return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     except PySparkException:
         text = launch.log_path.read_text(errors="replace") if launch.log_path else ""
-        reason = (
+        reason = java.cause(text) or (
             "a package of spark.jars.packages could not be resolved: is Maven's registry reachable from here?"
             if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text
             else "its Java process ended at once"
@@ -329,4 +329,6 @@ def sentence_of(error: PySparkException | Py4JError) -> str:
     file = next(
         (line for line in lines if line.startswith(_CSV_FILE)), None
     )  # of a header line that is not the first's
+    if cause := java.cause(text):
+        return cause
     return f"{sentence} {file} {_SAME_HEADER}"[:_MAX_SENTENCE] if file else sentence[:_MAX_SENTENCE]

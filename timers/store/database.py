@@ -90,13 +90,16 @@ class Database:
 
     @classmethod
     def reopen(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database | None:
-        """Open the database at ``path``; None if it belongs to another log, app or format.
+        """Open the database at ``path``; None if it belongs to another log, app or format, or was not finished.
 
         Raises:
             StoreError: the system does not open it, for example because the disk is full.
             StoreDamaged: the database cannot be read.
         """
+        is_finished = any(path.glob("*.sst"))  # its first entry is flushed to a file before anything else is written
         if not (path / "CURRENT").exists():
+            if not is_finished:
+                return None
             raise condemnations.damaged(path, INCOMPLETE, "it has no file CURRENT")
         try:
             rdict = Rdict(str(path), options)
@@ -110,7 +113,7 @@ class Database:
             raise
         try:
             found = database.get(IDENTITY)
-            if found is None:
+            if found is None and is_finished:
                 raise database.damaged(INCOMPLETE, "its first entry is missing")
             if found != identity:
                 database.close()

@@ -21,6 +21,7 @@ UNREADABLE, INCOMPLETE, WRITE_REFUSED, STALE = "unreadable", "incomplete", "writ
 kept up with a compacted log."""
 
 _SPACE = "make space there"
+_INODES = "delete files there, as all inodes of this file system are used (df -i), though it has space"
 _RIGHTS = "let the worker's user write there"
 _FILES = "raise the limit of open files (ulimit -n)"
 REMEDIES = {
@@ -109,8 +110,17 @@ def refusal(path: Path, error: object) -> StoreError | StoreWaits | None:
         return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
     for code, remedy in REMEDIES.items():
         if os.strerror(code) in text:
+            if code == errno.ENOSPC and _has_no_inodes(path):
+                remedy = _INODES
             return StoreError(_sentence(path, os.strerror(code), f"{remedy}, or set TIMERS_DATA_DIR to another disk"))
     return None
+
+
+def _has_no_inodes(path: Path) -> bool:
+    """Whether the file system has no room for another file."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    room = os.statvfs(there)
+    return room.f_files > 0 and room.f_favail == 0  # btrfs has no limit, and says 0 files
 
 
 def failure(path: Path, error: object) -> StoreError | StoreWaits:

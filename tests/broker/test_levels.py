@@ -20,9 +20,9 @@ from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
+from tests.simulation.kit.next_level import LEVEL, SHIFT, shift_of
 from timers.core import levels
 from timers.core.progress import FEATURE_LEVEL
-from timers.testing.next_level import LEVEL, SHIFT, shift_of
 from timers.wire import progress
 
 pytestmark = pytest.mark.broker

@@ -122,18 +122,15 @@ class SimulatedEngine(SimTimers):
     def send(self, requests: Sequence[Sent]) -> None:
         for each in requests:
             if self._away:
-                record = self._log.append(self._settings.request_topic, each.key, each.value, each.headers, partition=0)
-                each.source = record.source
+                each.source = self._kafka.append(self._settings.request_topic, each.key, each.value, each.headers)
             else:
                 each.source = self.produce(each.key, each.value, each.headers)
 
     def tick(self, key: bytes) -> None:
-        self._log.append(self._settings.oscillator_topic, key, b"1", partition=0)
         if not self._away:
-            self._run()
+            self._tick()
 
     def leave(self) -> None:
-        self._worker.crash()
         self._away = True
 
     def pass_s(self, seconds: int) -> None:
@@ -152,13 +149,13 @@ class SimulatedEngine(SimTimers):
         self.pass_s(60)
         internal = set(self._settings.own_topics) - {self._settings.dead_letter_topic}
         return [
-            Outcome(record.topic, record.key, record.value, list(record.headers), record.timestamp_ms)
-            for record in self._log.committed
+            Outcome(record.topic, record.key, record.value, list(record.headers), record.timestamp)
+            for record in self._kafka.records
             if record.topic not in internal
         ]
 
     def close(self) -> None:
-        self._worker.crash()
+        """Nothing runs."""
 
 
 @dataclass

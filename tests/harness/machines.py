@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.harness.list_outbox import ListOutbox
+from tests.simulation.kit import SimClock, SimLog
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine, ReadAgain
@@ -17,7 +18,6 @@ from timers.core.timer import Fetched, Forwarded, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLog
 from timers.wire import cold, future
 from timers.wire.formats import RequestFormat
 

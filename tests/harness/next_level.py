@@ -1,4 +1,4 @@
-"""A version of the project that does not exist: it supports the feature level of :mod:`timers.testing.next_level`.
+"""A version of the project that does not exist: it supports the feature level of ``tests.simulation.kit.next_level``.
 
 python -m tests.harness.next_level levels        # its command line
 faust -A tests.harness.next_level_app worker     # its worker
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
+from tests.simulation.kit.next_level import LEVEL, with_next_level
 from timers import request_formats
 from timers.core import levels
-from timers.testing.next_level import LEVEL, with_next_level
 
 
 def install() -> None:

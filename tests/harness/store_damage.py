@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.harness.list_outbox import ListOutbox
+from tests.simulation.kit import SimClock, SimLog
 from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
@@ -35,7 +36,6 @@ from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opening, store_path
 from timers.store.rocks import RocksStore
-from timers.testing import SimClock, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, HORIZON_S, RandomRig
+from tests.simulation.kit.log import SimRecord
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
@@ -17,7 +18,6 @@ from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
-from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire.formats import future_by_id
 from timers.wire.headers import TIMER_AGAIN

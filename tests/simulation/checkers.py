@@ -15,6 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tests.simulation.id_oracle import Request, Step, has_fired_verdict, is_ended
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimLog, SimRecord
+from tests.simulation.kit.next_level import LEVEL, formats_at, shift_of
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import NO_WITNESS, MachineLog
 from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
@@ -26,10 +30,6 @@ from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.firing.policy import CallbackRules
 from timers.firing.transaction import WITNESS_S
-from timers.testing.faults import Violation
-from timers.testing.log import SimLog, SimRecord
-from timers.testing.next_level import LEVEL, formats_at, shift_of
-from timers.testing.worker import SimRunner
 from timers.v1.future_pb2 import Future
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import changed
+from tests.simulation.kit import SimStore, SimWorker
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.progress import History, Progress
 from timers.partition import PartitionSpec
-from timers.testing import SimStore, SimWorker
 
 
 class CountsAllTicks(ClockGuard):

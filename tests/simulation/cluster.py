@@ -7,6 +7,10 @@ from functools import partial
 from random import Random
 
 from tests.simulation.checkers import Checkers
+from tests.simulation.kit.log import SimClock, SimLog, SimRecord
+from tests.simulation.kit.next_level import LEVEL
+from tests.simulation.kit.outbox import PROGRESS_PARTITION
+from tests.simulation.kit.worker import Parts, SimWorker
 from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
 from tests.simulation.workload import Workload
@@ -14,10 +18,6 @@ from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
-from timers.testing.log import SimClock, SimLog, SimRecord
-from timers.testing.next_level import LEVEL
-from timers.testing.outbox import PROGRESS_PARTITION
-from timers.testing.worker import Parts, SimWorker
 from timers.wire import progress as progress_record
 from timers.wire.topics import ID_REQUEST
 

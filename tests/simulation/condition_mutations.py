@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.edits import changed
+from tests.simulation.kit import SimWorker
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.only_if import ConditionalIndex
@@ -10,7 +11,6 @@ from timers.core.operation import (
     Entries,
 )
 from timers.core.timer import Decoded, RowsByDue
-from timers.testing import SimWorker
 
 
 class WithoutConditions(SimWorker):

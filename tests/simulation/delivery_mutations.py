@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.simulation.edits import Mutation, changed
-from timers.testing import Parts
-from timers.testing.outbox import SimTransactions
+from tests.simulation.kit import Parts
+from tests.simulation.kit.outbox import SimTransactions
 
 
 class CommitsWithoutRefused(SimTransactions):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.edits import changed
+from tests.simulation.kit import SimOutbox, SimWorker
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.testing import SimOutbox, SimWorker
 
 
 class OpensInDoubt(SimWorker):

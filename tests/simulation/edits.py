@@ -21,7 +21,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import timers
-from timers.testing.worker import REAL, Parts, SimWorker
+from tests.simulation.kit.worker import REAL, Parts, SimWorker
 
 ROOMS = ("core", "firing")
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimRecord
 from timers.core.index import is_over
 from timers.core.keys import OrderKey
 from timers.core.operation import (
@@ -31,8 +33,6 @@ from timers.core.operation import (
 )
 from timers.core.progress import VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
-from timers.testing.faults import Violation
-from timers.testing.log import SimRecord
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
 

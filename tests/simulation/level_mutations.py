@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.simulation.edits import changed
+from tests.simulation.kit import SimWorker
+from tests.simulation.kit.next_level import LEVEL
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.core.timer import Fetched
-from timers.testing import SimWorker
-from timers.testing.next_level import LEVEL
 from timers.wire import progress as progress_record
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from random import Random
 
 from tests.simulation.checkers import Checkers
+from tests.simulation.kit.next_level import LEVEL
+from tests.simulation.kit.worker import SimWorker
 from timers.core import levels
-from timers.testing.next_level import LEVEL
-from timers.testing.worker import SimWorker
 
 
 class SimLevels:

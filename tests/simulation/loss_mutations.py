@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.simulation.edits import Mutation, changed
+from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import Parts, SimWorker
 from timers.core.lineage import Leader, Lineage, Parted
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing.store import SimStore
-from timers.testing.worker import Parts, SimWorker
 
 
 class ComparesNothing(SimWorker):

@@ -11,17 +11,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.simulation.kit import faults as f
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimClock, SimLog, SimRecord
+from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import Progress, reached
 from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
-from timers.testing import faults as f
-from timers.testing.faults import Violation
-from timers.testing.log import SimClock, SimLog, SimRecord
-from timers.testing.store import SimStore
-from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire.topics import ID_REQUEST, REQUEST

@@ -13,6 +13,10 @@ from random import Random
 
 from tests.simulation.checkers import Checkers
 from tests.simulation.id_oracle import IdOracle, Request, Step
+from tests.simulation.kit import SimWorker
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimRecord
+from tests.simulation.kit.worker import REAL, Parts, SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.simulator import Simulator
 from tests.simulation.workload import FAR_S
@@ -21,10 +25,6 @@ from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, TopicPartition
-from timers.testing import SimWorker
-from timers.testing.faults import Violation
-from timers.testing.log import SimRecord
-from timers.testing.worker import REAL, Parts, SimRunner
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 

@@ -14,6 +14,7 @@ from tests.simulation import mutations as m
 from tests.simulation import progress_mutations as p
 from tests.simulation import schedule_mutations as s
 from tests.simulation.edits import Mutation
+from tests.simulation.kit import Parts, SimWorker
 from timers.core.clock_guard import ClockGuard
 from timers.core.horizon import Horizon
 from timers.core.index import Index
@@ -21,7 +22,6 @@ from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.only_if import ConditionalIndex
 from timers.core.schedules import ScheduleIndex
-from timers.testing import Parts, SimWorker
 
 
 def machine(broken: type[Machine], **others: type) -> Mutation:

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation.edits import Mutation, changed
+from tests.simulation.kit import Parts, SimStore, SimWorker
+from tests.simulation.kit.faults import Unforeseen
+from tests.simulation.kit.outbox import SimTransactions
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Row, Tick, TopicPartition
 from timers.partition import PartitionSpec
-from timers.testing import Parts, SimStore, SimWorker
-from timers.testing.faults import Unforeseen
-from timers.testing.outbox import SimTransactions
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from timers.testing.log import SimLog, SimRecord
-from timers.testing.worker import RIGHT, WRONG
+from tests.simulation.kit.log import SimLog, SimRecord
+from tests.simulation.kit.worker import RIGHT, WRONG
 
 YEAR_S = 365 * 86_400
 

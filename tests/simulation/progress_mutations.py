@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tests.simulation.edits import changed
+from tests.simulation.kit import SimLog, SimOutbox, SimProducer, SimWorker
+from tests.simulation.kit.log import SimRecord
+from tests.simulation.kit.next_level import LEVEL
+from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from timers.core.keys import NEVER, OrderKey
 from timers.core.progress import Progress
 from timers.core.timer import CutValue, Fetched, TopicPartition
-from timers.testing import SimLog, SimOutbox, SimProducer, SimWorker
-from timers.testing.log import SimRecord
-from timers.testing.next_level import LEVEL
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from timers.wire import progress as progress_record
 from timers.wire import topics
 

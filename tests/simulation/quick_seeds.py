@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 from tests.simulation import loss_mutations, marker_mutations, queue_mutations, snapshot_mutations
 from tests.simulation.edits import applied
+from tests.simulation.kit.faults import Violation
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
 from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed
 from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
-from timers.testing.faults import Violation
 
 PATH = Path(__file__).with_name("quick_seeds.json")
 

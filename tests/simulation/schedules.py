@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.id_oracle import Request, Step
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimRecord
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
-from timers.testing.faults import Violation
-from timers.testing.log import SimRecord
 
 
 @dataclass

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.simulation import quick_seeds
 from tests.simulation.edits import Mutation, applied
+from tests.simulation.kit.faults import Violation
 from tests.simulation.mutation_table import MUTATIONS
 from tests.simulation.simulator import SimulationFailed, Simulator
-from timers.testing.faults import Violation
 
 PATH = Path(__file__).with_name("mutation_seeds.json")
 

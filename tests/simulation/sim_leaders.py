@@ -9,12 +9,12 @@ from typing import Any
 
 from aiokafka.errors import OffsetOutOfRangeError
 
+from tests.simulation.kit import SimLog
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
 from timers.kafka.aiokafka_internals.leader_client import RawFetch
 from timers.kafka.log_lineage import LogLineages
-from timers.testing import SimLog
 
 _APPEND_TIME = 0x08
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 from tests.simulation.cluster import MAX_CLOCK_LEAP_S, SimCluster
 from tests.simulation.cold import SimCold
+from tests.simulation.kit import faults as f
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.worker import REAL, Parts, SimWorker
 from tests.simulation.workload import TARGETS
 from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
-from timers.testing import faults as f
-from timers.testing.faults import Violation
-from timers.testing.worker import REAL, Parts, SimWorker
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
 DELETE_RETENTION_MS = 100_000

@@ -7,6 +7,9 @@ from dataclasses import replace
 from hashlib import sha256
 
 from tests.simulation.edits import Mutation, changed
+from tests.simulation.kit.outbox import TOPIC_ID
+from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.levels import TRIMMING
 from timers.core.operation import key_of
@@ -15,9 +18,6 @@ from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import TopicPartition
 from timers.store import layout
 from timers.store.memory import MemoryView
-from timers.testing.outbox import TOPIC_ID
-from timers.testing.store import SimStore
-from timers.testing.worker import SimRunner
 
 
 class NamesEarly(SnapshotWorker):

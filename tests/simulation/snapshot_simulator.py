@@ -13,6 +13,10 @@ from random import Random
 from typing import Any
 
 from tests.simulation.checkers import Checkers
+from tests.simulation.kit.faults import Crashed, Faults, Violation
+from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID
+from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
 from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker, verified
@@ -24,10 +28,6 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable, deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
-from timers.testing.faults import Crashed, Faults, Violation
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
-from timers.testing.store import SimStore
-from timers.testing.worker import REAL, Parts, SimRunner, SimWorker
 from timers.wire import progress as progress_record
 
 

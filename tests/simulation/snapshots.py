@@ -8,6 +8,11 @@ from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.simulation.kit.faults import Faults
+from tests.simulation.kit.log import SimLog
+from tests.simulation.kit.outbox import TOPIC_ID
+from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import SimRunner, SimWorker
 from timers.core import store_validity
 from timers.core.levels import SNAPSHOTS, TRIMMING
 from timers.core.progress import NamedSnapshot, Progress
@@ -30,11 +35,6 @@ from timers.partition import PartitionSpec
 from timers.store.memory import MemoryView
 from timers.store.verifying import Verified, compared, in_order, progress_at
 from timers.store.verifying import restored as restore_one
-from timers.testing.faults import Faults
-from timers.testing.log import SimLog
-from timers.testing.outbox import TOPIC_ID
-from timers.testing.store import SimStore
-from timers.testing.worker import SimRunner, SimWorker
 
 CHUNK_ITEMS = 3
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from tests.simulation.kit.faults import Crashed, Faults, Violation
+from tests.simulation.kit.log import SimRecord
 from tests.simulation.loss_simulator import Fate
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Chunks
@@ -25,8 +27,6 @@ from timers.spark.engine.bucket import HELD, Bucket, BucketState, Held
 from timers.spark.engine.machines import Known, Opened, PartitionRun, write_dead_letters
 from timers.spark.engine.read_logs import ReadLogs
 from timers.spark.engine.timer_batches import Arrivals, Group
-from timers.testing.faults import Crashed, Faults, Violation
-from timers.testing.log import SimRecord
 from timers.v1.future_pb2 import Future
 from timers.wire import future
 from timers.wire import headers as h

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.simulation.kit import SimLog
 from timers.config.settings import Settings
-from timers.testing import SimLog
 from timers.wire import future
 from timers.wire import headers as h
 

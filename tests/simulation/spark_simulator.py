@@ -16,6 +16,10 @@ from functools import partial
 from typing import ClassVar
 
 from tests.simulation.checkers import Checkers
+from tests.simulation.kit import SimClock, SimLog, SimWorker
+from tests.simulation.kit import faults as f
+from tests.simulation.kit.faults import Crashed, Faults
+from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTopics, outbox_of
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
 from tests.simulation.spark_senders import Senders
@@ -32,10 +36,6 @@ from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer
 from timers.spark.engine.read_logs import ReadLogs
 from timers.spark.engine.timer_batches import Arrivals
-from timers.testing import SimClock, SimLog, SimWorker
-from timers.testing import faults as f
-from timers.testing.faults import Crashed, Faults
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTopics, outbox_of
 from timers.wire import headers as h
 from timers.wire import topics
 

@@ -7,6 +7,9 @@ from random import Random
 from typing import Any, NoReturn
 
 from tests.simulation.id_oracle import IdOracle
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimLog
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.schedules import ScheduleLog
 from timers.config.settings import Settings
@@ -19,9 +22,6 @@ from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.layout import packer
 from timers.store.memory import MemoryStore
-from timers.testing.faults import Violation
-from timers.testing.log import SimLog
-from timers.testing.worker import SimRunner
 from timers.wire.formats import RequestFormat
 
 

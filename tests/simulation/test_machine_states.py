@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, TypeAlias
 
+from tests.simulation.kit import Parts
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
 from timers.core.machine import STEPS, Machine, State
-from timers.testing import Parts
 
 Transition: TypeAlias = tuple[State, str, State]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.kit import Crashed, Faults, SimClock, SimLog, SimProducer, SimStore
 from timers.errors import Fenced
-from timers.testing import Crashed, Faults, SimClock, SimLog, SimProducer, SimStore
 
 
 @pytest.fixture

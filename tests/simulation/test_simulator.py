@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from tests.simulation import mutations
+from tests.simulation.kit import Parts
+from tests.simulation.kit.worker import SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.simulator import SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
-from timers.testing import Parts
-from timers.testing.worker import SimWorker
 
 SEEDS = 60
 """Later seeds run in ``make test-all``."""

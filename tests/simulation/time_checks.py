@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tests.simulation.id_oracle import Request
+from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimLog, SimRecord
+from tests.simulation.kit.worker import SimRunner
 from timers.core.timer import TopicPartition
-from timers.testing.faults import Violation
-from timers.testing.log import SimLog, SimRecord
-from timers.testing.worker import SimRunner
 
 
 class TimeChecks:

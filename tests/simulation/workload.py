@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from tests.simulation.kit.log import SimLog, SimTransaction
+from tests.simulation.kit.next_level import SHIFT
 from timers.core.operation import ABSENT
-from timers.testing.log import SimLog, SimTransaction
-from timers.testing.next_level import SHIFT
 from timers.wire import future
 from timers.wire.formats import future_by_id, schedule
 from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_IF, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header

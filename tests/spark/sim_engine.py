@@ -10,6 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.simulation.kit import SimClock, SimLog, SimWorker
+from tests.simulation.kit.log import SimRecord
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.kafka.topic_offsets import Offsets
@@ -17,8 +19,6 @@ from timers.spark.cold import cold_sources
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import Logs
 from timers.spark.promoter import Copy, KafkaPort, Port
-from timers.testing import SimClock, SimLog, SimWorker
-from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.harness.list_outbox import ListOutbox
+from tests.simulation.kit import SimClock, SimLog
 from timers.core.counters import LATE, RETRIED, WAITED, Accepted, Counters, Histogram, TransactionCounters
 from timers.core.limits import Limits
 from timers.core.machine import Machine
@@ -16,7 +17,6 @@ from timers.core.timer import Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, ColdOutbox, MachineRig
+from tests.simulation.kit.log import SimRecord
 from timers.core.horizon import is_far, needs_horizon
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
@@ -15,7 +16,6 @@ from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import DueRows, Fetched, Tick
 from timers.request_formats import NATIVE
-from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id

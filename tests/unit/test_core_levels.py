@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.machines import NativeRig
+from tests.simulation.kit.next_level import LEVEL, SHIFT, with_next_level
 from timers.core.levels import FIRST
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SettingChange
 from timers.request_formats import NATIVE
-from timers.testing.next_level import LEVEL, SHIFT, with_next_level
 from timers.wire import future
 
 

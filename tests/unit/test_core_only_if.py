@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
+from tests.simulation.kit import SimRecord
 from timers.core.keys import NEVER
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, NO_VERSION, cancelled
 from timers.core.progress import VERDICT_RETENTION
 from timers.core.timer import Row
-from timers.testing import SimRecord
 from timers.wire import cold, future
 from timers.wire.formats import future_by_id
 

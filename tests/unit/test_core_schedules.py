@@ -9,11 +9,11 @@ import pytest
 
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
+from tests.simulation.kit import SimClock, SimLog
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.timer import DueRows, Row, Tick
-from timers.testing import SimClock, SimLog
 from timers.wire.formats import schedule
 
 TOPIC = "schedules"

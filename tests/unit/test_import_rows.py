@@ -7,12 +7,12 @@ from typing import Any
 import click
 import pytest
 
+from tests.simulation.kit import SimClock, SimLog, SimWorker
 from timers.cli.spark import bulk_import
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.spark import rows
 from timers.spark.columns import record_batch
-from timers.testing import SimClock, SimLog, SimWorker
 from timers.wire import future
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord, future_by_id

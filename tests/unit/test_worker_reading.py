@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
+from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
 from timers.core.listing import START
 from timers.core.timer import Row
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
-from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.worker.queries import reading

@@ -1,8 +1,8 @@
 """The steps of one machine: in which order it observes time, fires, accepts and commits.
 
-The worker (:mod:`timers.worker.machines.runner`) calls :meth:`Loop.step` from a thread, the simulator
-(:mod:`timers.testing.worker`) calls it between injected faults. Both run this code. Threads, queues, back-pressure and
-clocks are outside.
+The worker (:mod:`timers.worker.machines.runner`) calls :meth:`Loop.step` from a thread, the simulator of the tests and
+:class:`timers.testing.SimTimers` call it as well. All run this code. Threads, queues, back-pressure and clocks are
+outside.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ empty disk.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -30,12 +31,18 @@ from typing import NamedTuple
 from timers.client.calls import TimerCalls
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key
 from timers.config.settings import Settings
+from timers.core.counters import Counters
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
+from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import UNKNOWN
-from timers.testing.log import EPOCH_S, SimClock, SimLog, SimRecord
-from timers.testing.worker import SimWorker
+from timers.core.timer import Tick, TopicPartition
+from timers.firing.policy import policy_of
+from timers.partition import PartitionSpec
+from timers.request_formats import enabled_formats
+from timers.store.memory import MemoryStore
+from timers.testing.sim_kafka import EPOCH_S, SimClock, SimKafka, SimRecord
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.formats import future_by_id
@@ -87,16 +94,14 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
         self.clock = SimClock(now_s)
         self.fired: list[Fired] = []
         self.dead_letters: list[DeadLetter] = []
-        self._settings = Settings(id_topic=topics.ID_REQUEST)
-        settings = self._settings
-        self._log = SimLog(self.clock, partitions=1)
-        self._log.missing.update(missing_topics)
+        self._settings = settings = Settings(id_topic=topics.ID_REQUEST)
+        self._formats = enabled_formats(settings)
+        self._kafka = SimKafka(self.clock, self._formats, frozenset(missing_topics))
+        self._stores: dict[TopicPartition, MemoryStore] = {}
+        self._loops: dict[TopicPartition, Loop] = {}
+        self._positions: dict[TopicPartition, int] = {}
         self._read_count = 0
-        self._machines = [(settings.request_topic, 0), (settings.id_topic, 0)]
         self._verdicts: dict[str, VerdictMessage] = {}
-        self._retry_machine = (settings.retry_topic, 0)
-        limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
-        self._worker = SimWorker("worker", self._log, settings, limits)
         self._encode = Encoder(settings.max_request_bytes)
         self.restart()
 
@@ -145,9 +150,9 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
         return self._append(self._settings.request_topic, key, value, headers)
 
     def _append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> str:
-        record = self._log.append(topic, key, value, tuple(headers), partition=0)
+        source = self._kafka.append(topic, key, value, headers)
         self._run()
-        return record.source
+        return source
 
     def advance(self, seconds: float | timedelta) -> list[Fired]:
         """Move the clock forward, and fire each timer at its due second.
@@ -173,36 +178,57 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
     @property
     def pending(self) -> int:
         """Number of pending timers."""
-        return sum(len(rows) for machine in self._open() for _, rows in machine.waiting(NEVER))
+        return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NEVER))
 
-    def _open(self) -> list[Machine]:
-        return [self._worker.runners[name].machine for name in self._machines]
+    def _machines(self) -> list[Machine]:
+        """The machines of requests, without the one of timers that are tried again."""
+        return [loop.machine for (topic, _), loop in self._loops.items() if topic != self._settings.retry_topic]
 
     def _oldest_due_s(self) -> int | None:
-        return min((machine.oldest_due_s for machine in self._open() if machine.oldest_due_s is not None), default=None)
+        return min((each.oldest_due_s for each in self._machines() if each.oldest_due_s is not None), default=None)
 
     def restart(self, *, lose_disk: bool = False) -> None:
         """Kill the worker and start it again, with ``lose_disk`` on an empty disk. All timers are kept."""
-        self._worker.crash()
         if lose_disk:
-            self._worker.disk.wipe()
-        self._worker.start()
-        self._worker.assign([*self._machines, self._retry_machine])
+            self._stores.clear()
+        # A timer that cannot be sent goes to the retry topic before it becomes a dead letter: that one comes last.
+        for topic in (self._settings.request_topic, self._settings.id_topic, self._settings.retry_topic):
+            self._open((topic, 0))
         self._tick()
 
+    def _open(self, machine: TopicPartition) -> None:
+        settings = self._settings
+        limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
+        spec = PartitionSpec(machine, self._formats[machine[0]], limits, hot_horizon_s=settings.hot_horizon_s)
+        progress = self._kafka.progress(settings.progress_topic, machine)
+        if machine not in self._stores or not spec.catch_up(self._stores[machine], progress):
+            self._stores[machine] = MemoryStore()
+        counters = Counters()
+        clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
+        kafka = self._kafka
+        policy = policy_of(settings, machine, kafka, kafka, kafka, counters, threading.Lock(), *clocks)
+        policy.transaction.bind(b"simulated topic.", 0)
+        loop = Loop(spec.machine(progress, self._stores[machine], policy, counters))
+        self._loops[machine], self._positions[machine] = loop, loop.machine.position
+
     def _tick(self) -> None:
-        self._log.append(self._settings.oscillator_topic, b"%d" % self.clock.now_s, b"1", partition=0)
+        for (topic, _), loop in self._loops.items():
+            loop.add_tick(Tick(self.clock.now_ms), self._kafka.end(topic))
         self._run()
 
     def _run(self) -> None:
-        self._worker.poll_ticks()
-        # A timer that cannot be sent goes to the retry topic before it becomes a dead letter.
-        for machine in self._machines:
-            self._worker.settle(machine)
-        self._worker.settle(self._retry_machine)
-        for record in self._log.committed[self._read_count :]:
+        for machine, loop in self._loops.items():
+            is_idle = False
+            while not is_idle:
+                fetched = self._kafka.fetch(machine[0], self._positions[machine])
+                if fetched.records:
+                    loop.add_fetch(fetched)
+                read_again_from = loop.step().read_again_from
+                self._positions[machine] = fetched.to_offset if read_again_from is None else read_again_from
+                is_idle = loop.idle
+        for record in self._kafka.records[self._read_count :]:
             self._read(record)
-        self._read_count = len(self._log.committed)
+        self._read_count = len(self._kafka.records)
 
     def _read(self, record: SimRecord) -> None:
         settings = self._settings
@@ -227,6 +253,6 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
                 list(record.headers),
                 values[h.TIMER_ID],
                 int(values[h.TIMER_DUE]),
-                record.timestamp_ms,
+                record.timestamp,
             )
         )

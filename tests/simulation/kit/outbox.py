@@ -9,6 +9,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
+from tests.simulation.kit import faults as f
+from tests.simulation.kit.faults import Faults, Violation
+from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarge
+from tests.simulation.kit.next_level import LEVEL, formats_at
 from timers.config.settings import Settings
 from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
@@ -17,10 +21,7 @@ from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.testing import faults as f
-from timers.testing.faults import Faults, Violation
-from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
-from timers.testing.next_level import LEVEL, formats_at
+from timers.testing.sim_kafka import SimBatch
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -142,25 +143,6 @@ class SimRequests:
 
     def request_format(self, source: str) -> RequestFormat:
         return self._formats[source.rsplit("/", 2)[0]]
-
-
-class SimBatch:
-    """Implements :class:`timers.firing.ports.Batch`; it is never full.
-
-    Attributes:
-        records: (timestamp ms, key, value, headers) of each record.
-    """
-
-    def __init__(self) -> None:
-        self.records: list[tuple[int, bytes | None, bytes | None, Sequence[h.Header]]] = []
-        self.rows: list[Row | None] = []
-
-    def add(
-        self, place: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[h.Header]
-    ) -> bool:
-        assert place == len(self.records)
-        self.records.append((timestamp_ms, key, value, headers))
-        return True
 
 
 class Bad(NamedTuple):

@@ -2,7 +2,7 @@
 
 The real runner repeats a round: read its inbox, then do at most one chunk, one acceptance and one commit of progress.
 Here each round is one call of :meth:`SimWorker.step`. Faults happen between two rounds, or inside one at the points of
-:class:`timers.testing.faults.Faults`.
+:class:`tests.simulation.kit.faults.Faults`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from hashlib import sha256
 from typing import ClassVar
 from zlib import crc32
 
+from tests.simulation.kit.faults import Crashed, Faults, Unforeseen
+from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
+from tests.simulation.kit.next_level import LEVEL, formats_at
+from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
+from tests.simulation.kit.store import SimDisk, SimStore
 from timers.config.settings import Settings
 from timers.core import doubts, levels
 from timers.core.clock_guard import ClockGuard, Clocks
@@ -28,11 +33,6 @@ from timers.core.rescue import Cut, StoreUse, compared
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
-from timers.testing.faults import Crashed, Faults, Unforeseen
-from timers.testing.log import SimLog, SimProducer, SimRecord
-from timers.testing.next_level import LEVEL, formats_at
-from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
-from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
 from timers.wire import topics
 

@@ -12,32 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from timers import testing
 from timers.core.lineage import Batch, EpochEnd, PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
+from timers.testing.sim_kafka import EPOCH_S
 from timers.wire.dead_letter import size
 from timers.wire.headers import Header
 
-EPOCH_S = 1_700_000_000
-"""Default start of simulated time: 14 November 2023, 22:13:20 UTC."""
 
-
-class SimClock:
+class SimClock(testing.SimClock):
     """The brokers' clock. It can move in both directions.
 
     Attributes:
-        now_ms: epoch milliseconds.
         boot_ms: milliseconds that have passed; steps do not change it.
     """
 
     def __init__(self, now_s: float = EPOCH_S) -> None:
-        self.now_ms = round(now_s * 1000)
+        super().__init__(now_s)
         self.boot_ms = 0
-
-    @property
-    def now_s(self) -> int:
-        """The epoch second that has begun."""
-        return self.now_ms // 1000
 
     def advance_ms(self, milliseconds: int) -> None:
         """Move the clock forward."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -25,3 +27,25 @@ def on_signals(signals: Collection[signal.Signals], handler: Callable[[int, Fram
 def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
     """A handler that ends a command as Ctrl-C does, so that it cleans up."""
     raise KeyboardInterrupt
+
+
+_forking = threading.local()
+
+
+@contextmanager
+def children_ignoring_sigterm() -> Iterator[None]:
+    """Child processes that this thread starts in the block by a fork ignore SIGTERM, and so do theirs. This process
+    goes on handling it."""
+    _forking.ignores_sigterm = True
+    try:
+        yield
+    finally:
+        _forking.ignores_sigterm = False
+
+
+def _after_fork() -> None:
+    if getattr(_forking, "ignores_sigterm", False):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_after_fork)

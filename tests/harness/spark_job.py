@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 from tests.harness.process import python
 from tests.harness.worker import Worker
@@ -55,6 +60,14 @@ class SparkJob(Worker):
     def _command(self) -> list[str]:
         spark, job, *options = self._arguments
         return python("timers.cli.main", spark, job, *FAST_OPTIONS, *options)
+
+    def stop(self) -> None:
+        """Stop it as a service manager does: SIGTERM to the driver, its Java, and Spark's daemon and workers."""
+        for process in [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]:
+            with contextlib.suppress(ProcessLookupError):  # a worker that has just ended
+                os.kill(process.pid, signal.SIGTERM)
+        assert self.exit_code() == 0, f"not stopped between two micro-batches:\n{self.tail()}"
+        assert "Traceback" not in self.log and "starts again" not in self.log, self.tail()
 
     def run(self) -> str:
         """Start the job, wait for its end, and return its output."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from pyspark.errors import PySparkException
 from timers.cli.spark.jars import jars as command
 from timers.errors import SparkError
 from timers.jars import JarSet
+from timers.signals import children_ignoring_sigterm
 from timers.spark import jars, session
 from timers.spark.session import Launch
 
@@ -113,3 +118,29 @@ def test_a_header_line_that_differs_is_a_sentence_with_the_name_of_its_file() ->
     sentence = session.sentence_of(PySparkException(said))
     assert sentence.startswith("CSV header does not conform to the schema. CSV file: file:///b.csv (all files need the")
     assert "byte order mark" in sentence
+
+
+def test_java_ignores_the_sigterm_of_a_service_and_this_process_does_not() -> None:
+    """A service manager sends SIGTERM to all processes: the job stops between two micro-batches, then Java ends."""
+    said = "import signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)"
+    here = signal.getsignal(signal.SIGTERM)
+
+    def child() -> str:
+        return subprocess.run([sys.executable, "-c", said], stdout=subprocess.PIPE, text=True, preexec_fn=int).stdout
+
+    with children_ignoring_sigterm():
+        assert child() == "True\n"
+        assert signal.getsignal(signal.SIGTERM) is here
+    assert child() == "False\n"
+
+
+def test_a_python_daemon_outlives_sigterm_and_ends_with_java() -> None:
+    command = [sys.executable, "-m", "timers.spark.daemon"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None and daemon.stdout is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")  # it handles signals from now on
+        daemon.terminate()
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            assert int.from_bytes(connection.recv(4), "big") > 0, "the process id of a new worker"
+        daemon.stdin.close()
+        assert daemon.wait(60) != -signal.SIGTERM

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from timers import java
 from timers.errors import SparkError
+from timers.signals import children_ignoring_sigterm
 from timers.spark import jars
 
 LOCAL = "local[*]"
@@ -160,6 +161,8 @@ def session(launch: Launch) -> Iterator[SparkSession]:
             _stop(spark)
     except (PySparkException, Py4JError) as error:
         raise SparkError(f"Spark failed: {_reason(error, launch)}{_log_of(launch)}") from error
+    except ConnectionRefusedError as error:
+        raise SparkError(f"Spark's Java process has ended, or was killed{_log_of(launch)}") from error
 
 
 def _reason(error: PySparkException | Py4JError, launch: Launch) -> str:
@@ -263,9 +266,14 @@ def _require_sources(spark: SparkSession, advice: str) -> None:
 
 
 def _gateway(conf: SparkConf, log: IO[bytes], launch: Launch) -> Any:
-    """Start the JVM. Its output and that of its Python workers go to ``log``."""
+    """Start the JVM. Its output and that of its Python workers go to ``log``.
+
+    It ignores SIGTERM, which a service manager sends to all processes of a service: the job stops between two
+    micro-batches, and Java ends with this process, which has the other end of its input.
+    """
     try:
-        return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        with children_ignoring_sigterm():
+            return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     except PySparkException:
         text = launch.log_path.read_text(errors="replace") if launch.log_path else ""
         reason = java.cause(text) or (

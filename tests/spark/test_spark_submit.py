@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.harness.acls import READ, TOPIC, acl, add, worker_acls
+from tests.harness.acls import GROUP, READ, TOPIC, acl, add, worker_acls
 from tests.harness.process import Process
 from tests.harness.records import Request
 from tests.harness.secure import SecureBroker, secure_broker
@@ -21,6 +21,7 @@ from tests.harness.spark_job import MICRO_BATCH, SPARK_S
 from tests.harness.system import System, soon
 from tests.spark.test_audit import Engine
 from timers.spark import __main__ as script
+from timers.wire import topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -116,7 +117,8 @@ def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, r
         system.create_own_topics()
         target = system.target()
         read = [system.settings.dead_letter_topic, target]
-        add(system.admin, worker_acls(system.settings, USER, target))
+        own_group = acl(GROUP, topics.engine_id(system.settings.app_id), READ, principal=f"User:{USER}")
+        add(system.admin, [*worker_acls(system.settings, USER, target), *own_group])
         add(system.admin, [each for topic in read for each in acl(TOPIC, topic, READ, principal=f"User:{USER}")])
         cluster = SparkCluster(tmp_path / "cluster", workers=1)
         request.addfinalizer(cluster.close)
@@ -142,6 +144,7 @@ def test_with_tls_the_engine_fires_and_an_audit_of_it_is_clean(tmp_path: Path, r
         sent = system.send(*soon(target, 50))
         fired = system.reader(target).take(len(sent), SPARK_S)
         assert {record.timer_id for record in fired} == {request.source for request in sent}
+        assert "do not see it" not in engine.log
         engine.kill()
 
         tables = (tmp_path / "out" / "tables").as_uri()

@@ -291,7 +291,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> N
     """Let the group's coordinator answer with numbers of members, the last one again and again."""
     left = list(answers)
 
-    def describe(settings: Settings) -> DescribedGroup:
+    def describe(settings: Settings, group: str) -> DescribedGroup:
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
@@ -303,9 +303,9 @@ def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> N
 def group(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> list[str]:
     """Wait until no worker is in the group; returns the lines."""
     coordinator(monkeypatch, *answers)
-    monkeypatch.setattr(start, "POLL_S", 0.0)
+    monkeypatch.setattr(group_access, "POLL_S", 0.0)
     lines: list[str] = []
-    start.wait_for_workers(SETTINGS, lines.append)
+    start.wait_for_workers(SETTINGS, lines.append, lambda: False)
     return lines
 
 
@@ -317,7 +317,7 @@ def test_the_engine_starts_when_workers_have_left(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "LEAVING_S", -SETTINGS.session_timeout_s)
+    monkeypatch.setattr(group_access, "MARGIN_S", -SETTINGS.session_timeout_s)
     with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' run \(3\): stop them first"):
         group(monkeypatch, 3)
     with pytest.raises(TimersError, match=r"the members of the group 'timers' cannot be read"):

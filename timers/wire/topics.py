@@ -82,7 +82,7 @@ def promoter_id(app_id: str) -> str:
 
 
 def engine_id(app_id: str) -> str:
-    """Transactional id with which the engine on Spark says that it starts."""
+    """Transactional id with which the engine on Spark says that it starts, and the consumer group of its driver."""
     return f"{app_id}-engine"
 
 

@@ -22,12 +22,13 @@ from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import leaders, progress_log, topics
-from timers.kafka.aiokafka_internals import metadata
+from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
+from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
@@ -170,10 +171,34 @@ class TimersApp(faust_internals.App):
         logger.info("timers %s: worker %s, data in %s", __version__, self.settings.worker_id, self.settings.data_dir)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
         note_cluster(self.settings, cluster.cluster_id)
+        await asyncio.to_thread(self._wait_for_engine)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         await self._look_at_limits(cluster)
         _tune_interpreter()
         self._make_parts(cluster)
+
+    def _wait_for_engine(self) -> None:
+        """Wait until an engine on Spark of this app has ended. It would be fenced, and might hold the same stores.
+
+        Raises:
+            TimersError: it runs.
+        """
+        app, group = self.settings.app_id, engine_id(self.settings.app_id)
+        try:
+            left = group_access.wait_until_empty(
+                self.settings,
+                group,
+                lambda _: logger.info("waiting until the engine on Spark of %r has left its group %r", app, group),
+                lambda: self.should_stop,
+            )
+        except TimersError as error:  # such as a user without the right: only Spark's users need it
+            logger.info("it is not known whether an engine on Spark of %r runs: %s", app, error)
+            return
+        if left and not self.should_stop:
+            raise TimersError(
+                f"an engine on Spark of TIMERS_APP_ID={app!r} runs: stop it first, because workers and the engine take "
+                "the partitions from each other"
+            )
 
     async def _look_at_limits(self, cluster: Cluster) -> None:
         """Compute how many partitions this process can open, and log a warning if there are more."""

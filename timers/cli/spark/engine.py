@@ -58,6 +58,7 @@ def engine(
     other.
     """
     from timers.kafka import topics
+    from timers.kafka.aiokafka_internals.group_presence import Presence
     from timers.kafka.allowed_level import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
@@ -65,27 +66,32 @@ def engine(
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
     from timers.spark.session import session
+    from timers.wire.topics import engine_id
 
     settings = Settings.load()
     start.check_supported(settings)
     check_brokers(settings)
     cluster = topics.ensure(settings)
-    start.wait_for_workers(settings, say)
-    allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
-    launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
-    with (
-        stop_event() as stop,
-        monitored("engine", 1) as monitor,
-        Oscillator(settings, Clock()) as oscillator,
-        session(launch) as spark,
-        monitor.watching(spark),
-        ExitStack() as stack,
-    ):
-        start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
+
+    def unseen(error: BaseException) -> None:
+        say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
+
+    group = engine_id(settings.app_id)
+    with stop_event() as stop, Presence(settings, group, unseen), ExitStack() as stack:
+        start.wait_for_workers(settings, say, stop.is_set)
+        if not stop.is_set():
+            allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
+            launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
+            monitor = stack.enter_context(monitored("engine", 1))
+            oscillator = stack.enter_context(Oscillator(settings, Clock()))
+            spark = stack.enter_context(session(launch))
+            stack.enter_context(monitor.watching(spark))
+            start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         if stop.is_set():
             say("stopped")
             return
+        start.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
         run = start.announce(settings, cluster)

@@ -9,6 +9,8 @@ unknown member id. It needs the same right as joining, READ on the group, and ch
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from time import monotonic, sleep
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -24,6 +26,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.config.settings import Settings
+from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.group import DescribedGroup, described
 
@@ -32,6 +35,14 @@ _PAUSE_S = 0.1
 """Pause between tries. A cluster without any group has no coordinator yet, so the check does not wait long."""
 
 _TIMEOUT_S = 10.0
+
+_MOVING_S = 60.0
+"""So long a coordinator that moves is waited for."""
+
+POLL_S = 1.0
+
+MARGIN_S = 2.0
+"""The coordinator removes a member whose session has timed out within this time."""
 
 _NO_COORDINATOR_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
 
@@ -60,22 +71,68 @@ async def _may_join(settings: Settings) -> bool:
     return True
 
 
-def describe(settings: Settings) -> DescribedGroup:
-    """State and members of the app's group; no members if it does not exist. Blocks while the coordinator moves.
+def describe(settings: Settings, group: str = "") -> DescribedGroup:
+    """State and members of a group; no members if it does not exist. Blocks while the coordinator moves.
+
+    Args:
+        group: its id; empty: that of the app's workers.
 
     Raises:
         KafkaError: the coordinator does not answer within ten seconds, or the user may not describe the group.
     """
-    return asyncio.run(_describe_while_moving(settings))
+    return asyncio.run(_describe_while_moving(settings, group or settings.app_id))
 
 
-async def _describe_while_moving(settings: Settings) -> DescribedGroup:
+def count_members(settings: Settings, group: str = "") -> int:
+    """Number of members of a group: see :func:`describe`.
+
+    Raises:
+        TimersError: they cannot be read.
+    """
+    deadline = monotonic() + _MOVING_S
+    while True:
+        try:
+            return len(describe(settings, group).members)
+        except CoordinatorNotAvailableError:  # the cluster has no groups yet
+            return 0
+        except (KafkaError, TimeoutError) as error:
+            if not isinstance(error, _NO_COORDINATOR_YET) or monotonic() > deadline:
+                name = group or settings.app_id
+                raise TimersError(f"the members of the group {name!r} cannot be read ({error!r})") from error
+            sleep(POLL_S)
+
+
+def wait_until_empty(
+    settings: Settings, group: str, on_members: Callable[[int], None], should_stop: Callable[[], bool]
+) -> int:
+    """Wait until a group has no members: one that was killed stays until its session has timed out. Blocks.
+
+    Args:
+        on_members: called once, with their number, before the first pause.
+
+    Returns:
+        Number of members that are left when all such sessions have timed out.
+
+    Raises:
+        TimersError: they cannot be read.
+    """
+    deadline = monotonic() + settings.session_timeout_s + MARGIN_S
+    is_first = True
+    while (members := count_members(settings, group)) and monotonic() < deadline and not should_stop():
+        if is_first:
+            on_members(members)
+        is_first = False
+        sleep(POLL_S)
+    return members
+
+
+async def _describe_while_moving(settings: Settings, group: str) -> DescribedGroup:
     failure: KafkaError = KafkaTimeoutError(f"no answer within {_TIMEOUT_S:g} s")
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             while True:
                 try:
-                    return await _describe(settings)
+                    return await _describe(settings, group)
                 except KafkaError as error:
                     failure = error
                     if not error.retriable:
@@ -85,12 +142,12 @@ async def _describe_while_moving(settings: Settings) -> DescribedGroup:
         raise failure from None
 
 
-async def _describe(settings: Settings) -> DescribedGroup:
+async def _describe(settings: Settings, name: str) -> DescribedGroup:
     client = AIOKafkaClient(**connection.aiokafka(settings))
     try:
         await client.bootstrap()
-        node = await client.coordinator_lookup(CoordinationType.GROUP, settings.app_id)
-        request = DescribeGroupsRequest([settings.app_id])
+        node = await client.coordinator_lookup(CoordinationType.GROUP, name)
+        request = DescribeGroupsRequest([name])
         group = described(await client.send(node, request, group=ConnectionGroup.COORDINATION))
     finally:
         await client.close()

@@ -212,7 +212,7 @@ class GroupMember:
                         raise for_code(code)
             except KafkaError as error:
                 logger.warning(
-                    "the group was not told that this worker leaves (%r): it waits for the session timeout", error
+                    "the group was not told that this member leaves (%r): it waits for the session timeout", error
                 )
 
     async def confirms(self) -> bool | None:

@@ -8,12 +8,6 @@ from contextlib import closing
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from aiokafka.errors import (
-    CoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    KafkaError,
-    NotCoordinatorForGroupError,
-)
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
@@ -38,9 +32,6 @@ POLL_S = 1.0
 SETTLING_S = 10.0
 """Progress and log are compared again for this time. If a task of the last query failed, others may still run and
 commit: so the offsets of a transaction may be read, and its progress not yet."""
-
-LEAVING_S = 5.0
-"""A worker that has ended stays a member of its group until its session times out, plus at most this time."""
 
 
 def check_supported(settings: Settings) -> None:
@@ -74,45 +65,31 @@ def check_no_workers(settings: Settings) -> None:
         TimersError: they have.
     """
     try:
-        members = _members(settings)
-    except (TimersError, TimeoutError):
+        members = group_access.count_members(settings)
+    except TimersError:
         return
     if members:
         raise TimersError(f"workers of TIMERS_APP_ID={settings.app_id!r} have taken over ({members})")
 
 
-def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
+def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop: Callable[[], bool]) -> None:
     """Wait until the group of the app's workers has no members.
 
     Raises:
         TimersError: it still has some when the sessions of ended workers are over.
     """
-    deadline = monotonic() + settings.session_timeout_s + LEAVING_S
-    is_first = True
-    while members := _members(settings):
-        if monotonic() > deadline:
-            raise TimersError(
-                f"workers of TIMERS_APP_ID={settings.app_id!r} run ({members}): stop them first, because workers and "
-                "the engine take the partitions from each other"
-            )
-        if is_first:
-            say(f"waiting until the workers of {settings.app_id!r} have left their group ({members} left)")
-            is_first = False
-        sleep(POLL_S)
-
-
-def _members(settings: Settings) -> int:
-    deadline = monotonic() + TIMEOUT_S
-    while True:
-        try:
-            return len(group_access.describe(settings).members)
-        except CoordinatorNotAvailableError:  # the cluster has no groups yet
-            return 0
-        except KafkaError as error:
-            is_moving = isinstance(error, (GroupLoadInProgressError, NotCoordinatorForGroupError))
-            if not is_moving or monotonic() > deadline:
-                raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
-            sleep(POLL_S)
+    app = settings.app_id
+    left = group_access.wait_until_empty(
+        settings,
+        app,
+        lambda members: say(f"waiting until the workers of {app!r} have left their group ({members} left)"),
+        should_stop,
+    )
+    if left and not should_stop():
+        raise TimersError(
+            f"workers of TIMERS_APP_ID={app!r} run ({left}): stop them first, because workers and the engine take the "
+            "partitions from each other"
+        )
 
 
 def plan(

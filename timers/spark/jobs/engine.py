@@ -163,7 +163,6 @@ def run(
             others.set()
 
     try:
-        start.check_no_workers(settings)  # Spark's start has taken a while
         while not stop.is_set():
             ended = lines.ended
             running = query.start(spark, settings, planning.plan, retries, done)

@@ -1,0 +1,27 @@
+"""A worker that starts beside an engine on Spark of the same app asks before it joins its group."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.system import System
+from tests.harness.waiting import wait_until
+from timers.kafka.aiokafka_internals.group_access import count_members
+from timers.kafka.aiokafka_internals.group_presence import Presence
+from timers.wire.topics import engine_id
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_worker_waits_until_the_engine_has_ended_and_ends_if_it_goes_on(system: System) -> None:
+    settings, group = system.settings, engine_id(system.settings.app_id)
+    worker = system.worker()
+    said = f"waiting until the engine on Spark of '{settings.app_id}' has left its group"
+    with Presence(settings, group, print):
+        wait_until(lambda: count_members(settings, group), "the engine's driver in its group")
+        worker.start().wait_for(said)
+        assert worker.exit_code() == 1
+        assert f"an engine on Spark of TIMERS_APP_ID='{settings.app_id}' runs: stop it first" in worker.sentences[-1]
+        assert not count_members(settings, settings.app_id), "the worker has not joined"
+        worker.start().wait_for(said)
+    worker.ready()

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from timers.errors import SparkError
 from timers.spark import session
+from timers.spark.engine import checkpoints
 from timers.spark.session import Launch
 
 pytestmark = pytest.mark.spark
@@ -60,3 +61,17 @@ def test_a_session_without_a_data_source_is_refused_in_one_sentence(
     with pytest.raises(SparkError, match="has no data source 'no-such-source'"), session.session(Launch("audit", None)):
         pass
     assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        ("s3a://bucket/engine", r"Spark failed: .*S3AFileSystem not found: Spark has no connector for s3a://"),
+        ("file:///dev/null/engine", r"Spark failed: .*: let this user write there, or name another directory"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_a_way_out(
+    spark: SparkSession, directory: str, said: str
+) -> None:
+    with pytest.raises(SparkError, match=said), session.session(Launch("engine", None)) as used:
+        checkpoints.claim(used, directory, "timers", "cluster")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from timers.cli.spark.jars import jars as command
-from timers.errors import SparkError
+from timers.errors import SettingsError, SparkError
 from timers.jars import JarSet
 from timers.signals import children_ignoring_sigterm
 from timers.spark import jars, session
@@ -118,6 +118,35 @@ def test_a_header_line_that_differs_is_a_sentence_with_the_name_of_its_file() ->
     sentence = session.sentence_of(PySparkException(said))
     assert sentence.startswith("CSV header does not conform to the schema. CSV file: file:///b.csv (all files need the")
     assert "byte order mark" in sentence
+
+
+@pytest.mark.parametrize(
+    ("said", "way_out"),
+    [
+        ("java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", "for s3a://"),
+        ("java.io.IOException: Mkdirs failed to create file:/no/x (exists=false, cwd=/)", "let this user write there"),
+        ("java.io.FileNotFoundException: /no/owner-timers (Permission denied)", "let this user write there"),
+        ("java.lang.OutOfMemoryError: Java heap space", "--conf spark.driver.memory=4g"),
+    ],
+)
+def test_failures_that_users_meet_have_a_way_out(said: str, way_out: str) -> None:
+    sentence = session.sentence_of(PySparkException(said))
+    assert sentence.startswith(said) and way_out in sentence
+
+
+def test_only_a_local_job_without_a_setting_has_the_default_memory() -> None:
+    assert Launch("audit", LOG).has_default_memory
+    assert not Launch("audit", LOG, conf=(("spark.driver.memory", "4g"),)).has_default_memory
+    assert not Launch("audit", LOG, master="spark://host:7077").has_default_memory
+
+
+def test_a_log_or_an_output_that_cannot_be_written_is_one_sentence(tmp_path: Path, cached: list[Path]) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "x"
+    with pytest.raises(SparkError, match=r"Spark's log .* cannot be written \(.*\): --log-file names"):
+        session._log(path).__enter__()
+    with pytest.raises(SettingsError, match=r"^--into '.*/file/x' cannot be written \(.*\): let this user"):
+        CliRunner().invoke(command, ["--into", str(path)], catch_exceptions=False)
 
 
 def test_java_ignores_the_sigterm_of_a_service_and_this_process_does_not() -> None:

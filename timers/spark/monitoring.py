@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
-    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
@@ -22,6 +20,7 @@ from pyspark.sql.streaming.listener import (
 
 from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
+from timers.spark import jvm
 
 UNREADY_S = 60.0
 """A job is not ready if it has done nothing for longer than this and three times its interval."""
@@ -182,14 +181,6 @@ METRICS: tuple[Entry[Monitor], ...] = (
 )
 
 
-class _JsonListener(JStreamingQueryListener):
-    """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
-
-    def onQueryProgress(self, jevent: Any) -> None:
-        report = {"progress": json.loads(jevent.progress().json())}
-        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
-
-
 class Listener(StreamingQueryListener):
     """Gets the progress reports of all queries of a session: ``json.loads(event.progress.json)``.
 
@@ -203,8 +194,7 @@ class Listener(StreamingQueryListener):
     @property
     def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
         if self._as_java is None:
-            jvm: Any = SparkContext._jvm
-            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_JsonListener(self))
+            self._as_java = jvm.json_listener(self)
         return self._as_java
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,17 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.find_spark_home import _find_spark_home
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from timers import java
 from timers.errors import SparkError
-from timers.signals import children_ignoring_sigterm
-from timers.spark import jars
+from timers.spark import jars, jvm
 
 LOCAL = "local[*]"
 
@@ -93,6 +90,16 @@ _MAX_SENTENCE = 400
 _CSV_FILE = "CSV file:"
 """Begins the line of Spark that names a file whose header line is not that of the first one."""
 
+_ADVICE = {
+    r"S3A?FileSystem not found|No FileSystem for scheme \"s3": "Spark has no connector for s3a://. docs/spark.md, "
+    '"Checkpoints and tables on S3", has the option that brings it: --conf spark.jars.packages=...',
+    r"Permission denied|Mkdirs failed|AccessControlException|Read-only file system|[nN]ot a directory|"
+    "ParentNotDirectoryException": "let this user write there, or name another directory",
+    r"Java heap space|OutOfMemoryError|GC overhead limit": "Java has too little memory, by default 1 GB: "
+    "--conf spark.driver.memory=4g gives it more; on a cluster also spark.executor.memory",
+}
+"""Pattern of a failure that users meet -> the way out."""
+
 _SAME_HEADER = "(all files need the same header line; a byte order mark at its begin must be in all of them or in none)"
 
 _OLD_LOGS = 9
@@ -115,6 +122,12 @@ class Launch:
     """Spark settings of the user. They replace those of the project; lists are added to them."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Spark settings of the job; ``conf`` replaces them."""
+
+    @property
+    def has_default_memory(self) -> bool:
+        """Whether all work is done in one JVM, with Spark's default heap of 1 GB."""
+        chosen = self.settings()
+        return chosen["spark.master"].startswith("local") and "spark.driver.memory" not in chosen
 
     def settings(self, jars: Iterable[Path] = (), given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         """All settings of Spark.
@@ -159,13 +172,13 @@ def session(launch: Launch) -> Iterator[SparkSession]:
             yield spark
         finally:
             _stop(spark)
-    except (PySparkException, Py4JError) as error:
+    except jvm.ERRORS as error:
         raise SparkError(f"Spark failed: {_reason(error, launch)}{_log_of(launch)}") from error
     except ConnectionRefusedError as error:
         raise SparkError(f"Spark's Java process has ended, or was killed{_log_of(launch)}") from error
 
 
-def _reason(error: PySparkException | Py4JError, launch: Launch) -> str:
+def _reason(error: Exception, launch: Launch) -> str:
     sentence = sentence_of(error)
     if _STOPPED not in sentence:
         return sentence
@@ -187,7 +200,7 @@ def start(launch: Launch) -> SparkSession:
 
 
 def _submitted(launch: Launch) -> SparkSession:
-    SparkContext._ensure_initialized()
+    jvm.connect_to_submitted()
     given = dict(SparkConf().getAll())
     conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(given=given).items()))
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -205,8 +218,7 @@ def _submitted(launch: Launch) -> SparkSession:
 
 def _started(launch: Launch) -> SparkSession:
     java.check_for_spark()
-    spark_home = _find_spark_home()  # type: ignore[no-untyped-call]
-    missing = jars.missing_in(Path(spark_home) / "jars", sys.stderr)
+    missing = jars.missing_in(Path(jvm.spark_home()) / "jars", sys.stderr)
     conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))
     # Local executors use this Python; a cluster has its own.
     if conf.get("spark.master", "").startswith("local"):
@@ -218,7 +230,7 @@ def _started(launch: Launch) -> SparkSession:
 
 def running_session() -> SparkSession | None:
     """The session of this process, which a notebook or a platform has started. Another thread may have done so."""
-    if SparkContext._active_spark_context is None:
+    if not jvm.has_session():
         return None
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
@@ -256,24 +268,17 @@ def _used(spark: SparkSession, launch: Launch) -> Iterator[None]:
 
 def _require_sources(spark: SparkSession, advice: str) -> None:
     """Check that Spark has the jars: they cannot be added to a Java process that runs."""
-    jvm: Any = spark._jvm
-    conf = spark._jsparkSession.sessionState().conf()
     for source in _SOURCES:
         try:
-            jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(source, conf)
-        except (PySparkException, Py4JError) as error:
+            jvm.look_up_source(spark, source)
+        except jvm.ERRORS as error:
             raise SparkError(f"Spark has no data source {source!r} ({sentence_of(error)}): {advice}") from error
 
 
 def _gateway(conf: SparkConf, log: IO[bytes], launch: Launch) -> Any:
-    """Start the JVM. Its output and that of its Python workers go to ``log``.
-
-    It ignores SIGTERM, which a service manager sends to all processes of a service: the job stops between two
-    micro-batches, and Java ends with this process, which has the other end of its input.
-    """
+    """Start the JVM. Its output and that of its Python workers go to ``log``."""
     try:
-        with children_ignoring_sigterm():
-            return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        return jvm.launch(conf, log)
     except PySparkException:
         text = launch.log_path.read_text(errors="replace") if launch.log_path else ""
         reason = java.cause(text) or (
@@ -290,12 +295,17 @@ def _log(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         yield sys.stderr.buffer
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _OLD_LOGS + 1))]
-    for newer, older in reversed(list(pairwise(names))):
-        if newer.exists():
-            newer.replace(older)
-    with path.open("wb") as log:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for newer, older in reversed(list(pairwise(names))):
+            if newer.exists():
+                newer.replace(older)
+        log = path.open("wb")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SparkError(f"Spark's log {path} cannot be written ({reason}): --log-file names another file") from None
+    with log:
         yield log
 
 
@@ -304,7 +314,7 @@ def _log_of(launch: Launch) -> str:
 
 
 def _stop(spark: SparkSession) -> None:
-    with contextlib.suppress(Py4JNetworkError, OSError):  # the JVM died, which was reported before
+    with contextlib.suppress(jvm.NETWORK_ERROR, OSError):  # the JVM died, which was reported before
         spark.stop()
     # Spark 4.0 creates directories for artifacts in the working directory and does not delete them.
     with contextlib.suppress(OSError):
@@ -322,14 +332,9 @@ def has_log() -> bool:
     return is_submitted() or running_session() is not None
 
 
-def sentence_of(error: PySparkException | Py4JError) -> str:
+def sentence_of(error: Exception) -> str:
     """The root cause of a failure in one line, without Java's stack trace."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        cause = error.java_exception
-        while cause.getCause() is not None:
-            cause = cause.getCause()
-        text = str(cause.toString())
+    text = jvm.cause_of(error) or str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # A failure in Python code is a traceback; its last line has the reason.
     failed = next((line for line in reversed(lines) if text.lstrip().startswith("Traceback")), None)
@@ -339,4 +344,7 @@ def sentence_of(error: PySparkException | Py4JError) -> str:
     )  # of a header line that is not the first's
     if cause := java.cause(text):
         return cause
-    return f"{sentence} {file} {_SAME_HEADER}"[:_MAX_SENTENCE] if file else sentence[:_MAX_SENTENCE]
+    if file:
+        return f"{sentence} {file} {_SAME_HEADER}"[:_MAX_SENTENCE]
+    advice = next((f": {way_out}" for pattern, way_out in _ADVICE.items() if re.search(pattern, text)), "")
+    return sentence[:_MAX_SENTENCE] + advice

@@ -6,14 +6,14 @@ import re
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from timers.errors import SettingsError
+from timers.spark import jvm
+from timers.spark.jvm import on_storage
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 """How a URI begins: a file may have a colon in its name. ``file:///...`` says that the machines share this disk."""
@@ -22,13 +22,6 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 def is_uri(directory: str) -> bool:
     """Whether a directory has a scheme. If not, it is a path."""
     return _SCHEME.match(directory) is not None
-
-
-def on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:
-    """Hadoop's path of a directory, and its file system."""
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(directory)
-    return path, path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
 
 def check_shared(spark: SparkSession, option: str, directory: str, *, always_local: bool = False) -> None:
@@ -102,5 +95,5 @@ class Kept(ExitStack):
 
 
 def _forget(frame: DataFrame) -> None:
-    with suppress(PySparkException, Py4JError, OSError):  # Java has died, which another call reports
+    with suppress(*jvm.ERRORS, OSError):  # Java has died, which another call reports
         frame.unpersist()

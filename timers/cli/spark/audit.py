@@ -10,7 +10,7 @@ import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
-from timers.cli.spark.options import MakeLaunch, launch_options
+from timers.cli.spark.options import MakeLaunch, launch_options, written
 from timers.client.times import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
@@ -132,7 +132,8 @@ def audit(
     from_s = None if from_ is None else parse_moment(from_, now_s)
     to_s = None if to is None else parse_moment(to, now_s)
     scope = Scope(None if from_s is None else from_s * 1000, None if to_s is None else to_s * 1000, _ranges(ranges))
-    directory.mkdir(parents=True, exist_ok=True)
+    with written("--output", directory):
+        directory.mkdir(parents=True, exist_ok=True)
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
     tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launch) as spark:
@@ -155,7 +156,8 @@ def audit(
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
         findings = job.run(spark, arguments, say)
     path = directory / "report.html"
-    path.write_text(report.page(findings, settings), encoding="utf-8")
+    with written("--output", path):
+        path.write_text(report.page(findings, settings), encoding="utf-8")
     output.show(report.as_json(findings), *report.lines(findings))
     say(f"report: {path}")
     ctx.exit(report.EXIT_CODES[findings.verdict])

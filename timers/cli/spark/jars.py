@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from timers.cli.output import Output, output_option
+from timers.cli.spark.options import written
 
 
 @click.command()
@@ -35,8 +36,9 @@ def jars(into: Path | None, submit: bool, output: Output) -> None:
 
     paths = jar_set().ensure(sys.stderr)
     if into is not None:
-        into.mkdir(parents=True, exist_ok=True)
-        paths = [Path(shutil.copy(path, into)) for path in paths]
+        with written("--into", into):
+            into.mkdir(parents=True, exist_ok=True)
+            paths = [Path(shutil.copy(path, into)) for path in paths]
     listed = ",".join(map(str, paths))
     fields = {"jars": list(map(str, paths)), "script": script.__file__}
     output.show(fields, f"--jars {listed} {script.__file__}" if submit else listed)

@@ -14,6 +14,7 @@ import click
 
 from timers.cli.output import say
 from timers.config.project import project_dir
+from timers.errors import SettingsError
 from timers.signals import on_signals
 from timers.wire.printable import quoted
 
@@ -85,9 +86,11 @@ def launch(
     path = None
     if log_file != _ERROR_OUTPUT and not has_log():
         path = log_file or project_dir() / "spark" / f"{job}.log"
+    made = Launch(job, path, master, tuple(pairs), dict(defaults or {}))
     # The start takes 10 s; the first one also downloads jars.
-    say("starting Spark" if path is None else f"starting Spark; its log: {path}")
-    return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
+    memory = " with 1 GB for Java (--conf spark.driver.memory=4g gives it more)" if made.has_default_memory else ""
+    say("starting Spark" if path is None else f"starting Spark{memory}; its log: {path}")
+    return made
 
 
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +125,22 @@ def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator
     with served(monitor, port, host) as chosen:
         say(f"metrics at http://{host}:{chosen}/metrics")
         yield monitor
+
+
+@contextmanager
+def written(option: str, path: Path) -> Iterator[None]:
+    """Raise one sentence if a file or a directory cannot be written in the block.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{option} {quoted(str(path))} cannot be written ({error.strerror or error}): let this user write there, "
+            "or choose another place"
+        ) from None
 
 
 @contextmanager

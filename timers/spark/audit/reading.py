@@ -6,10 +6,8 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,7 +18,7 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.request_formats import enabled_formats
-from timers.spark import kafka, requests
+from timers.spark import jvm, kafka, requests
 from timers.spark.audit import cold_tier, opening
 from timers.spark.audit.findings import Counted, PartitionRead
 from timers.spark.audit.opening import Opening
@@ -201,44 +199,13 @@ class Reading:
         return kafka.read(self._spark, self._settings, starts, ends, min_partitions=tasks)
 
 
-TIMEOUT_S = 30
-
-REFUSED = "the brokers refused the question (it needs the right Describe on the cluster)"
-
-
 def topic_bytes(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
-    """Bytes of the largest replica of each topic, or the reason why they are not known.
-
-    It uses the Kafka client in Spark's JVM, because the Kafka clients for Python do not support this request.
-    """
-    jvm: Any = spark._jvm
-    clients = jvm.org.apache.kafka.clients.admin.AdminClient
-    if not isinstance(clients, JavaClass):
-        return "Spark's Java process has no Kafka client under its usual name"
-    properties = jvm.java.util.Properties()
-    for name, value in connection.java(settings).items():
-        properties.setProperty(name, value)
-    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-    sizes: dict[tuple[str, int], int] = {}
-    try:
-        admin = clients.create(properties)
-        try:
-            nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get(TIMEOUT_S, seconds))
-            ids = [node.id() for node in nodes]
-            for described in admin.describeLogDirs(ids).allDescriptions().get(TIMEOUT_S, seconds).values():
-                for directory in described.values():
-                    for place, replica in directory.replicaInfos().items():
-                        name = place.topic()
-                        if name in topics:
-                            key = name, place.partition()
-                            sizes[key] = max(sizes.get(key, 0), replica.size())
-        finally:
-            admin.close(jvm.java.time.Duration.ofSeconds(1))
-    except Py4JJavaError as error:
-        reason = error.java_exception.getCause() or error.java_exception
-        name = reason.getClass().getSimpleName()
-        return REFUSED if name == "ClusterAuthorizationException" else f"the brokers did not answer ({name})"
+    """Bytes of the largest replica of each topic, or the reason why they are not known."""
+    sizes = jvm.replica_bytes(spark, connection.java(settings))
+    if isinstance(sizes, str):
+        return sizes
     by_topic: dict[str, int] = defaultdict(int)
     for (topic, _), size in sizes.items():
-        by_topic[topic] += size
+        if topic in topics:
+            by_topic[topic] += size
     return dict(by_topic)

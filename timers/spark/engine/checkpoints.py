@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from timers.errors import SettingsError
 from timers.spark.engine.bucket import FORMAT
-from timers.spark.storage import check_shared, on_storage
+from timers.spark.jvm import on_storage
+from timers.spark.storage import check_shared
 
 _NAME = re.compile(r"state-([0-9]+)-([0-9]+)")
 """Format of the state, and number of buckets."""

@@ -1,0 +1,155 @@
+"""The private parts of PySpark, and the classes of Spark and Hadoop in its JVM, that the jobs use.
+
+No other module uses them (a house test). A new version of Spark may change them: each function says what does not work
+without it. ``make test-newer-spark`` runs the tests of all of them with a newer Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import IO, Any
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import JStreamingQueryListener, QueryProgressEvent
+from pyspark.sql.streaming.query import StreamingQuery
+
+from timers.signals import children_ignoring_sigterm
+
+ERRORS = (PySparkException, Py4JError)
+"""What a call into the JVM raises."""
+
+NETWORK_ERROR = Py4JNetworkError
+"""The JVM does not answer any more."""
+
+
+def cause_of(error: BaseException) -> str | None:
+    """Java's root cause of an error, as one text; None if it has none. Without it, messages are stack traces."""
+    if not isinstance(error, Py4JJavaError):
+        return None
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.toString())
+
+
+# ---- start ----------------------------------------------------------------------------------------------------------
+
+
+def spark_home() -> str:
+    """The directory of Spark. Without it, jars that Spark has already are downloaded."""
+    return str(_find_spark_home())  # type: ignore[no-untyped-call]
+
+
+def launch(conf: SparkConf, log: IO[bytes]) -> Any:
+    """Start the JVM. Its output and that of its Python workers go to ``log``; without that, to the terminal.
+
+    It ignores SIGTERM, which a service manager sends to all processes of a service: the job stops between two
+    micro-batches, and Java ends with this process, which has the other end of its input.
+    """
+    with children_ignoring_sigterm():
+        return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+
+
+def connect_to_submitted() -> None:
+    """Connect to the JVM that ``spark-submit`` has started: only then its settings are known."""
+    SparkContext._ensure_initialized()
+
+
+def has_session() -> bool:
+    """Whether this process has a Spark context. Without it, a job in a notebook would start a second one."""
+    return SparkContext._active_spark_context is not None
+
+
+def look_up_source(spark: SparkSession, source: str) -> None:
+    """Raise one of :data:`ERRORS` if Spark has no such data source. Without it, a job fails when it has begun."""
+    jvm: Any = spark._jvm
+    conf = spark._jsparkSession.sessionState().conf()
+    jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(source, conf)
+
+
+# ---- storage --------------------------------------------------------------------------------------------------------
+
+
+def on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:
+    """Hadoop's path of a directory, and its file system. Without it, the engine finds no checkpoint of its own."""
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    return path, path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+
+# ---- streaming queries ----------------------------------------------------------------------------------------------
+
+
+def planned_offsets(running: StreamingQuery, number: int) -> list[dict[str, dict[str, int]]]:
+    """Topic -> partition -> end of what a query reads in a micro-batch that it runs, for each of its sources.
+
+    Without it, the engine does not know the end of a partition whose last offsets have no records.
+    """
+    query: Any = running._jsq.streamingQuery()
+    sources = query.offsetLog().get(number).get().offsets()
+    offsets = [sources.apply(index) for index in range(sources.size())]
+    return [json.loads(each.get().json()) for each in offsets if each.isDefined()]
+
+
+class _JsonListener(JStreamingQueryListener):
+    def onQueryProgress(self, jevent: Any) -> None:
+        report = {"progress": json.loads(jevent.progress().json())}
+        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
+
+
+def json_listener(listener: Any) -> Any:
+    """A listener in Java that passes progress reports on as JSON. Call it once Java can call Python.
+
+    Without it, PySpark's own wrapper needs a hundred calls into the JVM for each report.
+    """
+    jvm: Any = SparkContext._jvm
+    return jvm.PythonStreamingQueryListenerWrapper(_JsonListener(listener))
+
+
+# ---- Kafka's client -------------------------------------------------------------------------------------------------
+
+
+TIMEOUT_S = 30
+
+REFUSED = "the brokers refused the question (it needs the right Describe on the cluster)"
+
+
+def replica_bytes(spark: SparkSession, config: Mapping[str, str]) -> dict[tuple[str, int], int] | str:
+    """Bytes of the largest replica of each partition, or the reason why they are not known.
+
+    It uses the Kafka client in Spark's JVM, because the Kafka clients for Python do not support this request. Without
+    it, the audit shows no sizes.
+    """
+    jvm: Any = spark._jvm
+    clients = jvm.org.apache.kafka.clients.admin.AdminClient
+    if not isinstance(clients, JavaClass):
+        return "Spark's Java process has no Kafka client under its usual name"
+    properties = jvm.java.util.Properties()
+    for name, value in config.items():
+        properties.setProperty(name, value)
+    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+    sizes: dict[tuple[str, int], int] = {}
+    try:
+        admin = clients.create(properties)
+        try:
+            nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get(TIMEOUT_S, seconds))
+            ids = [node.id() for node in nodes]
+            for described in admin.describeLogDirs(ids).allDescriptions().get(TIMEOUT_S, seconds).values():
+                for directory in described.values():
+                    for place, replica in directory.replicaInfos().items():
+                        key = place.topic(), place.partition()
+                        sizes[key] = max(sizes.get(key, 0), replica.size())
+        finally:
+            admin.close(jvm.java.time.Duration.ofSeconds(1))
+    except Py4JJavaError as error:
+        reason = error.java_exception.getCause() or error.java_exception
+        name = reason.getClass().getSimpleName()
+        return REFUSED if name == "ClusterAuthorizationException" else f"the brokers did not answer ({name})"
+    return sizes

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.client.request import Encoder, TimerRequest
-from timers.client.timer_lines import numbered, parse_line
+from timers.client.timer_lines import numbered, timers_in
 from timers.errors import InvalidTimerError
 from timers.wire.topics import ID_REQUEST, REQUEST
 
@@ -185,7 +185,7 @@ def test_a_missing_file_is_wrong_usage(brokers: str, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
-    found = parse_line(text.encode(), "t", NOW_NS)
+    found = parse_line(text.encode(), "t")
     assert found == expected
     Encoder(1000)(found)
 
@@ -193,7 +193,6 @@ def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
 @pytest.mark.parametrize(
     ("text", "expected_text"),
     [
-        (b"", "this is no JSON object"),
         (b"\xff", "this is no JSON object"),
         ('{"topic": "t", "value": "Grüße"}'.encode("latin-1"), "this is no JSON object (byte 27 is not UTF-8)"),
         ('{"topic": "t", "value": "v", "delay": 5}'.encode("utf-16-le"), "this is no JSON object"),
@@ -224,7 +223,7 @@ def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
 )
 def test_a_wrong_line_is_refused_with_a_sentence(text: bytes, expected_text: str) -> None:
     with pytest.raises(InvalidTimerError) as caught:
-        parse_line(text, "t", NOW_NS)
+        parse_line(text, "t")
     assert expected_text in str(caught.value)
 
 
@@ -233,7 +232,69 @@ def test_a_wrong_line_is_refused_with_a_sentence(text: bytes, expected_text: str
 )
 def test_what_the_client_refuses_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidTimerError):
-        Encoder(1000)(parse_line(line(**fields).encode(), None, NOW_NS))
+        Encoder(1000)(parse_line(line(**fields).encode(), None))
+
+
+def read(text: bytes) -> tuple[list[tuple[int, TimerRequest | InvalidTimerError]], list[str]]:
+    """The timers of a file, and what was said."""
+    said: list[str] = []
+    return list(timers_in(text.splitlines(keepends=True), "t", NOW_NS, said.append)), said
+
+
+def parse_line(text: bytes, topic: str | None) -> TimerRequest:
+    [(_, found)] = timers_in([text], topic, NOW_NS, print)
+    if isinstance(found, InvalidTimerError):
+        raise found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"value,at\nv,1800000000\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
+        (b"\xef\xbb\xbfvalue;at\r\nv;1800000000\r\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
+        (b"value\tdue\nv\t2027-01-15T08:00:00Z\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
+        (b"value,at\nv,2027-01-15 09:00 Europe/Berlin\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
+        (b"value,delay,key,topic\n,90,,\n", TimerRequest("t", None, b"", 1_700_000_090, headers=[])),
+        (b"value,delay\n,1h\n", TimerRequest("t", None, b"", 1_700_003_600, headers=[])),
+        (
+            b'topic,key,value,at,id,token,headers\no,k,"a, ""b""\nc",1800000000,i,tok,"{""n"": ""1""}"\n',
+            TimerRequest("o", "k", 'a, "b"\nc', DUE_S, None, [("n", "1")], "tok", "i"),
+        ),
+        (b"value,at\n" + b"v" * 200_000 + b",1800000000\n", TimerRequest("t", None, "v" * 200_000, DUE_S, headers=[])),
+    ],
+)
+def test_a_row_of_csv_is_read(text: bytes, expected: TimerRequest) -> None:
+    assert read(text) == ([(2, expected)], [])
+
+
+def test_each_bad_row_of_csv_is_named_with_the_line_where_it_begins() -> None:
+    text = (
+        b'key,value,at\nk1,"two\nlines",1800000000\n\nk2,v\nk3,v,soon\nk4,\xe9,1800000000\n,,\n'
+        b'k5,v,2027-03-28T02:30:00 Europe/Berlin\nk6,v,1,1\nk7,"v"x,1800000000\nk8,v,1800000000\n'
+    )
+    timers, said = read(text)
+    assert [(number, timer.key) for number, timer in timers if isinstance(timer, TimerRequest)] == [
+        (2, "k1"),
+        (9, "k5"),
+        (12, "k8"),
+    ]
+    bad = {number: str(timer) for number, timer in timers if isinstance(timer, InvalidTimerError)}
+    assert list(bad) == [5, 6, 7, 10, 11]
+    assert bad[5].startswith("this row has 2 cells, and the header line has 3")
+    assert bad[6].startswith("'soon' is not a time")
+    assert bad[7] == "value '\\xe9' is not UTF-8: save the file as UTF-8"
+    assert bad[10].startswith("this row has 4 cells")
+    assert bad[11].startswith("this is no row of CSV:")
+    assert said == [
+        "line 9: there is no 2027-03-28T02:30:00 in Europe/Berlin, where clocks are set forward: the first second "
+        "after is 2027-03-28T03:00:00+02:00"
+    ]
+
+
+def test_a_wrong_column_is_named_for_each_row() -> None:
+    [(_, error)], _ = read(b"value,at,topik\nv,1800000000,o\n")
+    assert str(error) == "there is no field 'topik': did you mean 'topic'?"
 
 
 def test_lines_are_counted_with_blank_ones_and_a_byte_order_mark_is_skipped() -> None:

@@ -221,11 +221,11 @@ def test_a_value_is_taken_or_refused_with_an_error_of_ours(take: Callable[[str, 
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (pd.NaT, "at=NaT is not a due time: give an aware datetime or epoch seconds"),
-        (Decimal("sNaN"), "at=Decimal('sNaN') is not a due time: give an aware datetime or epoch seconds"),
+        (pd.NaT, "at=NaT is not a due time: give an aware datetime, epoch seconds"),
+        (Decimal("sNaN"), "at=Decimal('sNaN') is not a due time: give an aware datetime, epoch seconds"),
         (
             np.datetime64("2030-01-01"),
-            "at=np.datetime64('2030-01-01') is not a due time: give an aware datetime or epoch",
+            "at=np.datetime64('2030-01-01') is not a due time: give an aware datetime, epoch",
         ),
         (10**5000, "at=<int> is after the year 5138"),
     ],

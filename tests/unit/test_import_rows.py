@@ -48,7 +48,7 @@ def test_a_due_time_is_rounded_up_to_a_second(text: str, due_s: int) -> None:
     [
         ("", "due is missing"),
         ("  ", "due is missing"),
-        ("tomorrow", "'tomorrow' is not a due time: epoch seconds, or RFC 3339"),
+        ("tomorrow", "'tomorrow' is not a due time: epoch seconds, RFC 3339"),
         ("2030-01-01T00:00:00", "has no offset"),
         ("2030-01-01", "has no offset"),
         ("1969-12-31T23:59:59Z", "is before 1970"),

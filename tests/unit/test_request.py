@@ -162,7 +162,7 @@ def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str,
         (float("nan"), None, "at=nan is not a due time"),
         (float("inf"), None, "at=inf is not a due time"),
         (True, None, "at=True is not a due time"),
-        ("soon", None, "at='soon' is not a due time"),
+        ("soon", None, "'soon' is not a time"),
         (datetime(2027, 1, 15), None, "names no time zone"),  # noqa: DTZ001
         (datetime(9999, 1, 1, tzinfo=UTC), None, "after the year 5138"),
         (datetime(1969, 12, 31, tzinfo=UTC), None, "before 1970"),

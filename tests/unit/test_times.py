@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from timers.client.request import Encoder, TimerRequest
 from timers.client.times import parse_ahead, parse_due, parse_duration, parse_moment
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
@@ -107,3 +108,57 @@ def test_a_future_moment_is_a_duration_or_a_time() -> None:
 def test_due_seconds_are_shown_in_utc(due_s: int, text: str) -> None:
     assert format_due(due_s) == text
     assert parse_due(text) == due_s
+
+
+@pytest.mark.parametrize(
+    ("text", "utc", "note"),
+    [
+        ("2027-01-15T09:00:00 Europe/Berlin", "2027-01-15T08:00:00Z", None),
+        ("2027-01-15 09:00 Europe/Berlin", "2027-01-15T08:00:00Z", None),
+        ("2027-01-15T09:00:00.000001 Europe/Berlin", "2027-01-15T08:00:01Z", None),
+        ("2027-01-15T08:00:00 UTC", "2027-01-15T08:00:00Z", None),
+        ("2027-03-28T02:00:00 Europe/Berlin", "2027-03-28T01:00:00Z", "there is no 2027-03-28T02:00:00 in"),
+        ("2027-03-28T02:59:59 Europe/Berlin", "2027-03-28T01:00:00Z", "there is no 2027-03-28T02:59:59 in"),
+        ("2027-03-28T03:00:00 Europe/Berlin", "2027-03-28T01:00:00Z", None),
+        (
+            "2027-10-31T02:30:00 Europe/Berlin",
+            "2027-10-31T00:30:00Z",
+            "2027-10-31T02:30:00 in Europe/Berlin comes twice",
+        ),
+        ("2027-10-31T03:00:00 Europe/Berlin", "2027-10-31T02:00:00Z", None),
+        ("2027-10-03T02:10:00 Australia/Lord_Howe", "2027-10-02T15:30:00Z", "there is no 2027-10-03T02:10:00 in"),
+        ("2011-12-30T12:00:00 Pacific/Apia", "2011-12-30T10:00:00Z", "there is no 2011-12-30T12:00:00 in"),
+    ],
+)
+def test_a_local_time_is_read_and_a_missing_or_double_one_is_said(text: str, utc: str, note: str | None) -> None:
+    said: list[str] = []
+    assert parse_due(text, said.append) == parse_due(utc)
+    assert [sentence[: len(note or "")] for sentence in said] == ([] if note is None else [note])
+
+
+def test_the_client_reads_local_times_and_logs_a_missing_one(caplog: pytest.LogCaptureFixture) -> None:
+    request = TimerRequest("t", None, b"", at="2027-03-28T02:30:00 Europe/Berlin")
+    assert Encoder(1000)(request)[0] == b"%d" % parse_due("2027-03-28T01:00:00Z")
+    [record] = caplog.records
+    assert record.getMessage().endswith("the first second after is 2027-03-28T03:00:00+02:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "2027-01-15T08:00:00 Europe/Nowhere",
+            "there is no zone Europe/Nowhere here: write a name such as Europe/Berlin",
+        ),
+        ("2027-01-15T08:00:00 Europe", "there is no zone Europe here"),
+        ("2027-02-30T08:00:00 Europe/Berlin", "day is out of range for month"),
+        ("2027-01-15T25:00:00 Europe/Berlin", "hour must be in 0..23"),
+        ("9999-12-31T23:59:59 America/New_York", "is not a time"),
+        ("2027-01-15T08:00:00 ../zone", "is not a time: write RFC 3339"),
+        ("2027-01-15T08:00:00", "or a space and a zone such as Europe/Berlin"),
+    ],
+)
+def test_a_wrong_local_time_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidTimerError) as error:
+        parse_due(text)
+    assert sentence in str(error.value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never, TypeVar
 
 import click
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from timers.client import PartlyPublishedError, TimerRequest
 
 _TIMEOUT_S = 10.0
+
+_T = TypeVar("_T")
 
 REFUSED_CODE = 5
 """Exit code if a condition was not true, so that nothing was changed."""
@@ -90,7 +93,9 @@ _MAX_BAD_LINES = 20
 
 @click.command()
 @click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m.")
-@click.option("--at", metavar="TIME", help="When: RFC 3339 with offset (2030-01-31T12:00:00Z), or epoch seconds.")
+@click.option(
+    "--at", metavar="TIME", help="When: 2030-01-31T12:00:00Z, '2030-01-31T12:00:00 Europe/Berlin', or epoch seconds."
+)
 @click.option("--topic", "-t", help="Topic that the callback goes to.")
 @click.option("--key", "-k", help="Record key of the callback; without it the callback has no key.")
 @click.option("--value", "-v", metavar="TEXT", help="Record value of the callback.")
@@ -103,7 +108,10 @@ _MAX_BAD_LINES = 20
 @if_source_option
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @click.option(
-    "--from-file", "lines", type=click.File("rb"), help="Many timers, one JSON object a line; - for standard input."
+    "--from-file",
+    "lines",
+    type=click.File("rb"),
+    help="Many timers: JSON objects, one a line, or CSV; - for standard input.",
 )
 @output_option()
 @click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
@@ -130,8 +138,9 @@ def schedule(
     --if-absent or --if-source the command waits for the verdict; exit code 5: nothing was changed.
 
     Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds) or
-    at. It may have key, id, token and headers. All lines are checked first. If one is wrong, nothing is sent, and the
-    command says which lines are wrong and why. It prints the timer ids in the order of the lines.
+    at. It may have key, id, token and headers. Or the file is CSV, and its first line names these fields. All lines are
+    checked first. If one is wrong, nothing is sent, and the command says which lines are wrong and why. It prints the
+    timer ids in the order of the lines.
 
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
@@ -180,7 +189,7 @@ def due_second(duration: str | None, at: str | None) -> int:
         return -(-time.time_ns() // 10**9) + parse_duration(duration)
     if re.fullmatch(r"[0-9]{1,9}", at or ""):
         raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
-    return parse_due(at or "")
+    return parse_due(at or "", say)
 
 
 def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: object) -> None:
@@ -247,7 +256,7 @@ def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
 def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, create_topic: bool, output: Output) -> None:
     """Check all lines, then send their timers, then print the ids."""
     from timers.client import PartlyPublishedError, TimersClient
-    from timers.client.timer_lines import numbered, parse_line
+    from timers.client.timer_lines import timers_in
 
     # A copy, because the lines are read twice: the source may be a pipe, or a file that another program changes.
     with tempfile.TemporaryFile() as copy:
@@ -260,10 +269,11 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
         dues: list[int] = []
 
         def requests() -> Iterator[TimerRequest]:
-            for number, line in _progress(numbered(copy), "sending"):
-                request = parse_line(line, topic, now_ns)
+            for number, request in _progress(timers_in(copy, topic, now_ns, lambda _: None), "sending"):
+                if isinstance(request, InvalidTimerError):  # it was checked, but a rule of a zone may have changed
+                    raise request
                 numbers.append(number)
-                dues.append(int(request.at))  # type: ignore[arg-type]  # parse_line gives an epoch second
+                dues.append(int(request.at))  # type: ignore[arg-type]  # the reader gives an epoch second
                 yield request
 
         with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
@@ -292,7 +302,7 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
     """
     from timers.client.config import id_topic_of
     from timers.client.request import Encoder
-    from timers.client.timer_lines import numbered, parse_line
+    from timers.client.timer_lines import timers_in
 
     encode = Encoder(settings.max_request_bytes)
     now_ns = time.time_ns()
@@ -304,10 +314,11 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
             copy.write(line)
             yield line
 
-    for number, line in _progress(numbered(copied()), "checking"):
+    for number, request in _progress(timers_in(copied(), topic, now_ns, _say_of_lines()), "checking"):
         total += 1
         try:
-            request = parse_line(line, topic, now_ns)
+            if isinstance(request, InvalidTimerError):
+                raise request
             encode(request)
         except InvalidTimerError as error:
             bad += 1
@@ -325,11 +336,25 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
     return list(topics)
 
 
-def _progress(lines: Iterator[tuple[int, bytes]], what: str) -> Iterable[tuple[int, bytes]]:
-    """The lines, with a bar on stderr if that is a terminal."""
+def _say_of_lines() -> Callable[[str], None]:
+    """A function that says the first sentences about local times: a file may have many in one night."""
+    count = itertools.count(1)
+
+    def say_one(note: str) -> None:
+        number = next(count)
+        if number <= _MAX_BAD_LINES:
+            say(note)
+        elif number == _MAX_BAD_LINES + 1:
+            say("further local times that are missing or come twice are not shown")
+
+    return say_one
+
+
+def _progress(timers: Iterator[_T], what: str) -> Iterable[_T]:
+    """The timers, with a bar on stderr if that is a terminal."""
     from tqdm import tqdm
 
-    bar: Iterable[tuple[int, bytes]] = tqdm(lines, desc=what, unit=" timers", disable=None, leave=False)
+    bar: Iterable[_T] = tqdm(timers, desc=what, unit=" timers", disable=None, leave=False)
     return bar
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Generic, Literal, TypeVar, overload
 
-from timers.client.request import BytesLike, HeadersLike, TimerRequest
+from timers.client.request import At, BytesLike, HeadersLike, TimerRequest
 from timers.core.operation import ABSENT
 
 _Id = TypeVar("_Id")
@@ -53,7 +53,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         key: str | BytesLike | None,
         value: str | BytesLike,
         *,
-        at: datetime | float | None = None,
+        at: At | None = None,
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
@@ -67,7 +67,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         key: str | BytesLike | None,
         value: str | BytesLike,
         *,
-        at: datetime | float | None = None,
+        at: At | None = None,
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
@@ -81,7 +81,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         key: str | BytesLike | None,
         value: str | BytesLike,
         *,
-        at: datetime | float | None = None,
+        at: At | None = None,
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
@@ -95,7 +95,8 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             topic: where the callback goes.
             key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
             value: record value of the callback; a str is sent as UTF-8.
-            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. A past time fires at once.
+            at: due time, rounded up to a whole second: an aware datetime, epoch seconds, or a text such as
+                ``2030-01-31T12:00:00Z`` or ``2030-01-31T12:00:00 Europe/Berlin``. A past time fires at once.
             delay: time from now: a timedelta or seconds. Give ``at`` or ``delay``.
             headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
@@ -124,7 +125,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         key: str | BytesLike | None,
         value: str | BytesLike,
         topic: str,
-        when: datetime | timedelta | float,
+        when: At | timedelta,
         *,
         headers: HeadersLike = (),
         token: str | None = None,
@@ -136,7 +137,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             key: record key of the callback: any bytes, a str as UTF-8, or None for none.
             value: record value of the callback; a str is sent as UTF-8.
             topic: where the callback goes.
-            when: an aware datetime, epoch seconds, or a timedelta from now; rounded up to a whole second.
+            when: as ``at`` of :meth:`schedule`, or a timedelta from now; rounded up to a whole second.
             headers: record headers of the callback.
             token: as in :meth:`schedule`.
             id: as in :meth:`schedule`.
@@ -157,7 +158,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         key: str | BytesLike | None,
         value: str | BytesLike,
         *,
-        at: datetime | float | None = None,
+        at: At | None = None,
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,

@@ -27,6 +27,9 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
 """Record headers from callers; None for none. Pairs keep their order and may repeat a name; a mapping cannot."""
 
+At: TypeAlias = datetime | float | str
+"""An absolute due time from callers."""
+
 _MICROSECOND = timedelta(microseconds=1)
 _NS = 1_000_000_000
 _FIRST_AT_S = 10**9
@@ -42,7 +45,8 @@ class TimerRequest(NamedTuple):
         key: record key of the callback; a str is sent as UTF-8, and None is no key. ``Future.callBackKey`` is text: any
             other key goes in the header ``timer-key``, which older workers do not read.
         value: record value of the callback; a str is sent as UTF-8.
-        at: absolute due time: an aware datetime, or epoch seconds. Rounded up to a whole second.
+        at: absolute due time: an aware datetime, epoch seconds, or a text such as ``2030-01-31T12:00:00Z`` or
+            ``2030-01-31T12:00:00 Europe/Berlin``. Rounded up to a whole second.
         delay: due time from now: a timedelta, or seconds. Rounded up to a whole second. Give ``at`` or ``delay``.
         headers: record headers of the callback, in order; names may repeat, values may be None.
         token: sent in the header ``callback-token``; see :mod:`timers.client.tokens`.
@@ -52,7 +56,7 @@ class TimerRequest(NamedTuple):
     topic: str
     key: str | BytesLike | None
     value: str | BytesLike
-    at: datetime | float | None = None
+    at: At | None = None
     delay: timedelta | float | None = None
     headers: HeadersLike = ()
     token: str | None = None
@@ -166,11 +170,11 @@ def condition_headers(condition: str | None) -> list[names.Header]:
     return future_by_id.encode_condition(condition)
 
 
-def due_second(at: datetime | float | None, delay: timedelta | float | None, *, now_ns: int | None = None) -> int:
+def due_second(at: At | None, delay: timedelta | float | None, *, now_ns: int | None = None) -> int:
     """The due second of a due time. Fractions are rounded up, so that no timer is early. A past second is valid.
 
     Args:
-        at: aware datetime or epoch seconds.
+        at: aware datetime, epoch seconds, or a text; :func:`timers.client.times.parse_due` says which.
         delay: timedelta or seconds from now.
         now_ns: the present time in epoch nanoseconds; this machine's clock if None.
 
@@ -192,7 +196,8 @@ def due_second(at: datetime | float | None, delay: timedelta | float | None, *, 
 
 
 def _no_due_time(at: object) -> str:
-    return f"at={quoted(at):.100} is not a due time: give an aware datetime or epoch seconds"
+    form = "an aware datetime, epoch seconds, or a text such as '2030-01-31T12:00:00Z'"
+    return f"at={quoted(at):.100} is not a due time: give {form}"
 
 
 def _no_time_span(delay: object) -> str:
@@ -200,6 +205,10 @@ def _no_time_span(delay: object) -> str:
 
 
 def _absolute(at: object) -> int:
+    if isinstance(at, str):
+        from timers.client.times import parse_due  # not at the top: that module needs this one
+
+        return parse_due(at)
     if isinstance(at, datetime):
         if at.utcoffset() is None:
             raise InvalidTimerError(

@@ -1,4 +1,4 @@
-"""Reads timers from JSON, for ``timers schedule --from-file`` and the HTTP API. Pure, except for the file.
+"""Reads timers from JSON or CSV, for ``timers schedule --from-file`` and the HTTP API. Pure, except for the file.
 
 One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timers watch -o json`` shows them::
 
@@ -6,21 +6,31 @@ One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timer
     {"topic": "orders", "value": {"base64": "/wA="}, "at": "2030-01-31T12:00:00Z", "id": "order-18",
      "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
 
-Each line has ``at`` (RFC 3339 or epoch seconds) or ``delay`` (``15m`` or seconds). ``key`` may be missing or null: then
-the callback has no key. ``headers`` may also be a list of pairs, for names that repeat.
+Each line has ``at`` (as :func:`timers.client.times.parse_due` reads it) or ``delay`` (``15m`` or seconds). ``key`` may
+be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat.
+
+In CSV the first line names the fields, and cells that are empty are missing, except that of the value::
+
+    topic,key,value,at
+    orders,order-17,expired,2030-01-31T12:00:00 Europe/Berlin
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import csv
 import difflib
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from timers.client.request import TimerRequest, due_second
-from timers.client.times import parse_due, parse_duration
+from timers.client.times import parse_due, parse_duration, tell
+from timers.counted import counted
 from timers.errors import InvalidTimerError
 from timers.wire.printable import quoted
 
@@ -39,18 +49,100 @@ def numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, text
 
 
-def parse_line(line: bytes, topic: str | None, now_ns: int) -> TimerRequest:
-    """The timer of one line. Its due time is an epoch second.
+def timers_in(
+    file: Iterable[bytes], topic: str | None, now_ns: int, say: Callable[[str], object]
+) -> Iterator[tuple[int, TimerRequest | InvalidTimerError]]:
+    """The timers of a file of JSON lines or CSV, each with the number of the line where it begins, or why it is none.
 
     Args:
-        topic: callback topic of a line that names none.
-        now_ns: epoch nanoseconds from which a delay counts.
+        topic: callback topic of those that name none.
+        now_ns: epoch nanoseconds from which delays count.
+        say: called with a sentence for a local time that is missing or comes twice.
+    """
+    file = iter(file)
+    lines = numbered(file)
+    first = next(lines, None)
+    if first is None:
+        return
+    header = _csv_header(first[1])
+    rows: Iterable[tuple[int, Callable[[], Mapping[str, Any]]]] = (
+        ((number, partial(parse_object, line)) for number, line in itertools.chain([first], lines))
+        if header is None
+        else _csv_rows(file, first[0], *header)
+    )
+    for number, read in rows:
+        try:
+            fields = read()
+            named = {"topic": topic, **fields} if topic is not None else fields
+            yield number, parse_fields(named, now_ns, lambda note, number=number: say(f"line {number}: {note}"))  # type: ignore[misc]
+        except InvalidTimerError as error:
+            yield number, error
+
+
+_CSV_NAMES = {name: name for name in _FIELDS} | {"due": "at"}
+"""Name of a column -> field. ``timers spark import`` reads the column ``due``."""
+
+_SECONDS = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?", re.ASCII)
+
+_MAX_CELL_BYTES = 2**31 - 1
+
+
+def _csv_header(line: bytes) -> tuple[list[str], str] | None:
+    """Columns and delimiter of a header line of CSV; None for a line of JSON."""
+    csv.field_size_limit(_MAX_CELL_BYTES)  # by default 131,072 characters, and a value may have more
+    text = line.decode("utf-8", "replace").strip()
+    if text.startswith("{"):
+        return None
+    delimiter = max(",;\t", key=text.count)
+    columns = [name.strip() for name in next(csv.reader([text], delimiter=delimiter))]
+    return (columns, delimiter) if {"value", "topic", "at", "due", "delay"} & {*columns} else None
+
+
+def _csv_rows(
+    file: Iterable[bytes], number: int, columns: list[str], delimiter: str
+) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
+    """The rows after the header line, which has this number, and functions that return their fields."""
+    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in file), delimiter=delimiter, strict=True)
+    while True:
+        begin = number + reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield begin, partial(_raise, f"this is no row of CSV: {error}")
+            continue
+        if any(cell.strip() for cell in cells):  # spreadsheets write empty rows at the end
+            yield begin, partial(_csv_fields, columns, cells)
+
+
+def _raise(sentence: str) -> Mapping[str, Any]:
+    raise InvalidTimerError(sentence)
+
+
+def _csv_fields(columns: list[str], cells: list[str]) -> dict[str, Any]:
+    """The fields of a row.
 
     Raises:
-        InvalidTimerError: the line is no timer; the sentence says what is expected.
+        InvalidTimerError: it has more or fewer cells than the header line, or text that is not UTF-8.
     """
-    fields = parse_object(line)
-    return parse_fields({"topic": topic, **fields} if topic is not None else fields, now_ns)
+    if len(cells) != len(columns):
+        raise InvalidTimerError(
+            f"this row has {counted(len(cells), 'cell')}, and the header line has {len(columns)}: write a cell with "
+            'commas, quotes or line ends in quotes, and a quote in it as ""'
+        )
+    fields: dict[str, Any] = {}
+    for column, cell in zip(columns, cells, strict=True):
+        if any("\udc80" <= character <= "\udcff" for character in cell):
+            raise InvalidTimerError(f"{column} {quoted(cell):.100} is not UTF-8: save the file as UTF-8")
+        name = _CSV_NAMES.get(column, column)
+        if name == "headers" and cell:
+            fields |= {name: parse_object(b'{"headers":%b}' % cell.encode())["headers"]}
+        elif name == "delay" and _SECONDS.fullmatch(cell):
+            fields[name] = float(cell)
+        elif cell or name == "value":
+            fields[name] = cell
+    return fields
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -70,14 +162,17 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return fields
 
 
-def parse_fields(fields: Mapping[str, Any], now_ns: int) -> TimerRequest:
+def parse_fields(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell) -> TimerRequest:
     """The timer with these fields. Its due time is an epoch second.
+
+    Args:
+        say: as in :func:`due_of`.
 
     Raises:
         InvalidTimerError: they are no timer; the sentence says what is expected.
     """
     check_names(fields)
-    return request_of(fields, due_of(fields, now_ns))
+    return request_of(fields, due_of(fields, now_ns, say))
 
 
 def check_names(fields: Mapping[str, Any]) -> None:
@@ -92,13 +187,20 @@ def check_names(fields: Mapping[str, Any]) -> None:
         raise InvalidTimerError(f"there is no field {quoted(name)}: {meant}")
 
 
-def due_of(fields: Mapping[str, Any], now_ns: int) -> int:
+def due_of(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell) -> int:
     """The due second that the fields name.
+
+    Args:
+        now_ns: epoch nanoseconds from which a delay counts.
+        say: called with a sentence for a local time that is missing or comes twice.
 
     Raises:
         InvalidTimerError: there is none, or there are two, or it is wrong.
     """
-    return due_second(_at(fields.get("at")), _delay(fields.get("delay")), now_ns=now_ns)
+    at = fields.get("at")
+    if isinstance(at, str):
+        at = parse_due(at, say)
+    return due_second(at, _delay(fields.get("delay")), now_ns=now_ns)
 
 
 def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
@@ -128,10 +230,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         raise ValueError("a field is given twice")
     return fields
-
-
-def _at(value: Any) -> Any:
-    return parse_due(value) if isinstance(value, str) else value
 
 
 def _delay(value: Any) -> Any:

@@ -1,14 +1,16 @@
-"""Parses times on the command line: ``90s``, ``1h30m``, RFC 3339, epoch seconds. Pure."""
+"""Parses times that users write: ``90s``, ``1h30m``, RFC 3339, local times with a zone, epoch seconds. Pure."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+from collections.abc import Callable
 
 from timers.client.request import due_second, in_range
 from timers.errors import InvalidTimerError
 from timers.wire.checks import MAX_DUE_S
-from timers.wire.instants import parse_instant
+from timers.wire.instants import parse_instant, parse_local
 from timers.wire.printable import quoted
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -31,10 +33,19 @@ def parse_duration(text: str) -> int:
     return total_s
 
 
-def parse_due(text: str) -> int:
-    """Epoch second of an absolute time: RFC 3339 with an offset, or epoch seconds of up to 11 digits.
+tell = logging.getLogger("timers.client").warning
+"""Says what happened to a local time, if the caller does not take it."""
+
+
+def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
+    """Epoch second of an absolute time: RFC 3339 with an offset, a local time with the name of its zone, or epoch
+    seconds of up to 11 digits.
 
     A fraction of a second is rounded up, so that the timer is not early.
+
+    Args:
+        say: called with a sentence if a local time is missing or comes twice; :func:`~timers.wire.instants.parse_local`
+            says which second it is then.
 
     Raises:
         InvalidTimerError: another form, no offset, or milliseconds (with the corrected number).
@@ -43,19 +54,28 @@ def parse_due(text: str) -> int:
         return int(text)  # the client would refuse a time before the year 2002
     if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
-    if not _RFC3339.fullmatch(text):
-        raise InvalidTimerError(
-            f"{quoted(text):.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or "
-            "2030-01-31T12:00:00+02:00, or epoch seconds, such as 1896091200"
-        )
     try:
-        due_s = parse_instant(text.upper())
-    except ValueError as error:
+        local = parse_local(text)
+        if local is not None:
+            due_s, note = local
+            if note:
+                say(note)
+            return in_range(due_s, f"{quoted(text):.100}")
+        if not _RFC3339.fullmatch(text):
+            raise InvalidTimerError(
+                f"{quoted(text):.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or "
+                "2030-01-31T12:00:00+02:00, a local time and its zone, such as 2030-01-31T12:00:00 Europe/Berlin, or "
+                "epoch seconds, such as 1896091200"
+            )
+        instant_s = parse_instant(text.upper())
+    except (ValueError, OverflowError) as error:
         raise InvalidTimerError(f"{quoted(text):.100} is not a time: {error}") from error
-    if due_s is None:
+    if instant_s is None:
         raise InvalidTimerError(
-            f"{quoted(text):.100} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
+            f"{quoted(text):.100} names no offset, so it is no instant: add Z for UTC, an offset such as +02:00, or a "
+            "space and a zone such as Europe/Berlin"
         )
+    due_s = instant_s
     return in_range(due_s, f"{quoted(text):.100}")
 
 

@@ -80,7 +80,10 @@ _TIMER_FIELDS = {
     "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
     "key": {**nullable(DATA), "description": "key of the callback; missing or null: none"},
     "value": {**DATA, "description": "value of the callback, as text or base64"},
-    "at": {**TIME, "description": "due time: RFC 3339 or epoch seconds"},
+    "at": {
+        **TIME,
+        "description": "due time: RFC 3339, local (`2030-01-31T12:00:00 Europe/Berlin`), or epoch seconds",
+    },
     "delay": {**TIME, "description": 'time from now: seconds, or such as "15m". Give `at` or `delay`'},
     "token": string("sent in the header `callback-token`", minLength=1),
     "headers": {

@@ -7,14 +7,14 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from time import monotonic
 from typing import Self
 
 from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
-from timers.client.request import BytesLike, HeadersLike
+from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.queue.counters import Counters
 from timers.queue.deliveries import Deliveries
@@ -145,7 +145,7 @@ class Queue:
         *,
         key: str | BytesLike | None = None,
         headers: HeadersLike = (),
-        at: datetime | float | None = None,
+        at: At | None = None,
         delay: timedelta | float | None = None,
     ) -> str:
         """Send a message, and return its source; with ``at`` or ``delay`` set a timer that sends it, and return its id.

@@ -40,7 +40,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.cold import framed
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
-from timers.wire.instants import parse_instant
+from timers.wire.instants import parse_instant, parse_local
 from timers.wire.printable import quoted
 
 FIELDS = ("due", "topic", "key", "value", "headers")
@@ -57,7 +57,7 @@ ENTRY = schema("content string, due_s bigint, value binary, headers headers, rea
 is not a valid timer; then only ``reason``, ``row`` (the row as JSON) and ``file`` (its URL) are not null."""
 
 _ARROW = to_arrow_schema(ENTRY)
-_EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
+_EXPECTED = "epoch seconds, RFC 3339 such as 2030-01-31T12:00:00Z, or 2030-01-31T12:00:00 Europe/Berlin"
 _NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?", re.ASCII)
 _SHOWN = 80
 CONDITION = future_by_id.encode_condition(ABSENT)
@@ -176,7 +176,7 @@ def encoding_hint(encoding: str | None) -> str:
 
 
 def due_second(text: str) -> int:
-    """The due second of a text: epoch seconds, or RFC 3339 with an offset. A fraction of a second is rounded up."""
+    """The due second of a text: epoch seconds, RFC 3339, or a local time with its zone. Fractions are rounded up."""
     text = text.strip()
     if not text:
         raise InvalidRequestError("due-missing", f"due is missing: {_EXPECTED}")
@@ -188,13 +188,14 @@ def due_second(text: str) -> int:
             raise InvalidRequestError("due-invalid", str(error)) from None
         return due_s + bool((number[2] or "").strip("0"))
     try:
-        instant_s = parse_instant(text)
-    except ValueError:
+        local = parse_local(text)
+        instant_s = parse_instant(text) if local is None else local[0]
+    except (ValueError, OverflowError):
         raise InvalidRequestError(
             "due-invalid", f"due {quoted(text[:_SHOWN])} is not a due time: {_EXPECTED}"
         ) from None
     if instant_s is None:
-        raise InvalidRequestError("due-invalid", f"due {quoted(text[:_SHOWN])} has no offset from UTC: add Z for UTC")
+        raise InvalidRequestError("due-invalid", f"due {quoted(text[:_SHOWN])} has no offset: add Z for UTC, or a zone")
     if not 0 <= instant_s <= MAX_DUE_S:
         raise InvalidRequestError("due-invalid", f"due {quoted(text[:_SHOWN])} is before 1970")
     return instant_s

@@ -1,9 +1,11 @@
-"""Reads instants from text. Fractions of a second are rounded up, so that no timer is early. Pure."""
+"""Reads instants from text. Fractions of a second are rounded up, so that no timer is early. Pure, except for the rules
+of time zones, which :mod:`zoneinfo` reads from files."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER = re.compile(r"\.[0-9]{6}([0-9]+)")
@@ -25,3 +27,58 @@ def parse_instant(text: str) -> int | None:
         return None
     finer = _FINER.search(text)  # digits after the microseconds, which fromisoformat() ignores
     return epoch_second(at) + bool(finer and not at.microsecond and finer[1].strip("0"))
+
+
+_LOCAL = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?) ([A-Za-z][\w+-]*(?:/[A-Za-z][\w+-]*){0,2})",
+    re.ASCII,
+)
+
+
+def parse_local(text: str) -> tuple[int, str] | None:
+    """Return the epoch second of a local time, such as ``2027-03-28T02:30:00 Europe/Berlin``; None for other texts.
+
+    If clocks are set forward over this time, the second is the first one after. If it comes twice because they are set
+    back, the second is that of its first time. Then the second part of the result is a sentence that says so; otherwise
+    it is empty.
+
+    Raises:
+        ValueError: the day, the time of day or the zone does not exist.
+    """
+    found = _LOCAL.fullmatch(text)
+    if found is None:
+        return None
+    day, time_of_day, name = found.groups()
+    local = datetime.fromisoformat(f"{day}T{time_of_day}")
+    try:
+        zone = ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(
+            f"there is no zone {name} here: write a name such as Europe/Berlin, as `timedatectl list-timezones` shows "
+            "them; if this machine has none, pip install tzdata"
+        ) from None
+    first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    due_s = epoch_second(first.astimezone(UTC))
+    if first.utcoffset() == second.utcoffset():
+        return due_s, ""
+    shown = f"{local.isoformat()} in {name}"
+    if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != local:
+        due_s = _first_after_gap(epoch_second(second.astimezone(UTC)), due_s, zone)
+        at = datetime.fromtimestamp(due_s, zone).isoformat()
+        return due_s, f"there is no {shown}, where clocks are set forward: the first second after is {at}"
+    return due_s, (
+        f"{shown} comes twice, because clocks are set back: {first.isoformat()} is taken, the first; the second is "
+        f"{second.isoformat()}"
+    )
+
+
+def _first_after_gap(before_s: int, after_s: int, zone: ZoneInfo) -> int:
+    """Return the first second with the offset of ``after_s``."""
+    offset = datetime.fromtimestamp(after_s, zone).utcoffset()
+    while after_s - before_s > 1:
+        middle_s = (before_s + after_s) // 2
+        if datetime.fromtimestamp(middle_s, zone).utcoffset() == offset:
+            after_s = middle_s
+        else:
+            before_s = middle_s
+    return after_s

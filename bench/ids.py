@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.harness.discarding import UsableTopics, discarding
-from timers.core.chunk_size import ChunkSize
-from timers.core.limits import Limits
+from timers.core.limits import ChunkSize, Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import DueRows, Fetched, Forwarded, Rejected, Row, Tick

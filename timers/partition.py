@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.horizon import Horizon, needs_horizon
-from timers.core.index import Index, nothing_is_cold
+from timers.core.index import Index, MarkerIndex, ScheduleIndex, nothing_is_cold
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.markers import MarkerIndex
 from timers.core.only_if import ConditionalIndex
 from timers.core.operation import Entry
 from timers.core.ports import Outbox, Store
@@ -27,7 +26,6 @@ from timers.core.progress import (
     Progress,
 )
 from timers.core.reading import Reader
-from timers.core.schedules import ScheduleIndex
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import TopicPartition

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from timers.config.settings import Settings
-from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
+from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
 from timers.firing.ports import Settings as FiringSettings
 from timers.firing.transaction import Transaction

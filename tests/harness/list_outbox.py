@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from timers.core.chunk_size import ChunkSize
+from timers.core.limits import ChunkSize
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from timers.client import Backoff
 from timers.queue import Message
-from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved
+from timers.queue.queue import Deliveries
 from timers.queue.records import Letter
 from timers.queue.settling import Commit
 from timers.queue.signing import KEY_BYTES, Signing

@@ -16,8 +16,8 @@ from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue import Message
-from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
+from timers.queue.queue import Deliveries
 from timers.queue.receiver import Receiver
 from timers.queue.records import Output
 from timers.queue.settling import Commit, Job, Partition, Plan

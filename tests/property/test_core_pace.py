@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timers.core.pace import Pace
+from timers.core.limits import Pace
 
 PER_S = st.integers(1, 50)
 ASKED = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 120)), max_size=30)

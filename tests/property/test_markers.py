@@ -12,10 +12,9 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import HORIZON_S, MARKERS, RandomRig
 from tests.simulation.edits import applied
 from tests.simulation.marker_mutations import MUTATIONS
-from timers.core.index import Index
+from timers.core.index import Index, MarkerIndex
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.markers import MarkerIndex
 from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore

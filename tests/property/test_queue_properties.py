@@ -15,8 +15,7 @@ from timers.core.progress import Cuts
 from timers.queue import metadata
 from timers.queue.brokers_clock import BrokersClock
 from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, OtherVersionError, Saved, decode, encode
-from timers.queue.metadata_room import worst_parts
+from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, OtherVersionError, Saved, decode, encode, worst_parts
 from timers.queue.starts import NOTHING, Start
 
 LOG = "log-name"

@@ -21,8 +21,7 @@ from timers.core.timer import Origin, Row, RowsByDue
 from timers.store import layout, memory_limit, rocks
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
-from timers.store.view import RocksView
+from timers.store.rocks import RocksStore, RocksView
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 ALL_S = 10**11

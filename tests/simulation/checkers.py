@@ -23,10 +23,10 @@ from tests.simulation.machine_log import NO_WITNESS, MachineLog
 from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
 from timers.config.settings import Settings
+from timers.core.index import OVERDUE
 from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES
-from timers.core.schedules import OVERDUE
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.firing.policy import CallbackRules
 from timers.firing.transaction import WITNESS_S

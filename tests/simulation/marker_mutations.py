@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.worker import Parts
-from timers.core.index import Index
+from timers.core.index import Index, MarkerIndex
 from timers.core.keys import OrderKey
-from timers.core.markers import MarkerIndex
 from timers.core.operation import Entries, OperationResults
 from timers.core.timer import Decoded, RowsByDue
 

@@ -17,11 +17,10 @@ from tests.simulation.edits import Mutation
 from tests.simulation.kit import Parts, SimWorker
 from timers.core.clock_guard import ClockGuard
 from timers.core.horizon import Horizon
-from timers.core.index import Index
+from timers.core.index import Index, ScheduleIndex
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.only_if import ConditionalIndex
-from timers.core.schedules import ScheduleIndex
 
 
 def machine(broken: type[Machine], **others: type) -> Mutation:

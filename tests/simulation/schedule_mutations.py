@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.edits import changed
-from timers.core.index import latest
+from timers.core.index import ScheduleIndex, latest
 from timers.core.keys import OrderKey
 from timers.core.operation import OperationResults, offset_of
-from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Decoded
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timers.core.chunk_size import LARGEST, LONG_S, QUICK_S, SMALL, ChunkSize
+from timers.core.limits import LARGEST, LONG_S, QUICK_S, SMALL, ChunkSize
 
 
 def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:

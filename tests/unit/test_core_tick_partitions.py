@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timers.core.tick_partitions import TRY_AGAIN_S, TickPartitions
+from timers.core.ticking import TRY_AGAIN_S, TickPartitions
 
 LEADERS = {0: 1, 1: 2, 2: 1, 3: 3}
 

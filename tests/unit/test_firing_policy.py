@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.chunk_size import ChunkSize
+from timers.core.limits import ChunkSize
 from timers.core.timer import DueRows, Origin, Rejected, Row, Tick
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.queue import metadata_room
+from timers.queue import metadata
 from timers.queue.metadata import layout, run_size
 
 
@@ -14,4 +14,4 @@ def test_a_partition_without_open_messages_is_read_on(left: int) -> None:
     ahead = [(110, 120)]
     parts = [(run_size(10, 10), 20)]
     room = layout(parts).characters + left
-    assert metadata_room.read_limit([], 100, ahead, room) > 100
+    assert metadata.read_limit([], 100, ahead, room) > 100

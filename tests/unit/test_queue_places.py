@@ -199,7 +199,7 @@ def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.Mo
     now_s = 1000.0
     monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     admin = SimAdmin(a=2, b=1)
-    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a", "b", "missing"})
     assert leaders.answer == {"a": [True, True], "b": [True]}
     admin.silent = {("a", 1), ("b", 0)}
@@ -220,7 +220,7 @@ def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch
     now_s = 1000.0
     monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     admin = SimAdmin(a=2)
-    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a"})
     admin.is_away, admin.silent = True, {("a", 0)}
     now_s += COUNT_S
@@ -288,6 +288,6 @@ def test_a_client_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr("timers.kafka.leaders._GRACE_S", 0.0)
     admin = SimAdmin(a=2)
     admin.lost = {("a", 1)}
-    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a"})
     assert leaders.answer == {"a": [True, False]}

@@ -12,7 +12,7 @@ from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
 from timers.errors import InvalidTimerError
 from timers.queue import records
-from timers.queue.deliveries import Deliveries
+from timers.queue.queue import Deliveries
 from timers.queue.records import Later
 from timers.queue.sending import Sender
 from timers.queue.signing import (

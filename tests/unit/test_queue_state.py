@@ -24,8 +24,8 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
-from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
+from timers.queue.queue import Deliveries
 from timers.queue.records import Letter
 from timers.queue.state import State
 

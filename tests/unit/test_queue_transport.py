@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
-from timers.queue import log_offsets, transport
+from timers.queue import transport
 from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit
 from timers.queue.transactions import Outcome
@@ -50,8 +50,8 @@ class SimAdmin:
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> SimAdmin:
-    monkeypatch.setattr(log_offsets, "_LEADERS_S", 0.0)
-    monkeypatch.setattr(log_offsets, "_GRACE_S", 0.0)
+    monkeypatch.setattr(transport, "_LEADERS_S", 0.0)
+    monkeypatch.setattr(transport, "_GRACE_S", 0.0)
     return SimAdmin()
 
 

@@ -24,7 +24,7 @@ from timers.config.security import Secret
 from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
-from timers.worker.logins import faust_credentials, hide_logins
+from timers.worker.service import faust_credentials, hide_logins
 
 PASSWORD = "pa55-w0rd"
 KEY_PASSWORD = "k3y-pa55"

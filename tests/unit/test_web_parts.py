@@ -14,8 +14,7 @@ from timers.console.problems import Problem
 from timers.console.web import timer_screens
 from timers.console.web.board import Figures, Look, Recent, lag_s
 from timers.console.web.diagnosis import RULES, Finding, findings, headline, level
-from timers.console.web.moments import moment
-from timers.console.web.rendering import ago, data, link, ranges, size, span
+from timers.console.web.rendering import ago, data, link, moment, ranges, size, span
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.schedules import OVERDUE
+from timers.core.index import OVERDUE
 from timers.core.timer import Origin, Row, id_bytes
 from timers.request_formats import enabled_formats
 from timers.wire import future

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from timers.config.settings import Settings
-from timers.worker.data_owner import note_cluster
+from timers.worker.service import note_cluster
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from timers.worker import tick_sender
-from timers.worker.tick_sender import TickSender
+from timers.worker import ticks
+from timers.worker.ticks import TickSender
 
 LEADERS = {0: 1, 1: 2, 2: 3}
 
@@ -36,7 +36,7 @@ def sender_to(brokers: SimBrokers) -> TickSender:
 
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tick_sender, "NEXT_AFTER_S", 0.05)
+    monkeypatch.setattr(ticks, "NEXT_AFTER_S", 0.05)
 
 
 async def test_ticks_take_turns_while_all_brokers_answer() -> None:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from timers.console.call import Call, Handler, Reply
+from timers.console.call import CONFIRM_S, Call, Handler, Reply
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
-from timers.console.signing import CONFIRM_S
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError

@@ -21,21 +21,20 @@ from timers.console import (
     event_pages,
     health_pages,
     letter_pages,
-    openapi,
     queue_pages,
+    routes,
     scheduler_api,
     timer_pages,
     worker_pages,
     write_log,
 )
 from timers.console.access import Access, Rates, too_many
-from timers.console.call import Call, Console, Handler, Reply, whole_body
+from timers.console.call import Call, Console, Handler, Reply, Signer, whole_body
 from timers.console.health_pages import ConsoleMetrics
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
-from timers.console.signing import Signer
 from timers.console.users import Principal
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
@@ -106,7 +105,7 @@ class Server:
             **worker_pages.handlers(),
             **queue_pages.handlers(),
             **event_pages.handlers(self._access.principal),
-            **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
+            **health_pages.handlers(self._metrics, routes.document(self._base_path)),
         }
         self._site = Site(settings, self._base_path, self.perform)
 

@@ -12,11 +12,10 @@ from urllib.parse import quote
 from timers.client import timer_lines
 from timers.client.request import TimerRequest
 from timers.console import conditions
-from timers.console.call import Call, Handler, Reply
+from timers.console.call import CONFIRM_S, Call, Handler, Reply
 from timers.console.conditions import Mark
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
-from timers.console.signing import CONFIRM_S
 from timers.console.write_log import record_ids
 from timers.core.operation import (
     ABSENT,

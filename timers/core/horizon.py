@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from timers.core.index import Sweeper
 from timers.core.operation import Entries, Entry, Version, append_s_of, key_of, offset_of, version_of
 from timers.core.ports import Decoder, Store
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
-from timers.core.sweeping import Sweeper
 from timers.core.timer import Decoded, Forwarded, Origin, PromotedCopy, Rejected, RowsByDue
 
 

@@ -31,13 +31,42 @@ from timers.core.operation import (
     due_s_of,
     id_of,
     key_of,
+    message_of,
     offset_of,
     version_of,
 )
 from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, reached
-from timers.core.sweeping import Sweeper
-from timers.core.timer import Decoded, DueRows, Row, RowsByDue, id_bytes
+from timers.core.timer import Decoded, DueRows, Origin, Row, RowsByDue, id_bytes, id_text
+
+MIN_SWEEP_ENTRIES = 500
+"""Minimum number of entries that one sweep reads."""
+
+
+class Sweeper:
+    """Removes entries in many short sweeps, so that no timer waits for a long one.
+
+    A sweep reads as many entries as were written since the last one. So all entries are read before their number has
+    doubled.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cursor = b""
+        self._written = 0
+
+    def note_written(self, entries: int) -> None:
+        """Note how many entries were written."""
+        self._written += entries
+
+    def sweep(self, is_over: Callable[[Entry], bool]) -> None:
+        """Read the next entries, and remove those that are over. Call once a second."""
+        limit, self._written = max(MIN_SWEEP_ENTRIES, self._written), 0
+        page = self._store.entries_after(self._cursor, limit)
+        self._cursor = b"" if page.through is None else page.through
+        over: Entries = {id: None for id, entry in page.entries if is_over(entry)}
+        if over:
+            self._store.write({}, self._store.applied, over)
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -157,3 +186,136 @@ class Index:
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
         through = reached(fired_through, self._holes, offset_of(entry)) if self._holes else fired_through
         return is_over(entry, through, self._retention_s) and not self._is_cold(entry)
+
+
+OVERDUE = "overdue"
+"""Error code of a schedule that was due before it was written, if the settings reject such schedules."""
+
+
+class ScheduleIndex(Index):
+    """The index of schedules, whose topic may be compacted. The engine writes a tombstone for each one that fires
+    [I19].
+
+    Every tombstone ends the history of its id. Compaction treats all tombstones alike too, so a replay of the compacted
+    log builds the same index. The engine writes a tombstone when a version fires. A newer version may have come before
+    this tombstone, and would be deleted with the older one. So the machine that accepts such a tombstone republishes
+    the newer version: it appends it again after the tombstone, in the transaction that accepts the tombstone. From then
+    on only this copy is the latest version.
+
+    Republishing ends: one copy for a tombstone, one tombstone for a firing, one firing for a version. No version of the
+    id can fire until the copy is read. So all tombstones that the machine has not read are before the copy, and do not
+    end it.
+
+    Senders of schedules get no verdicts, so fired versions need not be remembered: an entry at or below
+    ``fired_through`` counts as none, and its tombstone or a sweep removes it.
+    """
+
+    fires_first = True
+
+    def __init__(self, store: Store, holes: Sequence[Hole] = ()) -> None:
+        super().__init__(store, retention_s=0, holes=holes)
+
+    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+        """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
+        entries: Entries = {}
+        named_versions: list[tuple[bytes, int]] = []
+        superseded: list[OrderKey] = []
+        for id, offset, due_s, append_s in decoded.operations:
+            if due_s is not None:
+                entries[id] = (due_s, offset, append_s)
+                continue
+            version = decoded.fired_versions.get(offset)
+            if version is not None:
+                if id in entries:
+                    self._note_if_superseded(entries[id], version, fired_through, superseded)
+                else:
+                    named_versions.append((id, version))
+            entries[id] = None
+        if named_versions:
+            known = self._store.entries([id for id, _ in named_versions])
+            for id, version in named_versions:
+                self._note_if_superseded(known.get(id), version, fired_through, superseded)
+        return OperationResults(entries, superseded=superseded)
+
+    def _note_if_superseded(
+        self, entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
+    ) -> None:
+        """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
+        if entry is not None and offset_of(entry) != version and not self._has_fired(entry, fired_through):
+            superseded.append(key_of(entry))
+
+
+class MarkerIndex(Index):
+    """The index of messages that consumers of kafka-mq-go are working on. Markers say how far each message is.
+
+    A message is delivered again when no further marker of it comes in time. Its id is its place in the queue topic::
+
+        Start      id -> (due second, source offset, append second, key, value)
+        KeepAlive  the same id with a new due second, if it was appended before the former due second began
+        End        id -> no entry
+
+    A KeepAlive does not hold the message, so the entry does. Whether a KeepAlive counts depends on append times only,
+    and not on what has fired: so a replay builds the same index [I26]. A KeepAlive after an End or without a Start has
+    no effect.
+
+    When a message is delivered again, the engine appends an End in the same transaction, as the redelivery tracker
+    does: the copy is a message of its own. So each entry ends, and nothing must be remembered of messages that have
+    ended.
+
+    Args:
+        callback_topic: the queue topic.
+    """
+
+    def __init__(self, store: Store, callback_topic: str) -> None:
+        super().__init__(store, retention_s=0)
+        self._callback_topic = callback_topic
+
+    @property
+    def remembered_s(self) -> int | None:
+        """None: an entry holds its message for as long as markers of it come."""
+        return None
+
+    def settle(
+        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
+    ) -> tuple[RowsByDue, OperationResults]:
+        """Returns a row for each message that has a new due second, and the entries. There are no verdicts."""
+        rows, entries = self.replay(decoded)
+        return rows, OperationResults(entries)
+
+    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
+        """Returns the same as :meth:`settle`. A message that ends in the same batch has no row."""
+        entries = self._fold(decoded)
+        rows: RowsByDue = {}
+        for id, entry in sorted(entries.items(), key=lambda each: each[1] or ()):
+            if entry is not None and (message := message_of(entry)) is not None:
+                (due_s, offset), (key, value) = key_of(entry), message
+                row: Row = (offset, self._callback_topic, key, value, None, Origin(id_text(id), due_s, 0))
+                rows.setdefault(due_s, []).append(row)
+        return rows, entries
+
+    def sweep(self, fired_through: OrderKey) -> None:
+        """Do nothing: the engine's End removes the entry."""
+
+    def _fold(self, decoded: Decoded) -> Entries:
+        """Returns the entries that markers change."""
+        started = {row[0]: row for rows in decoded.rows.values() for row in rows}
+        known = self._store.entries(set(map(id_of, decoded.operations)))
+        entries: Entries = {}
+        for id, offset, due_s, append_s in decoded.operations:
+            former = known.get(id)
+            start = started.get(offset)
+            if due_s is None:
+                known[id] = entries[id] = None
+            elif start is not None:
+                key, value = start[2], start[3]
+                assert isinstance(key, bytes), "the key of a marker is bytes"
+                known[id] = entries[id] = (due_s, offset, append_s, key, value)
+            elif (
+                former is not None and (message := message_of(former)) and self._is_in_time(due_s_of(former), append_s)
+            ):
+                known[id] = entries[id] = (due_s, offset, append_s, *message)
+        return entries
+
+    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
+        """Whether a KeepAlive was appended before the due second that it moves."""
+        return append_s < former_due_s

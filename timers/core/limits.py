@@ -1,10 +1,83 @@
-"""Limits of one machine, from the settings."""
+"""How much one machine does at a time: limits from the settings, the size of chunks, the pace of a backlog."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from timers.core.pace import OVERDUE_S
+LARGEST = 1_000_000
+"""The largest value of the setting. While :attr:`ChunkSize.timers` has this value, only the setting limits a chunk."""
+
+SMALL = 100
+"""This many timers make no transaction slow. After a time-out, the next transaction has at most this many."""
+
+SHRINK_BY = 4
+"""A refused record that is the first of a chunk of 20,000 timers is alone in the fifth transaction."""
+
+QUICK_S = 1.0
+LONG_S = 3.0
+"""After a transaction of less than ``QUICK_S`` the next one may be larger; after one of more than ``LONG_S`` it must be
+smaller. Deliveries time out after 6 s."""
+
+
+class ChunkSize:
+    """Limits the chunks of one partition. It outlives the machine, which is opened again after a time-out.
+
+    Attributes:
+        timers: maximum number of timers in the next transaction.
+        begun: number of timers in the last one.
+    """
+
+    def __init__(self) -> None:
+        self.timers = LARGEST
+        self.begun = 0
+
+    def failed(self) -> None:
+        """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
+        if self.begun:
+            self.timers = max(1, min(SMALL, self.begun // SHRINK_BY))
+
+    def committed(self, seconds: float) -> None:
+        """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
+        if seconds > LONG_S and self.begun > SMALL:
+            self.timers = max(SMALL, self.begun // 2)
+        elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
+            limit = LARGEST if seconds < QUICK_S else SMALL
+            self.timers = max(self.timers, min(2 * self.timers, limit))
+
+
+OVERDUE_S = 10
+"""A timer that is late by more seconds than this belongs to a backlog. In a burst of timers the lag is smaller."""
+
+
+class Pace:
+    """Assigns overdue timers to this second and later ones. Its counts are in memory only, and lost at a restart.
+
+    A machine fires in the order of due seconds. If overdue timers waited, timers that are not late would wait behind
+    them. So timers above the limit are moved to the retry topic, due at the first second below the limit.
+
+    Args:
+        per_s: maximum number of overdue timers in one second.
+    """
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._now_s = 0
+        self._second = 0
+        self._assigned = 0
+
+    def spread(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""
+        if self._second < now_s or now_s < self._now_s:  # all assigned seconds are over, or the clock went back
+            self._second, self._assigned = now_s, 0
+        self._now_s = now_s
+        while count:
+            if self._assigned == self._per_s:
+                self._second, self._assigned = self._second + 1, 0
+            part = min(count, self._per_s - self._assigned)
+            self._assigned += part
+            count -= part
+            yield self._second, part
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,12 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from timers.core.chunk_size import LARGEST
 from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.limits import Limits
+from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.pace import Pace
 from timers.core.ports import Lost, Outbox, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost

@@ -31,7 +31,7 @@ PromotedVersion: TypeAlias = tuple[int, int, int, int]
 request."""
 
 TrackedMessage: TypeAlias = tuple[int, int, int, bytes, bytes]
-"""A version of a message that markers track (:mod:`timers.core.markers`), with its key and value."""
+"""A version of a message that markers track (:mod:`timers.core.index`), with its key and value."""
 
 Entry: TypeAlias = Version | PromotedVersion | TrackedMessage
 """The latest version of an id."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from timers.core.chunk_size import ChunkSize
 from timers.core.keys import OrderKey
+from timers.core.limits import ChunkSize
 from timers.core.lineage import Lineage
 from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange

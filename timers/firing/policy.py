@@ -29,10 +29,10 @@ from time import monotonic
 from typing import ClassVar
 
 from timers.core.counters import Counters
+from timers.core.index import OVERDUE
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
-from timers.core.schedules import OVERDUE
 from timers.core.timer import DueRows, Forwarded, Origin, Rejected, Row, Tick, TopicPartition, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.ports import GivenUp, Producer, Requests, Settings, Topics

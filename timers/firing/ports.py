@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol
 
-from timers.core.chunk_size import ChunkSize
+from timers.core.limits import ChunkSize
 from timers.core.ports import Lost, TooMuch
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem

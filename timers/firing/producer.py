@@ -40,7 +40,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.config.settings import Settings
-from timers.core.chunk_size import LONG_S
+from timers.core.limits import LONG_S
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced

@@ -29,7 +29,7 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
-from timers.core.chunk_size import ChunkSize
+from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
 from timers.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
 from timers.firing.ports import NoAnswer

@@ -25,8 +25,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
-from timers.core.chunk_size import SMALL
 from timers.core.counters import Counters, TransactionCounters
+from timers.core.limits import SMALL
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import Cuts, Progress

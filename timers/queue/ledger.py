@@ -21,8 +21,7 @@ from typing import Any
 
 from timers.core.lineage import PassedBatch
 from timers.queue.brokers_clock import BrokersClock
-from timers.queue.metadata import MAX_BYTES, Saved
-from timers.queue.metadata_room import OFFSETS_A_CHARACTER, RESERVE_BYTES, read_limit
+from timers.queue.metadata import MAX_BYTES, OFFSETS_A_CHARACTER, RESERVE_BYTES, Saved, read_limit
 from timers.queue.starts import NOTHING, Starts
 
 READY, HELD, BOUND, WAITING, OVER = range(5)

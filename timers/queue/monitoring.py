@@ -12,9 +12,9 @@ from timers.clock import Clock
 from timers.kafka import topic_admin
 from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
-from timers.queue.counters import Counters
 from timers.queue.inspection import count_delayed
 from timers.queue.queue import Queue
+from timers.queue.state import Counters
 from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from timers.core.chunk_size import ChunkSize
+from timers.core.limits import ChunkSize
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem

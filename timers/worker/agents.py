@@ -15,8 +15,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.ticking import Phase
 from timers.worker.machines.pool import Pool
-from timers.worker.tick_sender import NEXT_AFTER_S, TickSender
-from timers.worker.ticks import TickJudge, wait_until
+from timers.worker.ticks import NEXT_AFTER_S, TickJudge, TickSender, wait_until
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -12,7 +13,9 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
+import faust
 from mode import Service
 from yarl import URL
 
@@ -21,7 +24,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import leaders, progress_log, topics
+from timers.kafka import connection, leaders, progress_log, topics
 from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
@@ -34,9 +37,7 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
-from timers.worker.data_owner import note_cluster
 from timers.worker.levels import LevelWatch
-from timers.worker.logins import faust_credentials, hide_logins
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
 from timers.worker.port import check_port
@@ -46,6 +47,64 @@ from timers.worker.queries.turns import Turns
 from timers.worker.snapshots import SnapshotTaker
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
+
+
+def faust_credentials(settings: Settings) -> Any:
+    """Faust's credentials for the brokers; None for plain connections.
+
+    Raises:
+        SettingsError: certificates or key cannot be used.
+    """
+    login = connection.aiokafka(settings)
+    if "sasl_mechanism" in login:
+        return faust.SASLCredentials(
+            username=login["sasl_plain_username"],
+            password=login["sasl_plain_password"],
+            mechanism=login["sasl_mechanism"],
+            ssl_context=login["ssl_context"],
+        )
+    return faust.SSLCredentials(login["ssl_context"]) if login["ssl_context"] is not None else None
+
+
+class _WithoutLogins(logging.Filter):
+    """Drops aiokafka's DEBUG records of login requests: with PLAIN they contain the password."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
+
+
+def hide_logins() -> None:
+    """Keep passwords out of aiokafka's log at every log level. Further calls have no effect."""
+    log = logging.getLogger("aiokafka.conn")
+    if not any(isinstance(known, _WithoutLogins) for known in log.filters):
+        log.addFilter(_WithoutLogins())
+
+
+_MAX_CHARACTERS = 100
+
+
+def note_cluster(settings: Settings, cluster_id: str) -> None:
+    """Write the cluster's id into the data directory, and log a warning if another one is there.
+
+    A disk that fails to write is reported by the stores.
+    """
+    path = settings.data_dir / f"worker-{settings.worker_id}" / f"cluster-of-{quote(settings.app_id, safe='')}"
+    with contextlib.suppress(OSError):
+        former = path.read_text(errors="replace")[:_MAX_CHARACTERS] if path.exists() else cluster_id
+        if former != cluster_id:
+            logger.warning(
+                "the data in %s are of the Kafka cluster %r, and TIMERS_BROKERS=%s is the cluster %r: the stores are "
+                "emptied and read again from its request logs. If this cluster is wrong, correct TIMERS_BROKERS; to "
+                "use both, give each its own TIMERS_DATA_DIR",
+                path.parent,
+                former,
+                settings.brokers,
+                cluster_id,
+            )
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(cluster_id)
+
 
 logger = logging.getLogger(__name__)
 

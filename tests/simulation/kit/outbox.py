@@ -14,8 +14,8 @@ from tests.simulation.kit.faults import Faults, Violation
 from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarge
 from tests.simulation.kit.next_level import LEVEL, formats_at
 from timers.config.settings import Settings
-from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
+from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem

@@ -9,9 +9,8 @@ from typing import Any
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.moments import moment
 from timers.console.web.page import Page, Screen, kept_number
-from timers.console.web.rendering import link
+from timers.console.web.rendering import link, moment
 from timers.dead_letters.meanings import MEANINGS, Meaning
 
 

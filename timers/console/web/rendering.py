@@ -4,16 +4,24 @@ ids, keys, topics and values."""
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from timers.console.web import assets
-from timers.wire.printable import UNSAFE, printable, printable_in_html
+from timers.client.times import parse_ahead, parse_moment
+from timers.console.call import Call, Handler, Reply
+from timers.console.problems import Problem
+from timers.console.routes import PUBLIC, Answer, Route
+from timers.errors import InvalidTimerError
+from timers.wire.printable import UNSAFE, printable, printable_in_html, quoted
 from timers.wire.query import format_due
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -42,7 +50,7 @@ def environment(base_path: str) -> Environment:
         "exact": escape,
         "unseen": unseen,
     }
-    found.globals |= {"base": base_path, "asset": lambda name: base_path + assets.url(name), "link": link, "ago": ago}
+    found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
     found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
     return found
 
@@ -137,3 +145,96 @@ def data(value: Any) -> str:
     if isinstance(value, dict):
         return "0x" + base64.b64decode(value["base64"]).hex()
     return str(value)
+
+
+FORMS = "now, 1h (from now), -1h (ago), 12:00 or tomorrow 09:00 (UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
+
+_DAY_S = 86_400
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+
+
+def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
+    """The epoch second that a text names.
+
+    Args:
+        is_past: a time without a day is the last one: at 03:00, 12:00 is yesterday's. Without this it is today's.
+
+    Raises:
+        Problem: it names none.
+    """
+    text = text.strip()
+    try:
+        if text.lower() == "now":
+            return int(now_s)
+        found = re.fullmatch(r"(?:(yesterday|today|tomorrow)\b ?)?(\d{1,2}:\d{2}(?::\d{2})?)?", text.lower(), re.ASCII)
+        if text and found:
+            day, time = found[1], (found[2] or "00:00").zfill(5)
+            text = f"{format_due(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
+            second = parse_ahead(_instant(text), now_s)
+            return second - _DAY_S if is_past and day is None and second > now_s else second
+        if text.startswith("-"):
+            return parse_moment(text[1:], now_s)
+        return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
+    except InvalidTimerError:
+        raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time: write {FORMS}") from None
+
+
+def _instant(text: str) -> str:
+    """A time of a day in UTC as RFC 3339; other texts unchanged."""
+    found = re.fullmatch(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?)?Z?", text, re.ASCII)
+    return f"{found[1]}T{found[2] or '00:00'}{found[3] or ':00'}Z" if found else text
+
+
+PATH = "/static"
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+_HASH_DIGITS = 12
+_KEEP = "public, max-age=31536000, immutable"
+"""The URL changes with the content, so browsers need not ask again."""
+
+ROUTE = Route(
+    "GET",
+    PATH + "/{hash:[0-9a-f]+}/{name:.+}",
+    "page:static",
+    PUBLIC,
+    "A file that pages load.",
+    (Answer(200, "the file", content="text/css"),),
+    is_foreign=True,
+)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Name below ``static`` -> content."""
+    return dict(_walk(files("timers.console.web") / "static", ""))
+
+
+def _walk(directory: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found = []
+    for each in directory.iterdir():
+        name = prefix + each.name
+        if each.is_dir():
+            found += _walk(each, f"{name}/")
+        elif each.name.rpartition(".")[2] in _TYPES:
+            found.append((name, each.read_bytes()))
+    return found
+
+
+@cache
+def url(name: str) -> str:
+    """The URL of a file, below the base path."""
+    digits = hashlib.sha256(_files()[name]).hexdigest()[:_HASH_DIGITS]
+    return f"{PATH}/{digits}/{name}"
+
+
+def handler() -> Handler:
+    """Serves the files."""
+
+    async def serve(call: Call) -> Reply:
+        name = call.request.match_info["name"]
+        content = _files().get(name)
+        if content is None:
+            raise Problem("not-found", f"there is no file {quoted(name)}")
+        kind = _TYPES[name.rpartition(".")[2]]
+        return Reply(content, headers={"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": _KEEP})
+
+    return serve

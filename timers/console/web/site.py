@@ -11,7 +11,7 @@ from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
-from timers.console.web import assets, due_screens, letter_screens, timer_screens, worker_screens
+from timers.console.web import due_screens, letter_screens, rendering, timer_screens, worker_screens
 from timers.console.web.board import Board
 from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
 from timers.console.web.rendering import environment
@@ -57,7 +57,7 @@ class Site:
     def routes(self) -> list[tuple[Route, Handler]]:
         """The routes of all pages and of the files that they load."""
         found = [(_route(screen), self._handler(screen.handler)) for screen in SCREENS]
-        return [*found, (assets.ROUTE, assets.handler())]
+        return [*found, (rendering.ROUTE, rendering.handler())]
 
     def _handler(self, handler: PageHandler) -> Handler:
         async def answer(call: Call) -> Reply:

@@ -13,9 +13,8 @@ from timers.client.times import parse_duration
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
-from timers.console.web.moments import moment
 from timers.console.web.page import Page, Screen, kept_number
-from timers.console.web.rendering import link
+from timers.console.web.rendering import link, moment
 from timers.core.operation import ALREADY_FIRED, CANCELLED, UNKNOWN
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json

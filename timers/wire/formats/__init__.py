@@ -46,7 +46,7 @@ class RequestFormat(NamedTuple):
     has_conditions: bool = False
     """Its requests may have the header ``timer-if``."""
     has_markers: bool = False
-    """Its records are markers of messages (:mod:`timers.core.markers`). The engine appends End markers to the topic."""
+    """Its records are markers of messages (:mod:`timers.core.index`). The engine appends End markers to the topic."""
     callback_topic: str = ""
     """Topic of all callbacks, if the records do not name it."""
     topic_is_compacted: bool = False

@@ -7,7 +7,7 @@
                                              START also has key and value of the message
 
 The id of a message is ``<partition>/<offset>``, its place in the queue topic. It is delivered again
-``redeliver_after_ms`` after the record's timestamp, rounded up to a whole second. See :mod:`timers.core.markers`.
+``redeliver_after_ms`` after the record's timestamp, rounded up to a whole second. See :mod:`timers.core.index`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
-from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
@@ -36,7 +35,7 @@ from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
-from timers.worker.machines.log_end_ticks import LogEndTicks
+from timers.worker.machines.log_end_ticks import LastStableOffsets, LogEndTicks
 from timers.worker.machines.making import Parts
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries

@@ -51,6 +51,7 @@ def is_past(at_s: float) -> bool:
     return time.time() > at_s
 
 
+@pytest.mark.long
 def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: EmbeddedBroker, system: System) -> None:
     """The broker is first stopped and later killed."""
     worker = system.worker().start().ready()

@@ -18,6 +18,7 @@ from timers.wire import headers as h
 pytestmark = pytest.mark.broker
 
 
+@pytest.mark.long
 def test_a_cold_timer_fires_once_even_if_several_copies_come_back(broker_address: str, tmp_path: Path) -> None:
     system = System(broker_address, tmp_path, TIMERS_HOT_HORIZON_S="5", TIMERS_COLD_TOPIC="cold-of-test")
     worker = system.worker().start().ready()

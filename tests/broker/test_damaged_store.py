@@ -32,6 +32,7 @@ def flip(table: Path) -> None:
         file.write(bytes(byte ^ 0xFF for byte in data))
 
 
+@pytest.mark.long
 def test_a_store_damaged_while_stopped_and_one_while_running_lose_no_timer(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()

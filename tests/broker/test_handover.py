@@ -17,7 +17,7 @@ from timers.worker.machines.takeover import LEAST_AHEAD
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 45
+SECONDS = 35
 DAY_S = 86_400
 
 

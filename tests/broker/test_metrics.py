@@ -212,6 +212,7 @@ def test_the_skew_metric_is_the_error_of_the_workers_clock(system: System) -> No
     assert scrape(worker.port).total("timers_tick_age_seconds") < DEADLINE_S
 
 
+@pytest.mark.long
 def test_without_a_broker_the_worker_is_live_and_not_ready(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     system = System(own_broker.start(), tmp_path)
     try:

@@ -130,6 +130,7 @@ def test_an_opening_does_not_wait_for_an_open_transaction_of_another_machine(sys
     other.abort_transaction()  # it was open all the time: else this is an error
 
 
+@pytest.mark.long
 def test_an_older_progress_record_that_is_written_last_stops_the_partitions(system: System) -> None:
     """An owner with an empty disk would fire again what fired since then. The last seconds are known by the close."""
     worker = system.worker().start().ready()

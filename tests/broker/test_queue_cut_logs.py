@@ -24,7 +24,7 @@ OLD, CUT = 300, 150
 
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
-    made = EmbeddedBroker(tmp_path / "broker")
+    made = EmbeddedBroker(tmp_path / "broker", 0)
     address = made.start()
     monkeypatch.setenv("TIMERS_BROKERS", address)
     admin = AdminClient({"bootstrap.servers": address})

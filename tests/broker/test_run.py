@@ -84,6 +84,7 @@ def test_run_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) -
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.long
 def test_run_reports_the_death_of_its_worker(tmp_path: Path) -> None:
     with timers_run(tmp_path) as process:
         assert process.stdout is not None

@@ -128,6 +128,7 @@ def test_missed_schedules_fire_at_the_start_with_the_same_headers_also_by_the_re
     schedules.check_all_ended()
 
 
+@pytest.mark.long
 def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules) -> None:
     """A third is replaced, a third deleted: before, while the worker is down, and on an empty disk, over a log that
     brokers have compacted meanwhile."""

@@ -14,9 +14,9 @@ from tests.harness.worker import READY, Worker
 
 pytestmark = pytest.mark.broker
 
-FIRED = 200_000
+FIRED = 100_000
 PENDING = 3_000
-RECORDS = 20_000
+RECORDS = 10_000
 """A snapshot is due after so many records of a partition."""
 PARTITIONS = 2
 
@@ -36,7 +36,7 @@ def test_a_new_worker_reads_the_snapshot_and_not_all_that_ever_fired(broker_addr
     try:
         worker = system.worker().start().ready()
         target = system.target()
-        wait_s = 60 + int(3 * worker.ready_s)
+        wait_s = 45 + int(3 * worker.ready_s)
         waiting = timers(target, PENDING, due_in(wait_s), 3)
         fired = timers(system.target(partitions=2), FIRED, due_in(2), 10)
         for index, request in enumerate([*waiting, *fired]):

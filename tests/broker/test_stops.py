@@ -94,7 +94,7 @@ def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_e
         assert worker.exit_code(2 * DEADLINE_S) == 0
         assert "other workers have taken over 0 of" in worker.log, "it fired for as long as a handover may take"
         assert "ending without leaving the group" not in worker.log
-        assert "was not told that this worker leaves" not in worker.log
+        assert "was not told that this member leaves" not in worker.log
         joining.kill()
     finally:
         system.close()

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 WAITING, SOON, FILLING = 30, 7, 40
 
 
+@pytest.mark.long
 def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
     broker_address: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_each_supported_version_of_spark_has_locked_jars() -> None:
         assert connector.version.startswith(f"{version}.") and len(connector.sha256) == 64
         # From 4.1 on, the name of Delta's jar has the version of Spark.
         assert f"delta-spark_{version}_2.13" in found or found["delta-spark_2.13"].version.startswith(f"{version}.")
+        assert found["kafka-clients"].version == "3.9.1", "3.9.0 has known weaknesses"
         assert "spark-sql_2.13" not in found and "hadoop-client-runtime" not in found, "Spark has them"
 
 

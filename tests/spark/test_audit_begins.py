@@ -12,10 +12,11 @@ from tests.harness.records import Publisher
 from tests.harness.system import System, timers
 from tests.harness.trimmed import trim
 from tests.harness.waiting import due_in
+from timers.config.settings import Settings
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
 from timers.pending import exporting
-from timers.spark.audit import report
+from timers.spark.audit import opening, report
 from timers.spark.audit.outcomes import CANCELLED, FIRED, PENDING, Moment
 from timers.spark.audit.scope import Scope
 from timers.spark.jobs import audit
@@ -89,3 +90,9 @@ def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
         assert (after.verdict, dict(after.undecided), after.gaps) == ("undecided", {"moved": 3}, [])
     finally:
         system.close()
+
+
+def test_an_opening_balance_without_a_timer_has_no_rows(spark: SparkSession) -> None:
+    """Such as of a trimmed log of which nothing is pending, or only in the cold tier."""
+    found = opening.read(spark, Settings(), {"schedules": {0: 5}}, {})
+    assert (found.records.count(), found.begins, found.unknown) == (0, {}, {})

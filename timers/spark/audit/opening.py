@@ -69,7 +69,7 @@ def read(spark: SparkSession, settings: Settings, starts: Offsets, formats: Mapp
     late = [(topic, partition) for topic, of in starts.items() for partition, start in of.items() if start > 0]
     # Topics of their users are not trimmed, and a schedule is not rebuilt as it was published.
     late = [tp for tp in late if tp[0] in (settings.request_topic, settings.id_topic, settings.retry_topic)]
-    batches: list[pa.RecordBatch] = []
+    batches = [record_batch((), _ARROW)]  # Spark takes no table without batches
     begins: dict[TopicPartition, Begin] = {}
     unknown: dict[TopicPartition, str] = {}
     if late:

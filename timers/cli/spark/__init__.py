@@ -9,6 +9,7 @@ from timers.cli.lazy import LazyGroup, extra_of_missing_module
 _JOBS: dict[str, str] = {
     "engine": "Fire timers on Spark instead of with workers.",
     "audit": "Find the outcome of each request, from the topics alone.",
+    "pending": "Show what is pending, as a table and as a forecast by hour.",
     "import": "Import timers from Parquet, CSV or JSON lines, each row once.",
     "hold": "Move timers that are due far ahead from the cold topic into a table.",
     "promote": "Write cold timers back to their topics before they are due.",

@@ -1,0 +1,103 @@
+"""``timers spark pending``: what is pending of an app, as a DataFrame, from snapshots and the logs after them.
+
+A task reads some partitions, each with its newest committed progress, in stores of its own. So it does not matter which
+engine fires the timers, and no engine notices it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from timers.config.settings import Settings
+from timers.core.timer import TopicPartition, key_bytes, origin_of
+from timers.kafka.topics import Cluster
+from timers.pending.exporting import exported_topics
+from timers.pending.reading import PendingReader
+from timers.spark.columns import record_batch, schema
+from timers.spark.storage import Kept
+from timers.wire.topics import source
+
+PENDING = schema("topic string, due_s bigint, id string, key binary, attempts int, source string")
+"""One timer: its callback topic, the second in which it fires, its id (null if the sender gave none), the key of its
+callback, how often it has failed, and the record of its request."""
+
+_ARROW = to_arrow_schema(PENDING)
+
+BATCH_ROWS = 10_000
+
+
+def pending(spark: SparkSession, settings: Settings, cluster: Cluster) -> DataFrame:
+    """What is pending: :data:`PENDING`, with ``due`` and ``hour`` (timestamps) after ``topic``.
+
+    It is read anew whenever it is used.
+    """
+    tps = [(topic, number) for topic in exported_topics(settings) for number in range(cluster.partitions.get(topic, 0))]
+    places = spark.createDataFrame(tps, schema("topic string, partition int")).repartition(len(tps), *PLACE)
+    due = F.timestamp_seconds("due_s")
+    timers = places.mapInArrow(_reader(settings, cluster), PENDING)
+    return timers.select("topic", due.alias("due"), F.date_trunc("hour", due).alias("hour"), *PENDING.names[1:])
+
+
+PLACE = ("topic", "partition")
+
+
+def by_hour(timers: DataFrame) -> DataFrame:
+    """How many timers of each topic are due in each hour: (hour, topic, timers), the first hour first."""
+    return timers.groupBy("hour", "topic").agg(F.count(F.lit(1)).alias("timers")).orderBy("hour", "topic")
+
+
+def run(
+    spark: SparkSession, settings: Settings, cluster: Cluster, table: str | None, table_format: str
+) -> list[tuple[int, str, int]]:
+    """Read what is pending, write it to a table if one is named, and return the forecast by hour.
+
+    Args:
+        table: location of the table, which is replaced.
+
+    Returns:
+        (epoch second of the hour, callback topic, timers)
+    """
+    with Kept() as kept:
+        timers = kept.on_disk(pending(spark, settings, cluster))
+        if table is not None:
+            timers.write.format(table_format).mode("overwrite").option("overwriteSchema", "true").save(table)
+        hours = by_hour(timers).select(F.unix_seconds("hour"), "topic", "timers")
+        return [(hour, topic, count) for hour, topic, count in hours.collect()]
+
+
+def _reader(settings: Settings, cluster: Cluster) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for ``mapInArrow`` over places; it yields rows of :data:`PENDING`."""
+
+    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with (
+            tempfile.TemporaryDirectory(prefix="timers-pending-") as name,
+            PendingReader(settings, cluster, Path(name), lambda: None) as reader,
+        ):
+            for batch in places:
+                for tp in zip(*(batch.column(each).to_pylist() for each in PLACE), strict=True):
+                    yield from _batches(settings, reader, tp)
+
+    return read
+
+
+def _batches(settings: Settings, reader: PendingReader, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+    progress, found = reader.progress([tp])[tp], []
+    for due_s, rows in reader.pending(tp, progress):
+        for row in rows:
+            _, topic, key, *_ = row
+            if topic == settings.canary_topic:
+                continue
+            origin = origin_of(row, due_s, source(*tp, row[0], progress.cuts))
+            id = origin.timer_id if origin.has_id else None
+            found.append((topic, due_s, id, key_bytes(key), origin.attempt, origin.request))
+        if len(found) >= BATCH_ROWS:
+            yield record_batch(found, _ARROW)
+            found = []
+    yield record_batch(found, _ARROW)

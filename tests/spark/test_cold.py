@@ -297,7 +297,9 @@ def test_what_is_over_is_forgotten_and_files_become_few(
     assert [each.promoted for each in rounds] == [19]
     before = cold.day_of(F.lit(later_s - 2 * DAY_S).cast("long"))
     old = spark.read.format("delta").load(tables.held).where(F.col("due_day") < before).count()
-    assert old > 0 and promote.maintain(spark, tables, later_s).startswith(f"promote: {old} old timers deleted")
+    said: list[str] = []
+    assert promote.maintain(spark, tables, later_s, said.append).startswith(f"promote: {old} old timers deleted")
+    assert old > 0 and said[0].startswith(f"promote: merging small files of {tables.held}: 1")
     held = spark.read.format("delta").load(tables.held)
     assert held.where(F.col("due_day") < before).count() == 0
     everything = held.select("source")

@@ -47,7 +47,7 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 
 def test_hold_without_a_cold_topic_is_one_sentence(spark: SparkSession, system: System, tmp_path: Path) -> None:
     with pytest.raises(
-        SettingsError, match=r"TIMERS_COLD_TOPIC='cold-.* does not exist .* start a worker with TIMERS_"
+        SettingsError, match=r"TIMERS_COLD_TOPIC='cold-.* does not exist .* start a worker .* on Spark\) with TIMERS_"
     ):
         hold.run(spark, hold.Hold(system.settings, ColdTables(str(tmp_path / "cold"))), print)
 
@@ -96,7 +96,7 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
         promote.run(spark, job, Dying(spark, system.settings, config), now_s, said.append)
     assert cold.unpromoted(spark, tables, due_s, F.lit(True)).count() == COUNT, "nothing was noted"
     assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == COUNT // 2
-    assert said[-3].startswith(f"promote: {COUNT // 2} had been written back")
+    assert any(line.startswith(f"promote: {COUNT // 2} had been written back") for line in said)
     # Whoever repeats copies, from wherever: they change nothing.
     repeat_all(spark, tables, config, system)
 

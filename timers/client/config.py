@@ -219,12 +219,11 @@ class Connection:
         return kind(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
 
     def _no_topic_error(self, topic: str) -> PublishError:
-        worker = (
-            f"a worker with TIMERS_ID_TOPIC={topic}"
-            if topic == self.settings.id_topic
-            else "a worker (or the engine on Spark)"
+        setting = f" with TIMERS_ID_TOPIC={topic}" if topic == self.settings.id_topic else ""
+        return PublishError(
+            f"topic {topic!r} does not exist at {self.brokers}: start a worker (or the engine on Spark){setting}, "
+            "which creates it"
         )
-        return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start {worker}, which creates it")
 
     def unreachable_error(self, kind: type[PublishError] = UnacknowledgedError) -> TimersError:
         """The error when no broker answered in time."""

@@ -11,7 +11,7 @@ Nothing here uses Kafka: transforms take and return DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import reduce
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from timers.config.project import project_dir
 from timers.config.settings import Settings
+from timers.counted import counted
 from timers.kafka.topic_offsets import Offsets
 from timers.request_formats import enabled_formats
 from timers.spark.columns import digits, due_second, payload_bytes, schema
@@ -259,10 +260,17 @@ def _sources(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path).select("due_day", "source").distinct()
 
 
-def compact(spark: SparkSession, tables: ColdTables, *, keep_hours: float | None = None) -> int:
+def compact(
+    spark: SparkSession,
+    tables: ColdTables,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    keep_hours: float | None = None,
+) -> int:
     """Merge small files, and delete replaced files that readers no longer need.
 
     Args:
+        say: gets a line before the files of each table are merged, which may take minutes.
         keep_hours: how long replaced files stay; None: Delta's seven days.
 
     Returns:
@@ -271,6 +279,8 @@ def compact(spark: SparkSession, tables: ColdTables, *, keep_hours: float | None
     replaced = 0
     for path in (tables.held, tables.promoted, tables.batches):
         table = DeltaTable.forPath(spark, path)
+        (about,) = table.detail().select("numFiles", "sizeInBytes").collect()
+        say(f"merging small files of {path}: {counted(about.numFiles, 'file')}, {about.sizeInBytes / 1e6:,.0f} MB")
         (row,) = table.optimize().executeCompaction().collect()
         replaced += row.metrics.numFilesRemoved
         table.vacuum() if keep_hours is None else table.vacuum(keep_hours)

@@ -83,7 +83,10 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
     topic = _topic(job.settings)
     topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):
-        raise SettingsError(f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker")
+        raise SettingsError(
+            f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker (or the engine "
+            "on Spark), which creates it"
+        )
     ledger = ImportLedger(spark, job.ledger)
     for interrupted, starts in ledger.unfinished():
         left = topics.remaining(starts)

@@ -55,8 +55,8 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
     topic = job.settings.cold_topic
     if topic not in TopicOffsets(job.settings).existing([topic]):
         raise SettingsError(
-            f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker with "
-            "TIMERS_HOT_HORIZON_S"
+            f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker (or "
+            "the engine on Spark) with TIMERS_HOT_HORIZON_S, which creates it"
         )
     job.tables.create(spark)
     query = start(spark, job)

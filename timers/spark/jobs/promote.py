@@ -189,7 +189,7 @@ def run(
         if second >= care_at_s:
             care_at_s = second + CARE_S
             refused.clear()  # the topic may take larger records now
-            say(maintain(spark, job.tables, second))
+            say(maintain(spark, job.tables, second, say))
             doubtful = cold.unpromoted(spark, job.tables, second, ~logs.does_no_harm(second)).count()
             if doubtful:
                 say(
@@ -272,8 +272,8 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
     return Round(written, found.num_rows > count, files, monotonic() - began, refused)
 
 
-def maintain(spark: SparkSession, tables: ColdTables, now_s: int) -> str:
+def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Console) -> str:
     """Maintain the tables: delete timers that were promoted days ago, merge small files, delete unused files."""
     deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
-    replaced = cold.compact(spark, tables)
+    replaced = cold.compact(spark, tables, lambda line: say(f"promote: {line}"))
     return f"promote: {deleted:,} old timers deleted, {replaced} small files merged"

@@ -19,7 +19,7 @@ from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in
 from tests.harness.worker import Worker
 from timers.cli.main import main
-from timers.client import AsyncTimersClient, TimersClient, VerdictMessage
+from timers.client import AsyncTimersClient, TimerId, TimersClient
 from timers.key_partition import partition_of
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
@@ -56,7 +56,7 @@ def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
     far, soon = due_in(10_000), due_in(5 + math.ceil(2 * worker.ready_s))
     with TimersClient() as client:
 
-        def ask(number: int) -> VerdictMessage:
+        def ask(number: int) -> TimerId:
             return client.schedule(target, f"{number}", "v", at=far, id="order-1", if_absent=True)
 
         with ThreadPoolExecutor(CALLERS) as pool:
@@ -77,7 +77,8 @@ def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
         worker.kill()
         shutil.rmtree(worker.data_dir)
         worker.start().ready()
-        assert ask(0)[1:] == ("exists", soon, moved.version)
+        again = ask(0)
+        assert (again.verdict, again.due_s, again.version) == ("exists", soon, moved.version)
         assert client.schedule(target, "k", "v", at=far, id="order-2", if_absent=True).verdict == "exists"
 
         (fired,) = reader.take(1)
@@ -85,7 +86,8 @@ def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
         worker.kill()
         shutil.rmtree(worker.data_dir)
         worker.start().ready()
-        assert ask(0)[1:] == ("exists", soon, moved.version), "it has fired"
+        again = ask(0)
+        assert (again.verdict, again.due_s, again.version) == ("exists", soon, moved.version), "it has fired"
         assert (
             client.update("order-1", target, "late", "v", at=due_in(5), if_source=moved.version).verdict == "too-late"
         )
@@ -94,7 +96,7 @@ def _repeat_over_kills(worker: Worker, target: str, reader: Reader) -> None:
 def _set_and_change_at_once(target: str) -> None:
     far = due_in(10_000)
 
-    async def together() -> Counter[str]:
+    async def together() -> Counter[str | None]:
         async with AsyncTimersClient() as client:
             calls = [client.schedule(target, "k", "v", at=far, id="order-3", if_absent=True) for _ in range(CALLERS)]
             told = await asyncio.gather(*calls)
@@ -103,7 +105,7 @@ def _set_and_change_at_once(target: str) -> None:
                 *(client.update("order-3", target, "k", "v", at=far, if_source=told[0].version) for _ in range(2)),
             ]
             changed = await asyncio.gather(*changes)
-            return Counter(each.verdict for each in (*told, *changed))
+            return Counter([*(each.verdict for each in told), *(each.verdict for each in changed)])
 
     counts = asyncio.run(together())
     assert (counts["set"], counts["exists"], counts["changed"]) == (1, CALLERS - 1, 3)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_an_effect_in_a_database_happens_once(here: System, tmp_path: Path) -> N
     database.execute("CREATE TABLE invoices (value BLOB)")
     database.commit()
     with Queue(topic, **PATIENT) as queue:
-        queue.send_many([(None, b"one", ()), (None, b"two", ())])
+        queue.send_many([b"one", (None, b"two")])
         assert work(queue, until_commit=True)
     # The process ended between the commit of the database and the acknowledgement.
     with Queue(topic, **PATIENT) as queue:
@@ -168,3 +169,26 @@ def test_a_handler_whose_lease_ends_does_not_settle_the_message(here: System) ->
         stats = queue.stats()
         assert (stats.depth, stats.in_flight, stats.processes) == (0, 0, 1)
         assert queue.counters().leases_lost >= 1
+
+
+def test_a_loop_over_a_queue_ends_when_it_is_stopped(here: System) -> None:
+    topic = here.target()
+    values: list[bytes | None] = []
+
+    def work(message: Message, stop: Callable[[], None]) -> None:
+        values.append(message.value)
+        message.ack()
+        if len(values) % 2 == 0:
+            stop()
+
+    async def loop_over() -> None:
+        async with AsyncQueue(topic, **PATIENT) as queue:
+            async for message in queue:
+                work(message, queue.stop)
+
+    with Queue(topic, **PATIENT) as queue:
+        queue.send_many(b"%d" % number for number in range(4))
+        for message in queue:
+            work(message, queue.stop)
+    asyncio.run(loop_over())
+    assert sorted(value or b"" for value in values) == [b"0", b"1", b"2", b"3"]

@@ -20,7 +20,7 @@ from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
-from timers.client import AsyncTimersClient, Backoff, TimersClient
+from timers.client import AsyncTimersClient, Backoff, TimerRequest, TimersClient
 from timers.request_formats import NATIVE
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
@@ -72,6 +72,18 @@ def test_send_later_works_from_seconds_to_years_ahead(here: System) -> None:
         assert due_s == wanted if wanted else 0 <= due_s - 30 * 86_400 - asked.append_ms // 1000 <= 2
     here.wait_past(soon_s + 1)
     assert reader.rest() == []
+
+
+def test_callbacks_of_one_key_keep_their_order_if_the_client_is_asked_for_it(here: System) -> None:
+    """60 callbacks of one key in one second had three inversions, because the requests were spread over partitions."""
+    target, due_s = here.target(partitions=3), due_in(4)
+    with TimersClient(keep_order=True) as client:
+        first = [client.schedule(target, "k", b"%d" % number, at=due_s) for number in range(10)]
+        rest = (TimerRequest(target, b"k", b"%d" % number, at=due_s) for number in range(10, 60))
+        ids = [*first, *client.schedule_many(rest), client.schedule(target, "k", b"earlier", at=due_s - 1)]
+    assert len({id.rpartition("/")[0] for id in ids}) == 1
+    fired = here.reader(target).take(61)
+    assert [record.value for record in fired] == [b"earlier", *(b"%d" % number for number in range(60))]
 
 
 def test_a_java_producer_sends_later(here: System) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import textwrap
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from timers.client import Backoff, TimerRequest
 from timers.client.tokens import MappingTokens, Timeouts
 from timers.errors import InvalidTimerError
-from timers.testing import SimTimers, sim_timers
+from timers.testing import AsyncSimTimers, SimTimers, sim_timers
 from timers.wire import future
 
 
@@ -130,3 +132,57 @@ def test_timers_with_an_id() -> None:
     for call in (timers.cancel, lambda id: timers.schedule("t", "k", "v", delay=1, id=id)):
         with pytest.raises(InvalidTimerError, match="id"):
             call("")
+
+
+def test_many_timers_are_scheduled_and_a_wrong_one_is_named_by_its_place() -> None:
+    timers = SimTimers()
+    ids = timers.schedule_many(TimerRequest("t", f"k{number}", b"v", delay=number) for number in (1, 2, 3))
+    assert [fired.timer_id for fired in timers.advance(3)] == ids
+    with pytest.raises(
+        InvalidTimerError, match=r"^request 1: callback topic 'a b' is not .*the 1 before it are scheduled"
+    ):
+        timers.schedule_many([TimerRequest("t", None, b"", delay=1), TimerRequest("a b", None, b"", delay=1)])
+    assert timers.schedule_many([TimerRequest("t", None, b"", delay=1)], ids=False) == 1
+    assert timers.pending == 2
+
+
+def test_a_callback_is_retried_until_it_becomes_a_dead_letter() -> None:
+    timers, backoff = SimTimers(), Backoff(first_s=10, retries=1)
+    timers.schedule("t", "k", b"v", delay=1)
+    [first] = timers.advance(1)
+    retried = timers.retry_later(first, backoff=backoff)
+    [second] = timers.advance(11)
+    assert (second.timer_id, second.key, second.value) == (retried, b"k", b"v")
+    assert dict(second.headers)["retry-attempt"] == b"1"
+    assert timers.retry_later(second, backoff=backoff) is None
+    [letter] = timers.dead_letters
+    assert letter.code == "retries-exhausted"
+
+
+def test_if_absent_returns_an_id_that_says_whether_it_was_set() -> None:
+    timers = SimTimers()
+    first = timers.schedule("t", "k", b"v", delay=60, id="order-17", if_absent=True)
+    second = timers.schedule("t", "k", b"v", delay=90, id="order-17", if_absent=True)
+    plain = timers.schedule("t", "k", b"v", delay=60)
+    assert (first, first.verdict, first.is_set) == ("order-17", "set", True)
+    assert (second, second.verdict, second.is_set) == ("order-17", "exists", False)
+    assert second.version == first.version and second.due_s == timers.clock.now_s + 60
+    assert (plain.verdict, plain.is_set, plain.version) == (None, True, None)
+
+
+def test_code_that_awaits_a_client_can_use_simulated_timers() -> None:
+    async def place_order(client: Any) -> str:
+        async with client:
+            await client.schedule_many([TimerRequest("t", "many", b"", delay=5)])
+            told = await client.schedule("t", "id", b"", delay=5, id="a", if_absent=True)
+            await client.update("a", "t", "id", b"", delay=7)
+            await client.schedule("t", "cancelled", b"", delay=5, id="b")
+            await client.cancel("b")
+            assert told.is_set
+            return str(await client.send_later("later", b"", "t", timedelta(seconds=6)))
+
+    timers = AsyncSimTimers()
+    later = asyncio.run(place_order(timers))
+    assert [fired.key for fired in timers.sim.advance(10)] == [b"many", b"later", b"id"]
+    assert timers.sim.fired[1].timer_id == later
+    assert asyncio.run(timers.retry_later(timers.sim.fired[0])) is not None

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,7 +38,7 @@ def client(brokers: str) -> Iterator[TimersClient]:
         yield client
 
 
-def read(brokers: str, ids: list[str]) -> list[Message]:
+def read(brokers: str, ids: Sequence[str]) -> list[Message]:
     """The request records of these timers."""
     consumer = Consumer(
         {"bootstrap.servers": brokers, "group.id": "test", "enable.auto.commit": False, "fetch.wait.max.ms": 10}

@@ -86,6 +86,18 @@ assert probe_of(b"order-17", 6) != probe_of(b"order-17", 6)
     assert run(light, "-c", program).stderr == ""
 
 
+def test_simulated_timers_need_no_extra(light: Path) -> None:
+    program = """
+from timers.testing import SimTimers
+timers = SimTimers()
+timers.schedule("t", "k", b"v", delay=5)
+timers.schedule("t", "k", b"v", delay=5, id="a", if_absent=True)
+timers.restart(lose_disk=True)
+assert len(timers.advance(6)) == 2
+"""
+    assert run(light, "-c", program).stderr == ""
+
+
 @pytest.mark.parametrize(
     ("command", "extra"),
     [

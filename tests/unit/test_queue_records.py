@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,8 @@ import pytest
 
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
-from timers.errors import InvalidTimerError
+from timers.client import PartlyPublishedError
+from timers.errors import InvalidTimerError, PublishError
 from timers.queue import records
 from timers.queue.queue import Deliveries
 from timers.queue.records import Later
@@ -218,6 +220,59 @@ def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: di
     sender._topic, sender._publisher = "jobs", cast(Any, SimpleNamespace(open=lambda _: None, timeout_s=1.0))
     with pytest.raises(InvalidTimerError, match=error):
         sender.send([(sent["key"], sent["value"], sent["headers"])])
+
+
+class Published:
+    """A publisher that notes what it is given, and answers at once, with an error for some values."""
+
+    timeout_s = 1.0
+
+    def __init__(self, *refused: bytes) -> None:
+        self.records: list[tuple[bytes | None, bytes | None, Headers]] = []
+        self._refused = refused
+
+    def open(self, deadline: float) -> None:
+        """Do nothing: there is no broker."""
+
+    def submit_record(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, on_result: Callable[[Any], None]
+    ) -> None:
+        self.records.append((key, value, headers))
+        on_result(PublishError("refused") if value in self._refused else f"{topic}/0/{len(self.records) - 1}")
+
+
+def sender_of(published: Published) -> Sender:
+    sender = Sender.__new__(Sender)
+    sender._topic, sender._publisher, sender._kafka = "jobs", cast(Any, published), cast(Any, None)
+    return sender
+
+
+def test_messages_are_values_or_pairs_or_have_headers() -> None:
+    published = Published()
+    sent = [b"a", "b", bytearray(b"c"), ("k", b"d"), (None, "e"), (b"k", b"f", None), ["k", b"g", {"n": "1"}]]
+    assert sender_of(published).send(cast(Any, sent)) == [f"jobs/0/{number}" for number in range(7)]
+    assert [(key, value) for key, value, _ in published.records] == [
+        *((None, value) for value in (b"a", b"b", b"c")),
+        *((b"k", b"d"), (None, b"e"), (b"k", b"f"), (b"k", b"g")),
+    ]
+    assert [headers for *_, headers in published.records] == [[]] * 6 + [[("n", b"1")]]
+
+
+def test_a_generator_of_many_messages_is_sent_and_a_wrong_one_is_named_by_its_place() -> None:
+    published = Published()
+    assert len(sender_of(published).send(b"%d" % number for number in range(20_000))) == 20_000
+    with pytest.raises(InvalidTimerError, match=r"^message 1: .* is of type int.*the 1 before it are sent"):
+        sender_of(published).send(cast(Any, [b"a", 5]))
+
+
+def test_messages_that_the_brokers_refuse_are_told_apart() -> None:
+    with pytest.raises(PublishError, match=r"^refused$"):
+        sender_of(Published(b"b")).send([b"b"])
+    with pytest.raises(
+        PartlyPublishedError, match=r"^1 of 3 messages were not taken by the brokers: refused$"
+    ) as error:
+        sender_of(Published(b"b")).send([b"a", b"b", b"c"])
+    assert error.value.ids == ["jobs/0/0", None, "jobs/0/2"]
 
 
 def test_an_output_keeps_its_headers() -> None:

@@ -26,7 +26,7 @@ from timers.wire.query import format_due
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
-    from timers.client import PartlyPublishedError, TimerRequest
+    from timers.client import PartlyPublishedError, TimerId, TimerRequest
 
 _TIMEOUT_S = 10.0
 
@@ -172,13 +172,12 @@ def schedule(
         _create_topics(settings, [topic])
     fields_of_timer = {"key": record_key, "value": body, "at": datetime.fromtimestamp(due_s, UTC), "headers": pairs}
     told = _send(settings, topic, id, fields_of_timer, if_absent=if_absent, if_source=if_source)
-    if isinstance(told, VerdictMessage) and told.verdict in REFUSED:
-        output.show(fields(told), sentence(told))
+    if told.verdict in REFUSED:
+        refused = VerdictMessage(told, told.verdict, told.due_s, told.version)
+        output.show(fields(refused), sentence(refused))
         return REFUSED_CODE
-    timer_id, more = (
-        (told, {}) if isinstance(told, str) else (told.id, {"verdict": told.verdict, "version": told.version})
-    )
-    show_due(output, timer_id, due_s, "it fires at once", **more)
+    more = {} if told.verdict is None else {"verdict": told.verdict, "version": told.version}
+    show_due(output, told, due_s, "it fires at once", **more)
     _warn_of_missing_topics(settings, [topic])
     return 0
 
@@ -207,16 +206,14 @@ def _body(value: str | None, path: Path | None) -> bytes:
 
 def _send(
     settings: Settings, topic: str, id: str | None, timer: dict[str, Any], *, if_absent: bool, if_source: str | None
-) -> str | VerdictMessage:
-    """Send one timer. Returns its id, or the verdict on its condition."""
-    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
+) -> TimerId:
+    """Send one timer. Returns its id, with the verdict on its condition."""
+    from timers.client import TimerId, TimersClient  # not at the top: `--help` needs no librdkafka
 
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         if if_source and id is not None:
-            return client.update(id, topic, **timer, if_source=if_source)
-        if if_absent and id is not None:
-            return client.schedule(topic, **timer, id=id, if_absent=True)
-        return client.schedule(topic, **timer, id=id)
+            return TimerId.told(client.update(id, topic, **timer, if_source=if_source))
+        return client.schedule(topic, **timer, id=id, if_absent=if_absent)
 
 
 def header(text: str) -> tuple[str, bytes]:

@@ -37,6 +37,7 @@ from timers.errors import AccessError, InvalidTimerError, NoVerdictError, Publis
 
 if TYPE_CHECKING:
     from timers.client.aio import AsyncTimersClient
+    from timers.client.calls import TimerId
     from timers.client.firings import MappingFirings, SqlFirings, source_of
     from timers.client.publish import PartlyPublishedError
     from timers.client.request import TimerRequest
@@ -54,6 +55,7 @@ _MODULES = {
     "SqlFirings": "timers.client.firings",
     "SqlTokens": "timers.client.tokens",
     "Timeouts": "timers.client.tokens",
+    "TimerId": "timers.client.calls",
     "TimerRequest": "timers.client.request",
     "TimersClient": "timers.client.sync",
     "TokenStore": "timers.client.tokens",
@@ -84,6 +86,7 @@ __all__ = [
     "SqlFirings",
     "SqlTokens",
     "Timeouts",
+    "TimerId",
     "TimerRequest",
     "TimersClient",
     "TimersError",

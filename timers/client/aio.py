@@ -13,11 +13,12 @@ from typing import Any, Literal, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from timers.client.by_id import ById
-from timers.client.calls import TimerCalls
+from timers.client.calls import TimerCalls, TimerId
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission
 from timers.client.publish import OnResult, left_s, set_result
 from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.core.operation import ABSENT
 from timers.errors import PublishError, TimersError
 from timers.threads import BoundedThreads, call_in_thread, result_of
 from timers.wire.verdict import VerdictMessage
@@ -60,7 +61,7 @@ class _Answers:
                 set_result(future, error())
 
 
-class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, str], Coroutine[Any, Any, VerdictMessage]]):
+class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
     Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
@@ -84,18 +85,23 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, str], Corout
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def schedule_request(self, request: TimerRequest) -> str:
+    async def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
         """Schedule the timer of a request. If the awaiting task is cancelled, the broker may still get the request."""
+        if if_absent:
+            return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is None:
-            return await self._publish(partial(self._publisher.submit, request))
-        deadline, ids = self._deadline(), self._by_id()
+            return TimerId(await self._publish(partial(self._publisher.submit, request)))
+        deadline, ids = self._deadline(timeout_s), self._by_id()
         if not ids.is_open:
             await self._connect("ids", partial(ids.open, deadline), deadline)
         future = await self._retry_while_full(partial(ids.schedule, request), deadline)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+            id = await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
         except TimeoutError:
             raise self._kafka.unreachable_error() from None
+        return TimerId(id)
 
     async def retry_later(
         self,

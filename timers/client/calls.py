@@ -4,21 +4,50 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import timedelta
-from typing import Generic, Literal, TypeVar, overload
+from typing import Generic, Self, TypeVar
 
 from timers.client.request import At, BytesLike, HeadersLike, TimerRequest
-from timers.core.operation import ABSENT
+from timers.core.operation import REFUSED, VerdictName
+from timers.wire.verdict import VerdictMessage
 
 _Id = TypeVar("_Id")
 _Verdict = TypeVar("_Verdict")
+
+
+class TimerId(str):
+    """The id of a timer that was requested: a str, with what is known about the timer.
+
+    Attributes:
+        verdict: with ``if_absent``: ``set`` or ``exists``. None otherwise, because nothing waited for the worker.
+        due_s: with the verdict ``exists``: when the other timer is or was due; None if it is not known.
+        version: with ``if_absent``: the source of the version that counts, for ``if_source`` of the next change.
+    """
+
+    verdict: VerdictName | None = None
+    due_s: int | None = None
+    version: str | None = None
+
+    @classmethod
+    def told(cls, message: VerdictMessage) -> Self:
+        """The id of a timer whose verdict has come."""
+        id = cls(message.id)
+        id.verdict, id.due_s, id.version = message.verdict, message.due_s, message.version
+        return id
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the timer was requested, and no other was there before."""
+        return self.verdict not in REFUSED
 
 
 class TimerCalls(ABC, Generic[_Id, _Verdict]):
     """Makes requests of arguments. A client sends them; its calls return ids and verdicts, or coroutines of them."""
 
     @abstractmethod
-    def schedule_request(self, request: TimerRequest) -> _Id:
-        """Schedule the timer of a request, whose id may be None."""
+    def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> _Id:
+        """Schedule the timer of a request, whose id may be None; the other arguments are those of :meth:`schedule`."""
 
     @abstractmethod
     def update_if(self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None) -> _Verdict:
@@ -46,35 +75,6 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
 
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: At | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        if_absent: Literal[False] = False,
-    ) -> _Id: ...
-    @overload
-    def schedule(
-        self,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: At | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str,
-        if_absent: Literal[True],
-        timeout_s: float | None = None,
-    ) -> _Verdict: ...
     def schedule(
         self,
         topic: str,
@@ -88,7 +88,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         id: str | None = None,
         if_absent: bool = False,
         timeout_s: float | None = None,
-    ) -> _Id | _Verdict:
+    ) -> _Id:
         """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
 
         Args:
@@ -107,8 +107,9 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
 
         Returns:
-            The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
-            header ``timer-id``. With ``if_absent`` the verdict: ``set``, or ``exists`` if there is or was such a timer.
+            The :class:`TimerId`: the id that was given, or ``<topic>/<partition>/<offset>``; the callback carries it in
+            its header ``timer-id``. With ``if_absent`` its ``verdict`` is ``set``, or ``exists`` if there is or was
+            such a timer.
 
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
@@ -116,9 +117,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             NoVerdictError: with ``if_absent``, as :meth:`update`.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
-        if if_absent:
-            return self.update_if(request, ABSENT, timeout_s=timeout_s)
-        return self.schedule_request(request)
+        return self.schedule_request(request, if_absent=if_absent, timeout_s=timeout_s)
 
     def send_later(
         self,

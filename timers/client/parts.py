@@ -68,10 +68,11 @@ class ClientParts:
         producer_config: Mapping[str, Any] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_request_bytes: int | None = None,
+        keep_order: bool = False,
     ) -> None:
         arguments = brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic
         self._kafka = Connection.resolve(*arguments)
-        self._publisher = Publisher(self._kafka, thread=self.polling_thread)
+        self._publisher = Publisher(self._kafka, thread=self.polling_thread, keep_order=keep_order)
         self._ids: ById | None = None
         self._lock = threading.Lock()
         tell_of_forks(self)

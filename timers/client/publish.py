@@ -10,8 +10,9 @@ There are two ways, each with a librdkafka producer that is created at the first
 
 Every producer is idempotent (a retry inside librdkafka never makes a second timer) and waits for all in-sync replicas.
 Requests without an id are spread by librdkafka's ``random`` partitioner, which ignores the key, so that a second with a
-million timers loads all partitions equally. New partitions are used as soon as the metadata shows them.
-Requests with an id have a producer of their own, because the partitioner is a property of a producer.
+million timers loads all partitions equally. With ``keep_order`` the callback's key chooses the partition instead. New
+partitions are used as soon as the metadata shows them. Requests with an id have a producer of their own, because the
+partitioner is a property of a producer.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from typing import Any, TypeAlias, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.request import Encoder, SentHeaders, TimerRequest
+from timers.client.request import BytesLike, Encoder, SentHeaders, TimerRequest, wrong_request
 from timers.errors import InvalidTimerError, PublishError, TimersError, UnreachableError
+from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
 
 _SINGLE_LINGER_MS = 1
@@ -90,11 +92,16 @@ class Publisher:
 
     Args:
         thread: name of a thread that polls; without it, the caller polls.
+        keep_order: whether the callback's key chooses the partition of a request without an id.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """
 
-    def __init__(self, connection: Connection, *, thread: str = "", **properties: Any) -> None:
+    def __init__(
+        self, connection: Connection, *, thread: str = "", keep_order: bool = False, **properties: Any
+    ) -> None:
         self._kafka = connection
+        self._keep_order = keep_order
+        self._partitions = 0
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True) if thread else None
         self._properties = properties
         self.timeout_s = connection.timeout_s
@@ -164,8 +171,16 @@ class Publisher:
     def _connected(self, kafka: Connection, deadline: float, linger_ms: int, **properties: Any) -> Producer:
         """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
         producer = kafka.producer(linger_ms=linger_ms, **properties)
-        kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
+        count = kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
+        if kafka is self._kafka:
+            self._partitions = count
         return producer
+
+    def _partition(self, key: str | BytesLike | None) -> int:
+        """The partition of a request whose callback has this key; -1 leaves it to the partitioner."""
+        if not self._keep_order or key is None:
+            return -1
+        return partition_of(key.encode() if isinstance(key, str) else bytes(key), self._partitions)
 
     @property
     def closed(self) -> bool:
@@ -181,7 +196,8 @@ class Publisher:
             BufferError: the producer's queue is full; try again soon.
             PublishError: the producer refuses the request.
         """
-        self.submit_record(self._kafka.request_topic, *Encoder(self._kafka.max_request_bytes)(request), on_result)
+        record = Encoder(self._kafka.max_request_bytes)(request)
+        self.submit_record(self._kafka.request_topic, *record, on_result, self._partition(request.key))
 
     def submit_record(
         self,
@@ -289,8 +305,7 @@ class Publisher:
             try:
                 key, value, headers = encode(request)
             except InvalidTimerError as error:
-                before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
-                raise InvalidTimerError(f"request {index}: {error} ({before})") from error
+                raise InvalidTimerError(wrong_request(index, error)) from error
             id = request[7]  # by its place: a plain tuple serves, too
             if (id is not None) != by_id:
                 by_id = not by_id
@@ -299,9 +314,10 @@ class Publisher:
             if sources is not None:
                 sources.append(None)
                 report = partial(note, index, id)
+            partition = self._partition(request[1]) if self._keep_order and not by_id else -1
             while True:
                 try:
-                    producer.produce(topic, value, key, -1, report, None, 0, headers)
+                    producer.produce(topic, value, key, partition, report, None, 0, headers)
                 except BufferError:
                     producer.poll(_FULL_QUEUE_WAIT_S)
                     stall.produced = index

@@ -137,6 +137,12 @@ class Encoder:
             raise InvalidTimerError(_what_is_wrong(request)) from error
 
 
+def wrong_request(index: int, error: InvalidTimerError) -> str:
+    """What ``schedule_many`` says about a wrong request."""
+    before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
+    return f"request {index}: {error} ({before})"
+
+
 def id_key(id: str) -> bytes:
     """The record key of a timer with an id.
 

@@ -9,17 +9,18 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
-from timers.client.calls import TimerCalls
+from timers.client.calls import TimerCalls, TimerId
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission
 from timers.client.publish import OnResult, left_s, set_result
 from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.core.operation import ABSENT
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
 
-class TimersClient(ClientParts, TimerCalls[str, VerdictMessage]):
+class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
     """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
 
     Thread-safe; keep one for the life of the process. It connects at its first use. After ``os.fork()`` the child needs
@@ -35,6 +36,9 @@ class TimersClient(ClientParts, TimerCalls[str, VerdictMessage]):
             them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
         timeout_s: how long one call may wait for the broker.
         max_request_bytes: largest request that the workers accept; None takes ``TIMERS_MAX_REQUEST_BYTES``.
+        keep_order: send requests of one callback key to one partition, so that its callbacks come in the order of their
+            due seconds, and within a second in the order of the requests. ``docs/python-client.md`` says what still
+            changes the order.
 
     Raises:
         SettingsError: an environment variable or a property is wrong.
@@ -49,12 +53,16 @@ class TimersClient(ClientParts, TimerCalls[str, VerdictMessage]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def schedule_request(self, request: TimerRequest) -> str:
+    def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
+        if if_absent:
+            return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is None:
-            return self._publish(partial(self._publisher.submit, request))
-        deadline, ids = self._deadline(), self._by_id()
+            return TimerId(self._publish(partial(self._publisher.submit, request)))
+        deadline, ids = self._deadline(timeout_s), self._by_id()
         ids.open(deadline)
-        return self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline)
+        return TimerId(self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline))
 
     def retry_later(
         self,

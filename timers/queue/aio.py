@@ -101,7 +101,7 @@ class AsyncQueue:
     ::
 
         async with AsyncQueue("orders") as queue:
-            async for message in queue.messages():
+            async for message in queue:
                 await message.ack()
     """
 
@@ -143,10 +143,14 @@ class AsyncQueue:
             raise
 
     async def messages(self, limit: int = 100) -> AsyncIterator[AsyncMessage]:
-        """Yield messages until the queue is closed."""
-        while not self.queue.closing:
+        """Yield messages until :meth:`stop` or :meth:`close` is called."""
+        while not self.queue.stopping:
             for message in await self.receive(limit):
                 yield message
+
+    def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        """As :meth:`Queue.__iter__`: ``async for message in queue``."""
+        return self.messages(1)
 
     async def run(self, handler: Callable[[AsyncMessage], Awaitable[None]], *, concurrency: int = 1) -> None:
         """As :meth:`Queue.run`, with ``concurrency`` tasks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -108,7 +108,7 @@ class Queue:
 
         with Queue("orders") as queue:
             queue.send(b"order 17", key="customer-4")
-            for message in queue.receive(100):
+            for message in queue:
                 message.ack()
 
     Thread-safe; keep one for the life of the process. It joins the consumer group ``queue.<name>`` at the first
@@ -222,11 +222,16 @@ class Queue:
         return source
 
     def send_many(self, messages: Iterable[Sendable]) -> list[str]:
-        """Send messages, each as (key, value, headers), and return their sources when the brokers have all of them.
+        """Send messages, and return their sources when the brokers have all of them.
+
+        Args:
+            messages: each is a value, (key, value), or (key, value, headers). It is read while the producer has room,
+                so it may be a generator of any length.
 
         Raises:
-            PublishError: the brokers did not take one of them.
-            InvalidTimerError: a key, a value or a header cannot be sent.
+            PartlyPublishedError: the brokers did not take all of them; its ``ids`` are the sources of the others. The
+                error for one message is a :class:`~timers.client.PublishError` of another kind.
+            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number.
         """
         return self._sender.send(messages)
 
@@ -240,6 +245,15 @@ class Queue:
         """
         self._receiver.start()
         return self.deliveries.receive(limit, wait_s)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until :meth:`stop` or :meth:`close` is called: ``for message in queue``.
+
+        Each is taken when the loop asks for it. One that the loop does not settle is delivered again when its lease is
+        over.
+        """
+        while not self.stopping:
+            yield from self.receive(1, _WAIT_S)
 
     @property
     def closing(self) -> bool:

@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeAlias
 
 from timers.client.config import Connection
 from timers.client.parts import Submission
-from timers.client.publish import Publisher, left_s, set_result
-from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers
+from timers.client.publish import OnResult, PartlyPublishedError, Publisher, left_s
+from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers, wrong_request
+from timers.errors import InvalidTimerError, TimersError
 from timers.queue.records import as_bytes
 from timers.wire.headers import Header
 
 _FULL_QUEUE_WAIT_S = 0.01
-_FEW = 1000
-"""So many messages are sent within the time of one call."""
+
+_Key: TypeAlias = str | BytesLike | None
+_Value: TypeAlias = str | BytesLike
+
+Sendable: TypeAlias = _Value | tuple[_Key, _Value] | tuple[_Key, _Value, HeadersLike]
+"""A value, (key, value), or (key, value, headers)."""
 
 
-Sendable: TypeAlias = tuple[str | BytesLike | None, str | BytesLike, HeadersLike]
-"""Key, value and headers."""
+class _Answers:
+    """The answers of the brokers to some messages, in the order of the messages."""
+
+    def __init__(self) -> None:
+        self._sources: list[str | None] = []
+        self._failure: TimersError | None = None
+        self._missing = 0
+        self._changed = threading.Condition()
+
+    def expect(self) -> OnResult:
+        """A function that takes the answer to the next message."""
+        with self._changed:
+            self._missing += 1
+        self._sources.append(None)
+        return partial(self._note, len(self._sources) - 1)
+
+    def _note(self, index: int, result: str | TimersError) -> None:
+        with self._changed:
+            self._missing -= 1
+            if isinstance(result, TimersError):
+                self._failure = self._failure or result
+            else:
+                self._sources[index] = result
+            if not self._missing:
+                self._changed.notify_all()
+
+    def wait(self, kafka: Connection, deadline: float) -> list[str]:
+        """The sources of the messages. After the deadline it waits as long as answers come within ``timeout_s``.
+
+        Raises:
+            PublishError: the brokers did not take all of them.
+        """
+        with self._changed:
+            missing = self._missing
+            while not self._changed.wait_for(lambda: not self._missing, left_s(deadline)):
+                if self._missing == missing:
+                    self._failure = self._failure or kafka.unreachable_error()
+                    break
+                missing, deadline = self._missing, monotonic() + kafka.timeout_s
+            sources = [source for source in self._sources if source is not None]
+            failed = len(self._sources) - len(sources)
+            if self._failure is None:
+                return sources
+            if len(self._sources) == 1:
+                raise self._failure
+            sentence = f"{failed} of {len(self._sources)} messages were not taken by the brokers: {self._failure}"
+            raise PartlyPublishedError(sentence, list(self._sources))
 
 
 class Sender:
@@ -33,18 +83,23 @@ class Sender:
         self._publisher = Publisher(kafka.with_topic(topic), thread="queue-sender", partitioner="murmur2_random")
 
     def send(self, messages: Iterable[Sendable]) -> list[str]:
-        """Send messages, each as (key, value, headers), and return their sources when the brokers have all of them.
+        """Send messages, and return their sources when the brokers have all of them.
 
         Raises:
             PublishError: the brokers did not take one of them.
-            InvalidTimerError: a key, a value or a header cannot be sent; those before it may be sent.
+            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number.
         """
-        began_s, timeout_s = monotonic(), self._publisher.timeout_s
-        self._publisher.open(began_s + timeout_s)
-        futures = [self._submit_message(*message) for message in messages]
-        # To read many messages may take longer, because the brokers take some of them meanwhile.
-        deadline = began_s + timeout_s if len(futures) <= _FEW else monotonic() + timeout_s
-        return [self._result(future, deadline) for future in futures]
+        deadline = monotonic() + self._publisher.timeout_s
+        self._publisher.open(deadline)
+        answers = _Answers()
+        for index, message in enumerate(messages):
+            try:
+                record = _record(message)
+            except InvalidTimerError as error:
+                sentence = wrong_request(index, error).replace("request", "message", 1).replace("scheduled", "sent")
+                raise InvalidTimerError(sentence if index else str(error)) from error
+            self._submit(self._topic, *record, answers.expect())
+        return answers.wait(self._kafka, deadline)
 
     def publish(
         self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], deadline: float
@@ -58,26 +113,30 @@ class Sender:
             PublishError: the brokers did not take it.
         """
         self._publisher.open(deadline)
-        self._result(self._submit(topic, key, value, [*headers]), deadline)
+        answers = _Answers()
+        self._submit(topic, key, value, [*headers], answers.expect())
+        answers.wait(self._kafka, deadline)
 
-    def _result(self, future: Future[str], deadline: float) -> str:
-        try:
-            return future.result(left_s(deadline))
-        except TimeoutError:
-            raise self._kafka.unreachable_error() from None
-
-    def _submit_message(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
-        sent = sent_headers(headers)
-        return self._submit(self._topic, None if key is None else as_bytes(key), as_bytes(value), sent)
-
-    def _submit(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> Future[str]:
-        future: Future[str] = Future()
-        submit = partial(self._publisher.submit_record, topic, key, value, headers, partial(set_result, future))
+    def _submit(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders, on_result: OnResult
+    ) -> None:
+        submit = partial(self._publisher.submit_record, topic, key, value, headers, on_result)
         submission = Submission(submit, self._publisher.timeout_s)
         while not submission.is_done():
             sleep(_FULL_QUEUE_WAIT_S)
-        return future
 
     def close(self, deadline: float) -> None:
         """Wait for the answers of the brokers until the deadline, and disconnect."""
         self._publisher.close(deadline)
+
+
+def _record(message: Sendable) -> tuple[bytes | None, bytes, SentHeaders]:
+    """Key, value and headers of a message."""
+    if isinstance(message, str | BytesLike):
+        return None, as_bytes(message), []
+    if not isinstance(message, tuple | list) or not 2 <= len(message) <= 3:
+        raise InvalidTimerError(
+            f"a message is of type {type(message).__name__}: give a value, (key, value), or (key, value, headers)"
+        )
+    key, value, *headers = message
+    return None if key is None else as_bytes(key), as_bytes(value), sent_headers(headers[0] if headers else None)

@@ -5,8 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from operator import itemgetter
 
-import msgpack
-
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
@@ -14,7 +12,6 @@ from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
-from timers.store import layout
 
 
 @dataclass
@@ -95,6 +92,10 @@ class MemoryStore:
         return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
 
     def view(self) -> MemoryView:
+        import msgpack  # not at the top: the simulated timers of users' tests need no packages of the worker
+
+        from timers.store import layout
+
         pack = layout.packer()
         items = [(pack_key(due_s, row[0]), pack([row])) for (due_s, _), row in self._rows]
         items += sorted((layout.INDEX + id, layout.pack_entry(entry)) for id, entry in self._entries.items())
@@ -109,6 +110,8 @@ class MemoryStore:
         self.applied, self.history = applied, history
 
     def _load(self, key: bytes, value: bytes) -> None:
+        from timers.store import layout  # as above
+
         if key < layout.ROWS_END:
             due_s = layout.U64.unpack_from(key)[0]
             self._rows += [((due_s, row[0]), row) for row in layout.unpack(value)]

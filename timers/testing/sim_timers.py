@@ -16,28 +16,36 @@ once, at its due second, with its key, value and headers::
         [callback] = timers.fired
         assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
 
-``schedule``, ``update`` and ``cancel`` have the arguments and errors of :class:`timers.client.TimersClient`: your code
-can use a ``SimTimers`` instead of a client. :meth:`SimTimers.restart` kills and restarts the worker, if you want on an
-empty disk.
+It has the calls of :class:`timers.client.TimersClient`, with their arguments and errors: your code can use a
+``SimTimers`` instead of a client. Code with an event loop uses :class:`AsyncSimTimers` instead of an
+:class:`~timers.client.AsyncTimersClient`::
+
+    timers = AsyncSimTimers()
+    asyncio.run(place_order(timers, "order-17"))
+    timers.sim.advance(900)
+
+:meth:`SimTimers.restart` kills and restarts the worker, if you want on an empty disk.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
-from timers.client.calls import TimerCalls
-from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key
+from timers.client.calls import TimerCalls, TimerId
+from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, wrong_request
+from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
-from timers.core.operation import UNKNOWN
+from timers.core.operation import ABSENT, UNKNOWN
 from timers.core.timer import Tick, TopicPartition
+from timers.errors import InvalidTimerError
 from timers.firing.policy import policy_of
 from timers.partition import PartitionSpec
 from timers.request_formats import enabled_formats
@@ -77,7 +85,18 @@ class DeadLetter(NamedTuple):
     value: bytes | None
 
 
-class SimTimers(TimerCalls[str, VerdictMessage]):
+class _Delivered(NamedTuple):
+    """A callback as a consumer's message, for ``retry_later``. Its place on the topic is not simulated."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: list[Header]
+
+
+class SimTimers(TimerCalls[TimerId, VerdictMessage]):
     """A timer service in memory.
 
     Args:
@@ -105,13 +124,17 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
         self._encode = Encoder(settings.max_request_bytes)
         self.restart()
 
-    def schedule_request(self, request: TimerRequest) -> str:
+    def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
         """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns."""
+        if if_absent:
+            return TimerId.told(self.update_if(request, ABSENT))
         if request.id is not None:
             self._set(request)
-            return request.id
+            return TimerId(request.id)
         due_s, payload, encoded_headers = self._encoded(request)
-        return self.produce(b"%d" % due_s, payload, encoded_headers)
+        return TimerId(self.produce(b"%d" % due_s, payload, encoded_headers))
 
     def update_if(
         self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
@@ -125,6 +148,50 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
         condition = condition_headers(if_source)
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
+
+    def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> Any:
+        """Request many timers; see :meth:`timers.client.TimersClient.schedule_many`."""
+        scheduled: list[str] = []
+        for index, request in enumerate(requests):
+            try:
+                scheduled.append(str(self.schedule_request(request)))
+            except InvalidTimerError as error:
+                raise InvalidTimerError(wrong_request(index, error)) from error
+        return scheduled if ids else len(scheduled)
+
+    def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> str | None:
+        """Send a message again later; see :meth:`timers.client.TimersClient.retry_later`.
+
+        Args:
+            message: one of :attr:`fired`, or as there.
+        """
+        if isinstance(message, Fired):
+            message = _Delivered(message.topic, 0, 0, message.key, message.value, message.headers)
+        own = self._settings.dead_letter_topic
+        record = plan(message, attempt, backoff, topic, dead_letter_topic or own)
+        if isinstance(record, TimerRequest):
+            return self.schedule_request(record)
+        topic, key, value, headers = record
+        encoded = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers]
+        self._append(own, key, value, encoded)
+        return None
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _set(self, request: TimerRequest, condition: str | None = None) -> str:
         key = id_key("" if request.id is None else request.id)
@@ -256,3 +323,42 @@ class SimTimers(TimerCalls[str, VerdictMessage]):
                 record.timestamp,
             )
         )
+
+
+class AsyncSimTimers(TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
+    """Simulated timers for code that awaits an :class:`~timers.client.AsyncTimersClient`.
+
+    Attributes:
+        sim: the timers, whose clock your test moves.
+    """
+
+    def __init__(self, sim: SimTimers | None = None) -> None:
+        self.sim = SimTimers() if sim is None else sim
+
+    async def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
+        return self.sim.schedule_request(request, if_absent=if_absent, timeout_s=timeout_s)
+
+    async def update_if(
+        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
+    ) -> VerdictMessage:
+        return self.sim.update_if(request, condition, timeout_s=timeout_s)
+
+    async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
+        return self.sim.cancel(id, if_source=if_source, timeout_s=timeout_s)
+
+    async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> Any:
+        return self.sim.schedule_many(requests, ids=ids)
+
+    async def retry_later(self, message: Any, attempt: int | None = None, **arguments: Any) -> str | None:
+        return self.sim.retry_later(message, attempt, **arguments)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from timers.config.settings import Settings
+from timers.core.levels import BY_HEADERS
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 
@@ -31,14 +32,20 @@ def _as_list(topic: str) -> Sequence[str]:
 
 _VERDICT_SETTINGS = ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S")
 
-NATIVE = RequestFormat("future", future.decode, future.rebuild_request, allows_cold_tier=True)
+NATIVE = RequestFormat(
+    "future",
+    future.decode,
+    future.rebuild_request,
+    allows_cold_tier=True,
+    decode_from_level={BY_HEADERS: partial(future.decode, by_headers=True)},
+)
 
 REQUEST_FORMATS = (
     ConfiguredFormat(
         NATIVE,
         "TIMERS_REQUEST_TOPIC",
         lambda settings: _as_list(settings.request_topic),
-        "key = due epoch second, value = Future",
+        "key = due epoch second, value = Future; or header timer-topic, value = payload",
     ),
     ConfiguredFormat(
         RequestFormat(
@@ -49,10 +56,11 @@ REQUEST_FORMATS = (
             has_conditions=True,
             allows_cold_tier=True,
             copy_needs_timer_again=True,
+            decode_from_level={BY_HEADERS: partial(future_by_id.decode, by_headers=True)},
         ),
         "TIMERS_ID_TOPIC",
         lambda settings: _as_list(settings.id_topic),
-        "key = id, header timer-due = due epoch second, value = Future or null",
+        "key = id, header timer-due = due epoch second, value = Future or null; or header timer-topic, value = payload",
         _VERDICT_SETTINGS,
     ),
     ConfiguredFormat(

@@ -11,12 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"google.golang.org/protobuf/proto"
-
-	"schedule/timersv1"
 )
-
-//go:generate protoc -I ../../protos --go_out=. --go_opt=module=schedule --go_opt=Mtimers/v1/future.proto=schedule/timersv1 timers/v1/future.proto
 
 func main() {
 	log.SetFlags(0)
@@ -32,10 +27,6 @@ func main() {
 
 func schedule(topic, key, value, delay string) (string, error) {
 	seconds, err := strconv.ParseInt(delay, 10, 64)
-	if err != nil {
-		return "", err
-	}
-	timer, err := proto.Marshal(&timersv1.Future{CallBackTopic: topic, CallBackKey: key, CallBack: []byte(value)})
 	if err != nil {
 		return "", err
 	}
@@ -56,10 +47,14 @@ func schedule(topic, key, value, delay string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	request, err := client.ProduceSync(ctx, &kgo.Record{
-		Topic:   cmp.Or(os.Getenv("TIMERS_REQUEST_TOPIC"), "timer-request"),
-		Key:     strconv.AppendInt(nil, dueS, 10),
-		Value:   timer,
-		Headers: []kgo.RecordHeader{{Key: "sent-by", Value: []byte("go")}}, // the callback has the headers of the request
+		Topic: cmp.Or(os.Getenv("TIMERS_REQUEST_TOPIC"), "timer-request"),
+		Key:   strconv.AppendInt(nil, dueS, 10),
+		Value: []byte(value),
+		Headers: []kgo.RecordHeader{
+			{Key: "timer-topic", Value: []byte(topic)},
+			{Key: "timer-key", Value: []byte(key)},
+			{Key: "sent-by", Value: []byte("go")}, // the callback has the other headers of the request
+		},
 	}).First()
 	if err != nil {
 		return "", err

@@ -1,21 +1,15 @@
 // Schedules a timer and prints its id. Arguments: callback topic, key, value, delay in seconds.
 
 import { randomInt } from "node:crypto";
-import { fileURLToPath } from "node:url";
 import { Kafka, logLevel } from "kafkajs";
-import protobuf from "protobufjs";
 
 if (process.argv.length !== 6) {
   console.error("usage: node schedule.js TOPIC KEY VALUE SECONDS");
   process.exit(2);
 }
-const [callBackTopic, callBackKey, value, seconds] = process.argv.slice(2);
+const [callbackTopic, callbackKey, value, seconds] = process.argv.slice(2);
 const brokers = (process.env.TIMERS_BROKERS ?? "127.0.0.1:9092").split(",");
 const topic = process.env.TIMERS_REQUEST_TOPIC ?? "timer-request";
-
-const protos = await protobuf.load(fileURLToPath(new URL("../../protos/timers/v1/future.proto", import.meta.url)));
-const Future = protos.lookupType("timers.v1.Future");
-const timer = Future.encode({ callBackTopic, callBackKey, callBack: Buffer.from(value) }).finish();
 
 // Due times are whole seconds. The present time is rounded up, so that the delay is never shorter than asked.
 const dueS = Math.ceil(Date.now() / 1000) + Number(seconds);
@@ -33,7 +27,14 @@ try {
   const [{ partition, baseOffset }] = await producer.send({
     topic,
     acks: -1, // an acknowledged request is on all in-sync replicas
-    messages: [{ key: String(dueS), value: timer, headers: { "sent-by": "javascript" } }], // the callback has the headers
+    messages: [
+      {
+        key: String(dueS),
+        value,
+        // The callback has the other headers of the request.
+        headers: { "timer-topic": callbackTopic, "timer-key": callbackKey, "sent-by": "javascript" },
+      },
+    ],
   });
   console.log(`${topic}/${partition}/${baseOffset}`);
 } finally {

@@ -26,7 +26,7 @@ from timers.errors import SettingsError
 from timers.v1 import future_pb2
 from timers.wire import headers, topics
 
-LANGUAGES = {"python", "sh", "json", "java", "promql", "text"}
+LANGUAGES = {"python", "sh", "json", "java", "go", "javascript", "promql", "text"}
 """``text`` is what a program prints, a drawing or a formula: nothing that a reader would run."""
 
 SETTINGS_BY_ENV = {setting.env: setting for setting in SETTINGS.values()}
@@ -34,8 +34,8 @@ MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 
 PROGRAMS = """
-    $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go kafka-delete-records.sh kubectl
-    mvn node npm openssl pip printf sed seq spark-class tail test
+    $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go kafka-console-producer.sh
+    kafka-delete-records.sh kcat kubectl mvn node npm openssl pip printf sed seq spark-class tail test
 """
 """Other first words of commands. ``$A`` is kafka-acls.sh on the page about security, which has a test of its own."""
 
@@ -83,7 +83,17 @@ def test_names_in_java_are_those_of_the_wire(block: Block) -> None:
     fields = {field.name for field in future_pb2.Future.DESCRIPTOR.fields}
     set_by_java = {name[0].lower() + name[1:] for name in re.findall(r"\.set([A-Z]\w*)\(", block.text)}
     assert set_by_java <= fields
-    assert set(re.findall(r'"(timer-[a-z-]+)"', block.text)) <= {topics.REQUEST, headers.TIMER_KEY}
+    assert set(re.findall(r'"(timer-[a-z-]+)"', block.text)) <= {topics.REQUEST, headers.TIMER_KEY, headers.TIMER_TOPIC}
+
+
+@of("java", "go", "javascript")
+def test_lines_of_a_program_are_those_of_an_example(block: Block) -> None:
+    """tests/broker/test_example_producers.py compiles and runs the examples."""
+    if block.page == "docs/without-protobuf.md":
+        folder = ROOT / "examples" / block.language
+        (source,) = (path for path in (*folder.glob("*.go"), *folder.glob("*.js"), *folder.rglob("*.java")))
+        lines = {line.strip() for line in source.read_text().splitlines()}
+        assert [line for line in block.text.splitlines() if line.strip() not in lines] == []
 
 
 @of("sh")

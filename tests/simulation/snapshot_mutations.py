@@ -11,7 +11,7 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
-from timers.core.levels import TRIMMING
+from timers.core.levels import trims
 from timers.core.operation import key_of
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, deletable_before
@@ -56,7 +56,7 @@ class TrimsEarly(SnapshotWorker):
 
     def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
         after = super().naming(runner, progress, new)
-        if after.level >= TRIMMING:
+        if trims(after.level):
             self.log.delete_before(*runner.name, deletable_before(after))
         return after
 
@@ -81,7 +81,7 @@ class TrimsLater(SnapshotWorker):
     """[I31]: a worker that was taken over deletes by what it had committed, and does not look at the log."""
 
     def trim(self, runner: SimRunner) -> None:
-        if runner.machine.committed.level < TRIMMING:
+        if not trims(runner.machine.committed.level):
             super().trim(runner)
         else:
             self.log.delete_before(*runner.name, self.bound(runner))

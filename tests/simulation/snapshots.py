@@ -14,7 +14,7 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from timers.core import store_validity
-from timers.core.levels import SNAPSHOTS, TRIMMING
+from timers.core.levels import RAISED_TO, SNAPSHOTS, trims
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.rescue import cut_below
 from timers.core.snapshots import (
@@ -302,7 +302,7 @@ class SnapshotWorker(SimWorker):
             return  # its store may be too old at any time, and needs the whole log then [I9]
         if not deletable_before(committed) or not self.are_whole(runner, committed):
             return
-        if committed.level < TRIMMING and not (self.agrees(runner) and machine.raise_level(TRIMMING)):
+        if not trims(committed.level) and not (self.agrees(runner) and machine.raise_level(RAISED_TO)):
             return
         if machine.commit_change(lambda progress: progress):  # it is not fenced, and deletes at once
             self.faults.point("before the log is deleted")

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
+from timers.core.levels import BY_HEADERS, FIRST
 from timers.core.timer import Headers, Origin
 from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
@@ -121,6 +122,20 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
     found = decoded.drop("callback_key", "content")
     whole = [(*row[:4], 1, sizes[row[:3]], keys[row[:3]], row[:3] == (BY_ID, 0, 9), *row[4:]) for row in EXPECTED]
     assertDataFrameEqual(found, spark.createDataFrame(whole, found.schema))
+
+
+def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
+    """Without protobuf from level 7 on, which partition 0 has from offset 6 on."""
+    headers = [(h.TIMER_TOPIC, b"orders")]
+    rows = [
+        (NATIVE, partition, offset, 0, 1, b"1700000000", b"{}", headers) for partition in (0, 1) for offset in (5, 6)
+    ]
+    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    levels = {(NATIVE, 0): [(3, FIRST), (6, BY_HEADERS)]}
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, levels)
+    found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
+    rejected = "rejected", "level-too-low", None
+    assert found == {(0, 5): rejected, (0, 6): ("timer", None, "orders"), (1, 5): rejected, (1, 6): rejected}
 
 
 def test_no_record_is_left_out_by_a_request_format() -> None:

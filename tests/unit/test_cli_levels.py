@@ -10,13 +10,13 @@ import pytest
 
 from timers.cli import progress as command
 from timers.config.settings import Settings
-from timers.core.levels import OF_ALL, TRIMMING
+from timers.core.levels import SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.kafka import topic_offsets
 
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
 KNOWN = replace(
-    Progress(1000).with_setting(FEATURE_LEVEL, OF_ALL), snapshot=NAMED, older_snapshot=NAMED._replace(applied=700)
+    Progress(1000).with_setting(FEATURE_LEVEL, SNAPSHOTS), snapshot=NAMED, older_snapshot=NAMED._replace(applied=700)
 )
 
 
@@ -31,7 +31,7 @@ class SimOffsets:
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An app with three partitions, one of a topic that is not trimmed."""
     progress = {("timer-request", 0): KNOWN, ("timer-request", 1): KNOWN, ("schedules", 0): KNOWN}
-    found = command._Found(OF_ALL, {"worker-1": TRIMMING}, {f"{topic}/{at}": OF_ALL for topic, at in progress})
+    found = command._Found(SNAPSHOTS, {"worker-1": TRIMMING}, {f"{topic}/{at}": SNAPSHOTS for topic, at in progress})
     monkeypatch.setattr(command, "load_settings", Settings.load)
     monkeypatch.setattr(command, "_look_up", lambda settings: found)
     monkeypatch.setattr(command, "_allow", lambda *_: None)

@@ -11,6 +11,7 @@ from tests.harness.machines import BY_ID, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.horizon import is_far, needs_horizon
 from timers.core.keys import NEVER
+from timers.core.levels import BY_HEADERS
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
@@ -153,6 +154,19 @@ def test_a_second_copy_changes_nothing(when: str, indexed: bool, disk: str) -> N
     rig.promote(sent)
     assert [due_s for due_s, _ in rig.outbox.fired] == [20]
     assert rig.machine.pending == 0
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_copy_is_read_at_the_level_of_its_request(indexed: bool) -> None:
+    """Below the level, the header ``timer-topic`` has no meaning; the machine is raised while the timer is cold."""
+    rig = ColdRig(indexed=indexed)
+    before = rig.ask(20, b"x", [(h.TIMER_TOPIC, b"other")])
+    rig.machine.raise_level(BY_HEADERS)
+    after = rig.ask(20, b"y", [(h.TIMER_TOPIC, b"other")])
+    rig.tick(15)
+    rig.promote(before)
+    rig.promote(after)
+    assert [row[1:4] for row in rig.state[0]] == [("t", "k", b"v"), ("other", None, before.value)]
 
 
 def test_a_late_copy_fires_at_once() -> None:

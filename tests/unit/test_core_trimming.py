@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from timers.core.levels import OF_ALL, RAISED_TO, SNAPSHOTS, TRIMMING, wanted
+from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, Doubt, NamedSnapshot, Progress, Rescue
 from timers.core.snapshots import CHUNK_BYTES, is_outdated, trimmed_to
 
@@ -28,6 +28,7 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
     assert trimmed_to(progress_of(40, 60), None) == 40, "a new owner may have named a lower offset"
     assert trimmed_to(progress_of(60, 40), 30) == 30
     assert trimmed_to(progress_of(60, 40), 50) == 40
+    assert trimmed_to(progress_of(60, 40, BY_HEADERS_TRIMMED), None) == 40
 
 
 @pytest.mark.parametrize(
@@ -36,19 +37,14 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
         progress_of(60, None),
         progress_of(None, None),
         progress_of(60, 40, SNAPSHOTS),
+        progress_of(60, 40, BY_HEADERS),
         replace(progress_of(60, 40), doubt=Doubt(20, "worker-1")),
         replace(progress_of(60, 40), rescues=(Rescue(70, 80, (5, 5)),)),
     ],
-    ids=["one snapshot", "none", "below the level", "in doubt", "rescues"],
+    ids=["one snapshot", "none", "below the level", "not compared", "in doubt", "rescues"],
 )
 def test_nothing_is_deleted(progress: Progress) -> None:
     assert trimmed_to(progress, None) == 0
-
-
-def test_a_machine_is_raised_to_the_level_of_trimming_only_after_a_comparison() -> None:
-    assert OF_ALL < TRIMMING <= RAISED_TO
-    assert wanted(is_verified=False) == OF_ALL
-    assert wanted(is_verified=True) == RAISED_TO
 
 
 @pytest.mark.parametrize(

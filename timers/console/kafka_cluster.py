@@ -331,7 +331,7 @@ class KafkaCluster:
         if record is None or record.key != id_key(id):
             return None
         limit = self._settings.max_request_bytes
-        decoded = future_by_id.decode([record], limit)
+        decoded = future_by_id.decode([record], limit, by_headers=True)
         for due_s, ((_, topic, key, value, headers, _),) in decoded.rows.items():
             return TimerRequest(topic, key, value, due_s, headers=headers or (), id=id)
         if any(each.code == VALUE_TOO_LARGE for each in decoded.rejected):

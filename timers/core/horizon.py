@@ -21,7 +21,7 @@ is only in its progress. So a producer of requests cannot take the identity of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.index import Sweeper
@@ -96,10 +96,15 @@ class Horizon:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
+    def read(
+        self, records: Sequence[Any], decode: Decoder, max_bytes: int, decoder_at: Callable[[int], Decoder]
+    ) -> Decoded:
         """Decode records for which the settings are the same. Forwarded requests have no row, promoted copies have one.
 
         If there are no such records, this takes 0.1 µs for each record.
+
+        Args:
+            decoder_at: returns the decoder for an offset: a copy is read as its request was.
         """
         self._read_s = max(self._read_s, records[-1].timestamp // 1000)
         seal = self._history.setting_at(SEAL, records[0].offset, 0)
@@ -115,7 +120,7 @@ class Horizon:
         decoded = decode(others, max_bytes) if others else Decoded()
         self._forward_far(decoded, others, seal)
         for record in copies:
-            self._add_copy(decoded, record, decode, seal)
+            self._add_copy(decoded, record, decoder_at, seal)
         for due_s in {each.due_s for each in decoded.copies}:
             decoded.rows[due_s].sort(key=lambda row: row[0])
         decoded.rejected.sort(key=lambda rejected: rejected.offset)
@@ -153,14 +158,14 @@ class Horizon:
                 for id, offset, due_s, append_s in decoded.operations
             ]
 
-    def _add_copy(self, decoded: Decoded, record: Any, decode: Decoder, seal: int) -> None:
+    def _add_copy(self, decoded: Decoded, record: Any, decoder_at: Callable[[int], Decoder], seal: int) -> None:
         """Add the row of a promoted copy."""
         request = self._format.unseal(record, seal)
         if isinstance(request, Rejected):
             decoded.rejected.append(request)
             return
         # No size limit: the request was accepted before, and the limit may be lower now.
-        found = decode([request.record], len(record.value or b""))
+        found = decoder_at(request.original)([request.record], len(record.value or b""))
         decoded.rejected += found.rejected
         for due_s, (row,) in found.rows.items():
             timer_id = request.source if row[5] is None else row[5][0]

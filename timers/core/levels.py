@@ -19,13 +19,20 @@ TRIMMING = 6
 """From this level on, the log of a machine may begin late: what no pending timer needs is deleted [I31]. A machine is
 raised to it only after its log and its snapshots were compared (:mod:`timers.store.verifying`)."""
 
-SUPPORTED = TRIMMING
+BY_HEADERS = 7
+"""From this level on, a request with the header ``timer-topic`` is one without protobuf: its value is the payload. The
+log of a machine at this level is whole: it was not compared yet, or is new."""
+
+BY_HEADERS_TRIMMED = 8
+"""The same for a machine whose log may begin late, as at :data:`TRIMMING`."""
+
+SUPPORTED = BY_HEADERS_TRIMMED
 """The highest level that this version of the project supports."""
 
-RAISED_TO = TRIMMING
+RAISED_TO = BY_HEADERS_TRIMMED
 """The highest level to which workers raise partitions, if the operator allows it."""
 
-OF_ALL = SNAPSHOTS
+OF_ALL = BY_HEADERS
 """The level to which they raise every partition, and at which new ones begin. Higher levels need more than a permit."""
 
 
@@ -39,13 +46,23 @@ def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
     return min((allowed, *supported))
 
 
-def wanted(*, is_verified: bool) -> int:
-    """Returns the level that a machine should have, if it may be raised to it.
+def trims(level: int) -> bool:
+    """Returns whether the log of a machine at this level may begin late."""
+    return level == TRIMMING or level >= BY_HEADERS_TRIMMED
+
+
+def wanted(level: int, permitted: int, *, is_verified: bool) -> int:
+    """Returns the level that a machine should have.
 
     Args:
+        level: the one that it has.
+        permitted: as :func:`level_to_raise_to` says.
         is_verified: whether its log and its snapshots were compared, and agree.
     """
-    return RAISED_TO if is_verified else OF_ALL
+    highest = min(permitted, RAISED_TO)
+    if is_verified or trims(level):
+        return TRIMMING if highest == BY_HEADERS else highest
+    return SNAPSHOTS if highest == TRIMMING else min(highest, OF_ALL)
 
 
 def able_members(supported: Mapping[str, int], raised: int) -> list[str]:

@@ -44,10 +44,10 @@ class Reader:
         if records and records[0].offset >= history.changed_at:  # nearly always
             if history is not self._history:
                 self._history, self._newest = history, self._chosen(self.settings_at(history.changed_at, progress))
-            return self._decode(records, *self._newest)
+            return self._decode(records, *self._newest, progress)
         decoded = Decoded()
         for part, settings in self.parts(records, to_offset, progress):
-            decoded.extend(self.decode(part, settings))
+            decoded.extend(self._decode(part, *self._chosen(settings), progress))
         return decoded
 
     def parts(
@@ -80,11 +80,17 @@ class Reader:
         return all(self.settings_at(offset, progress) == settings for offset in offsets)
 
     def decode(self, records: Sequence[Any], settings: ReadSettings) -> Decoded:
-        """Decode records to which the same settings apply."""
-        return self._decode(records, *self._chosen(settings))
+        """Decode records to which the same settings apply. None of them is a promoted copy."""
+        decode, max_bytes = self._chosen(settings)
+        return decode(records, max_bytes)
 
     def _chosen(self, settings: ReadSettings) -> tuple[Decoder, int]:
         return self._decoder(settings.level, settings.rejects_overdue), settings.max_request_bytes
 
-    def _decode(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
-        return decode(records, max_bytes) if self._horizon is None else self._horizon.read(records, decode, max_bytes)
+    def _decode(self, records: Sequence[Any], decode: Decoder, max_bytes: int, progress: Progress) -> Decoded:
+        if self._horizon is None:
+            return decode(records, max_bytes)
+        # The level may have been raised since a request of a copy was accepted.
+        return self._horizon.read(
+            records, decode, max_bytes, lambda offset: self._chosen(self.settings_at(offset, progress))[0]
+        )

@@ -53,6 +53,11 @@ MEANINGS = {
         "The callback topic is not a legal topic name.",
         "Use 1 to 249 of a-z A-Z 0-9 . _ -.",
     ),
+    "level-too-low": Meaning(
+        "The record has the header timer-topic, so it is a request without protobuf, but its partition does not read "
+        "these yet.",
+        "Allow a higher feature level, then retry.",
+    ),
     "topic-unknown": Meaning(
         "The callback topic does not exist when the timer is due.",
         "Create it and retry, or set TIMERS_CREATE_TARGET_TOPICS=1.",

@@ -212,7 +212,7 @@ def decide(
     if request is None:
         reason = "it does not contain its request, which is no longer in its topic"
         return Decision(None, "truncated dead letters whose request is gone", reason)
-    decoded = request_format.decode([request], max_request_bytes)
+    decoded = request_format.newest([request], max_request_bytes)
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Decision(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")

@@ -158,7 +158,7 @@ class ProgressLog:
         """
         value = self.of_app(progress_record.APP_KEY)
         allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
-        return min(levels.OF_ALL, allowed)
+        return levels.wanted(levels.FIRST, allowed, is_verified=False)
 
     def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:
         """Newest committed value of a record that is about the whole app.

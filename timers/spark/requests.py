@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise, starmap
 from operator import and_
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from timers.core.timer import id_bytes, key_bytes
+from timers.core.keys import MAX_OFFSET
+from timers.core.levels import FIRST
+from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
     HEADERS,
     RECORD,
@@ -70,8 +73,16 @@ _GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "byt
 """Columns of a batch that stay as they are."""
 
 
+History: TypeAlias = Sequence[tuple[int, int]]
+"""(first offset, feature level) of the raises of one partition, in ascending order."""
+
+
 def decode(
-    records: DataFrame, formats: Mapping[str, RequestFormat], max_request_bytes: int, request_topic: str
+    records: DataFrame,
+    formats: Mapping[str, RequestFormat],
+    max_request_bytes: int,
+    request_topic: str,
+    levels: Mapping[TopicPartition, History] = MappingProxyType({}),
 ) -> DataFrame:
     """The records of request topics, decoded by their request formats.
 
@@ -80,15 +91,16 @@ def decode(
         formats: topic -> its request format, as :func:`timers.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as in the worker.
         request_topic: the topic of native requests.
+        levels: partition -> its raises: each record is read at its feature level [I21].
 
     Returns:
         In the shape of :data:`REQUEST`.
     """
-    opened = dict(formats)
+    opened, raises = dict(formats), dict(levels)
 
     def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield decode_batch(batch, opened, max_request_bytes)
+            yield decode_batch(batch, opened, max_request_bytes, raises)
 
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
     conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
@@ -99,7 +111,12 @@ def decode(
     return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(REQUEST.names)
 
 
-def decode_batch(batch: pa.RecordBatch, formats: Mapping[str, RequestFormat], max_request_bytes: int) -> pa.RecordBatch:
+def decode_batch(
+    batch: pa.RecordBatch,
+    formats: Mapping[str, RequestFormat],
+    max_request_bytes: int,
+    levels: Mapping[TopicPartition, History] = MappingProxyType({}),
+) -> pa.RecordBatch:
     """Decode one Arrow batch, which may have records of several partitions."""
     topics = batch.column("topic").to_pylist()
     partitions = batch.column("partition").to_pylist()
@@ -109,9 +126,8 @@ def decode_batch(batch: pa.RecordBatch, formats: Mapping[str, RequestFormat], ma
     rows: list[tuple[Any, ...]] = []
     for first, end in pairwise(starts):
         if first < end:
-            topic, partition = places[first]
-            chunk = read[first:end]
-            decoded = _decoded(topic, partition, formats[topic], chunk, max_request_bytes)
+            tp, chunk = places[first], read[first:end]
+            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, levels.get(tp, ()))
             rows += [decoded[each.offset] for each in chunk]
     decoded_columns = record_batch(rows, _ARROW_DECODED).columns
     return pa.RecordBatch.from_arrays([*map(batch.column, _GIVEN), *decoded_columns], schema=_ARROW)
@@ -124,9 +140,14 @@ def _records(batch: pa.RecordBatch) -> list[RequestRecord]:
 
 
 def _decoded(
-    topic: str, partition: int, request_format: RequestFormat, chunk: Sequence[RequestRecord], max_request_bytes: int
+    tp: TopicPartition,
+    request_format: RequestFormat,
+    chunk: Sequence[RequestRecord],
+    max_request_bytes: int,
+    history: History,
 ) -> dict[int, tuple[Any, ...]]:
     """Offset -> columns ``kind`` to ``headers`` of its row."""
+    topic, partition = tp
     rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:
         is_copy = PartitionColdFormat(topic, partition).is_copy
@@ -134,7 +155,10 @@ def _decoded(
             rows_by_offset[copy.offset] = _without_timer(COPY, source(topic, partition, copy.offset))
         if rows_by_offset:
             chunk = [each for each in chunk if each.offset not in rows_by_offset]
-    decoded = request_format.decode(chunk, max_request_bytes)
+    decoded = Decoded()
+    for (start, level), (end, _) in pairwise([(0, FIRST), *history, (MAX_OFFSET, 0)]):
+        if part := [each for each in chunk if start <= each.offset < end] if history else chunk:
+            decoded.extend(request_format.decoder(level, rejects_overdue=False)(part, max_request_bytes))
     moved = request_format.decode is decode_retry
     own_topic = topic.encode()
     for wait_s, rows in decoded.rows.items():

@@ -16,7 +16,7 @@ VALUE_TOO_LARGE = "value-too-large"
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
     *("value-missing", "value-not-a-future", VALUE_TOO_LARGE),
-    *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
+    *("topic-missing", "topic-invalid", "level-too-low", "topic-unknown", "topic-denied"),
     *("message-too-large", "message-refused", "target-failing", LOST_FROM_LOG, "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     *("condition-invalid", "condition-without-id", "condition-without-append-time"),

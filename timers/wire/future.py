@@ -1,16 +1,30 @@
-"""Encodes and decodes native requests (key: due epoch second, value: ``Future``), and records of the retry topic."""
+"""Encodes and decodes native requests, and records of the retry topic.
+
+::
+
+    key       due epoch second, in digits
+    value     ``Future``: topic, key and payload of the callback
+
+or, from feature level :data:`timers.core.levels.BY_HEADERS` on, without protobuf::
+
+    value     payload of the callback, as it is
+    headers   timer-topic                    topic of the callback
+              timer-key                      key of the callback; null or missing: no key
+"""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from timers.core.levels import BY_HEADERS, RAISED_TO
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
+from timers.wire.dead_letter import VALUE_TOO_LARGE
 
 
 def encode(topic: str, key: str, value: bytes) -> bytes:
@@ -18,12 +32,15 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
     return Future(callBackTopic=topic, callBackKey=key, callBack=value).SerializeToString()
 
 
-def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False) -> Decoded:
     """Decode records of the request topic: the hot path of acceptance.
 
     It takes about 0.8 µs a record, most of it in protobuf. A row is the only object made for a record. The raw key
     finds the rows of its second, so that a due second is parsed once for each batch. A record with a condition, which
     needs an id, is rejected.
+
+    Args:
+        by_headers: whether the feature level allows requests without protobuf; see :func:`read_callback`.
     """
     by_due: RowsByDue = {}
     by_key: dict[bytes | None, list[Row]] = {}  # several keys may share a list: "7" and "007" are one second
@@ -31,41 +48,78 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     legal: set[str] = set()
     from_string, rows_of = Future.FromString, by_key.get
     for record in records:
-        value = record.value
+        value, headers = record.value, record.headers
         try:
-            try:
-                future = from_string(value)
-            except (TypeError, DecodeError):
-                parse(value, max_request_bytes)  # raises the error that says what is wrong
-                raise
-            topic = future.callBackTopic
-            if topic not in legal or len(value) > max_request_bytes:
-                check(value, topic, max_request_bytes)
-                legal.add(topic)
+            if headers and len(kept := h.without_timer_headers(headers)) < len(headers):
+                topic, key, payload = _with_timer_headers(value, headers, max_request_bytes, by_headers)
+                headers = kept
+            else:
+                try:
+                    future = from_string(value)
+                except (TypeError, DecodeError):
+                    parse(value, max_request_bytes)  # raises the error that says what is wrong
+                    raise
+                topic, key, payload = future.callBackTopic, future.callBackKey, future.callBack
+                if topic not in legal or len(value) > max_request_bytes:
+                    check(value, topic, max_request_bytes)
+                    legal.add(topic)
             rows = rows_of(record.key)
             if rows is None:
                 rows = by_key[record.key] = by_due.setdefault(decode_due(record.key), [])
         except InvalidRequestError as error:
             rejections.append(rejected(record, error))
             continue
-        headers = record.headers
-        key: Key = future.callBackKey
-        if headers:
-            key = h.callback_key(headers, key)
-            sent, headers = headers, h.without_timer_headers(headers)
-            if len(headers) < len(sent) and any(name == h.TIMER_IF for name, _ in sent):
-                rejections.append(rejected(record, InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)))
-                continue
-        rows.append((record.offset, topic, key, future.callBack, headers or None, None))
+        rows.append((record.offset, topic, key, payload, headers or None, None))
     if rejections:  # a second may have none but rejected records
         by_due = {due_s: rows for due_s, rows in by_due.items() if rows}
     return Decoded(by_due, rejections)
+
+
+def _with_timer_headers(
+    value: bytes | None, headers: Sequence[h.Header], max_request_bytes: int, by_headers: bool
+) -> tuple[str, Key, bytes]:
+    """Return topic, key and payload of the callback that a record with headers of the engine asks for."""
+    own = h.timer_headers(headers)
+    if h.TIMER_IF in own:
+        raise InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)
+    return read_callback(value, own, max_request_bytes, by_headers)
+
+
+def read_callback(
+    value: bytes | None, own: Mapping[str, bytes | None], max_request_bytes: int, by_headers: bool
+) -> tuple[str, Key, bytes]:
+    """Return topic, key and payload of a callback: from a ``Future``, or from headers of a request without protobuf.
+
+    Args:
+        value: of the record.
+        own: its headers with the prefix ``timer-``.
+        by_headers: whether the feature level allows requests without protobuf.
+    """
+    if by_headers and h.TIMER_TOPIC in own:
+        if value is None:
+            raise InvalidRequestError("value-missing", "the record has no value: it is the payload, and may be empty")
+        check_size(value, max_request_bytes)
+        topic = (own[h.TIMER_TOPIC] or b"").decode(errors="replace")
+        check_topic(topic, f"header {h.TIMER_TOPIC}")
+        return topic, own.get(h.TIMER_KEY), value
+    try:
+        future = parse(value, max_request_bytes)
+    except InvalidRequestError as error:
+        if h.TIMER_TOPIC in own and value is not None and error.code != VALUE_TOO_LARGE:
+            raise InvalidRequestError("level-too-low", _LEVEL_TOO_LOW) from None
+        raise
+    return future.callBackTopic, own.get(h.TIMER_KEY, future.callBackKey), future.callBack
 
 
 MAX_ATTEMPT_DIGITS = 9
 
 _CONDITION_WITHOUT_ID = (
     f"header {h.TIMER_IF} is a condition on a timer with an id: publish it to TIMERS_ID_TOPIC, with the id as key"
+)
+
+_LEVEL_TOO_LOW = (
+    f"header {h.TIMER_TOPIC} makes it a request without protobuf, which its partition reads from feature level "
+    f"{BY_HEADERS} on: `timers levels --raise {RAISED_TO}` allows it, then retry this dead letter"
 )
 
 
@@ -154,7 +208,8 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode records of the retry topic. Only the engine writes there, so ``timer-*`` headers are trusted."""
     decoded = Decoded()
     for record in records:
-        own = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
+        named = h.timer_headers(record.headers or ())
+        own = {name: value for name, value in named.items() if value is not None}
         try:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
@@ -175,7 +230,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         row: Row = (
             record.offset,
             future.callBackTopic,
-            h.callback_key(record.headers, future.callBackKey),
+            named.get(h.TIMER_KEY, future.callBackKey),
             future.callBack,
             h.without_timer_headers(record.headers) or None,
             origin,

@@ -22,8 +22,13 @@ TIMER_FIRED = "timer-fired"
 TIMER_ATTEMPT = "timer-attempt"
 """On the retry topic only: how many attempts to send have failed, in ASCII digits."""
 
+TIMER_TOPIC = "timer-topic"
+"""On a request without protobuf: the callback topic. The value of such a record is the payload, as it is. It is read
+from feature level :data:`timers.core.levels.BY_HEADERS` on."""
+
 TIMER_KEY = "timer-key"
-"""On a request: the callback's key if it is null or not text, because a ``Future`` cannot hold such a key."""
+"""On a request: the callback's key if it is null or not text, because a ``Future`` cannot hold such a key, or if the
+request is one without protobuf."""
 
 TIMER_AGAIN = "timer-again"
 """On a request that is published again after its timer failed: its former due epoch second, in ASCII digits. The timer
@@ -111,11 +116,6 @@ def former_due(headers: Sequence[Header]) -> bytes | None:
     return last(headers, TIMER_AGAIN)
 
 
-def callback_key(headers: Sequence[Header], key: str | bytes | None) -> str | bytes | None:
-    """Return the callback's key: from the header ``timer-key`` if there is one, else ``key``."""
-    return next((value for name, value in reversed(headers) if name == TIMER_KEY), key)
-
-
 HEX_PREFIX = "\\x"
 """Prefix of an id that is shown as hex digits."""
 
@@ -130,6 +130,11 @@ def id_shown(id: bytes) -> str:
     except UnicodeDecodeError:
         return HEX_PREFIX + id.hex()
     return HEX_PREFIX + id.hex() if text.startswith(HEX_PREFIX) else text
+
+
+def timer_headers(headers: Sequence[Header]) -> dict[str, bytes | None]:
+    """Return the headers of the engine by name. If one is repeated, the last one counts."""
+    return {name: value for name, value in headers if name.startswith(PREFIX)}
 
 
 def without_timer_headers(headers: Sequence[Header]) -> list[Header]:

@@ -65,7 +65,7 @@ class LevelWatch(Service):
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
-        lower = [each for each in runners if each.machine.progress.level < _wanted(each)]
+        lower = [each for each in runners if each.machine.progress.level < _wanted(each, levels.RAISED_TO)]
         if runners and not lower and not stopped:
             return
         members = await self._consumer.member_levels()
@@ -89,7 +89,7 @@ class LevelWatch(Service):
                 self._consumer.rejoin()
 
     async def _raise(self, runners: list[Runner], permitted: int) -> None:
-        for runner, level in ((each, min(permitted, _wanted(each))) for each in runners):
+        for runner, level in ((each, _wanted(each, permitted)) for each in runners):
             if runner.machine.progress.level >= level:
                 continue
             raising: Future[bool] = runner.ask(partial(_raised, level=level))
@@ -101,8 +101,8 @@ class LevelWatch(Service):
                 logger.warning("%s: not raised to feature level %d yet (%r)", runner.name, level, error)
 
 
-def _wanted(runner: Runner) -> int:
-    return levels.wanted(is_verified=runner.is_verified)
+def _wanted(runner: Runner, permitted: int) -> int:
+    return levels.wanted(runner.machine.progress.level, permitted, is_verified=runner.is_verified)
 
 
 def _raised(machine: Machine, level: int) -> bool:

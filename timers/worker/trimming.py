@@ -220,7 +220,7 @@ class Trimmer:
         """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
         self._check(logs, known, tp, log, check)
         committed = known.runner.machine.committed
-        if committed.level < levels.TRIMMING:
+        if not levels.trims(committed.level):
             self._verify(known, tp, committed, log, check)
             return 0
         snapshots = topics.snapshots(self._settings.app_id, tp[0])

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
-from timers.core.progress import MOVED_S, Progress
+from timers.core.progress import FEATURE_LEVEL, MOVED_S, Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import connection
@@ -141,7 +141,11 @@ class Reading:
         return found._replace(records=self._kept.on_disk(self._decode(found.records)))
 
     def _decode(self, records: DataFrame) -> DataFrame:
-        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic)
+        levels = {
+            tp: [(each.from_offset, each.value) for each in known.settings if each.name == FEATURE_LEVEL]
+            for tp, known in self._progress.items()
+        }
+        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic, levels)
 
     def with_existing(self, rows: DataFrame) -> DataFrame:
         """Rows with null instead of a callback topic that does not exist: requests may name any number of those."""

@@ -64,9 +64,14 @@ class RequestFormat(NamedTuple):
         levels = [each for each in self.decode_from_level if each <= level]
         return self.decode_from_level[max(levels)] if levels else self.decode
 
+    @property
+    def newest(self) -> Decoder:
+        """The decoder of the newest feature level: what a record asks for if it is published now."""
+        return self.decoder(max(self.decode_from_level, default=0), rejects_overdue=False)
+
     def read(self, record: RequestRecord) -> Decoded:
-        """Decode one record, without a size limit."""
-        return self.decode([record], len(record.value or b""))
+        """Decode one record at the newest feature level, without a size limit."""
+        return self.newest([record], len(record.value or b""))
 
     def is_request_of(self, record: RequestRecord, row: Row, origin: Origin) -> bool:
         """Return whether ``record`` asks for this timer: the topic may be a new one, with other requests."""

@@ -1,5 +1,6 @@
 """The format of timers with an id: the record key is the id, ``timer-due`` the due second, the value a ``Future``.
 
+With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wire.future`.
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
 only under a condition (:mod:`timers.core.only_if`).
 """
@@ -12,7 +13,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from timers.core.operation import ABSENT
-from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes
+from timers.core.timer import Decoded, Headers, Key, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
@@ -97,10 +98,13 @@ def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list
     return id_bytes(origin.timer_id), value, [*headers, *encode_headers(origin.due_s)]
 
 
-def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2.2 µs a record.
 
     Each due second is parsed once for a batch: most records have only this header.
+
+    Args:
+        by_headers: whether the feature level allows requests without protobuf.
     """
     decoded = Decoded()
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
@@ -120,22 +124,30 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 if condition is not None:
                     decoded.conditions[offset] = condition
                 continue
+            own: dict[str, bytes | None] | None = None
+            callback_headers: Headers | None = None
+            row_key: Key
+            published_again = False
             if has_due_alone and headers[0][1] in seconds:
                 due_s = seconds[headers[0][1]]
-                callback_headers, published_again, request_headers = None, False, _NO_HEADERS
             else:
                 due_s = decode_due(headers)
-                callback_headers, request_headers = h.without_timer_headers(headers) or None, headers
                 seconds[b"%d" % due_s] = due_s
-                published_again = h.former_due(headers) is not None and due_s * 1000 <= record.timestamp
-            try:
-                request = from_string(value)
-            except DecodeError:
-                request = future.parse(value, max_request_bytes)
-            topic = request.callBackTopic
-            if topic not in legal or len(value) > max_request_bytes:
-                future.check(value, topic, max_request_bytes)
-                legal.add(topic)
+                callback_headers = h.without_timer_headers(headers) or None
+                if len(headers) - len(callback_headers or ()) > 1:
+                    own = h.timer_headers(headers)
+                    published_again = own.get(h.TIMER_AGAIN) is not None and due_s * 1000 <= record.timestamp
+            if own is None:
+                try:
+                    request = from_string(value)
+                except DecodeError:
+                    request = future.parse(value, max_request_bytes)
+                topic, row_key, payload = request.callBackTopic, request.callBackKey, request.callBack
+                if topic not in legal or len(value) > max_request_bytes:
+                    future.check(value, topic, max_request_bytes)
+                    legal.add(topic)
+            else:
+                topic, row_key, payload = future.read_callback(value, own, max_request_bytes, by_headers)
         except InvalidRequestError as error:
             decoded.rejected.append(checks.rejected(record, error))
             continue
@@ -146,8 +158,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
             if condition is not None:
                 decoded.conditions[offset] = condition
-        row_key = h.callback_key(request_headers, request.callBackKey) if request_headers else request.callBackKey
-        row = (offset, topic, row_key, request.callBack, callback_headers, origin)
+        row = (offset, topic, row_key, payload, callback_headers, origin)
         if due_s in by_due:
             by_due[due_s].append(row)
         else:

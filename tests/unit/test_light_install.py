@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,11 +10,14 @@ import sys
 import tomllib
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from timers.cli import lazy
+from timers.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -111,7 +115,7 @@ assert len(timers.advance(6)) == 2
 def test_a_command_names_the_extra_that_it_needs(light: Path, command: list[str], extra: str) -> None:
     done = run(light, "-m", "timers.cli.main", *command)
     assert done.returncode == 1
-    sentence = r"timers: the package \w+ is not installed: pip install 'kafka-timers\[(\w+)\]'\n"
+    sentence = rf"timers: the package \w+ is not installed: pip install '{re.escape(str(ROOT))}\[(\w+)\]'\n"
     found = re.fullmatch(sentence, done.stderr)
     assert found is not None, done.stderr
     assert found[1] == extra
@@ -129,3 +133,27 @@ def test_the_generated_code_works_with_an_older_protobuf_than_the_one_that_gener
     generated = [*(ROOT / "timers/v1").glob("*_pb2.py")]
     assert generated and not [each.name for each in generated if "runtime_version" in each.read_text()]
     assert "protobuf>=5.26,<9" in PROJECT["dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'kafka-timers[worker]'"),
+        ({"url": "file:///a%20b", "dir_info": {}}, "pip install '/a b[worker]'"),
+        ({"url": "file:///src", "dir_info": {"editable": True}}, "pip install -e '/src[worker]'"),
+        (
+            {"url": "https://git.example/timers.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "pip install 'kafka-timers[worker] @ git+https://git.example/timers.git@abc'",
+        ),
+        (
+            {"url": "https://x.example/t-0.1.0.whl", "archive_info": {}},
+            "pip install 'kafka-timers[worker] @ https://x.example/t-0.1.0.whl'",
+        ),
+    ],
+)
+def test_the_command_installs_from_where_the_installation_came(
+    origin: dict[str, Any] | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    assert str(MissingExtraError("faust", "worker")) == f"the package faust is not installed: {command}"

@@ -1,1 +1,1 @@
-"""Jobs on Spark that use the same topics as the worker. They need ``pip install 'kafka-timers[spark]'`` and Java."""
+"""Jobs on Spark that use the same topics as the worker. They need the extra ``spark`` and Java."""

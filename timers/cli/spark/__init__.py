@@ -34,7 +34,7 @@ class _Jobs(LazyGroup):
         **{name: f"cold_tier:{name}" for name in ("hold", "promote")},
     },
     subcommand_metavar="JOB [OPTIONS]...",
-    epilog="Settings are the worker's environment variables. Needs pip install 'kafka-timers[spark]' and Java 17 or "
+    epilog="Settings are the worker's environment variables. Needs the extra `spark` (docs/install.md) and Java 17 or "
     "21. The first start downloads Spark's connectors (17 MB).",
 )
 def spark() -> None:

@@ -35,6 +35,8 @@ class InjectedFault:
     """What was seen of its effect."""
     seen: bool = True
     """Whether its effect was seen, such as the damage of a store by its worker."""
+    delays: bool = True
+    """Whether timers in flight wait because of it: for a worker that joins, none do."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Verdict:
     fired: Fired
     in_flight: tuple[int, ...]
     """For each fault: timers of its victim that were due and not yet fired when it was injected."""
+    missed: int
+    """Faults that delay timers, and hit none."""
     unseen: int
     """Faults whose effect was not seen."""
     worst_lag_ms: int
@@ -56,8 +60,8 @@ class Verdict:
 
     @property
     def counts(self) -> bool:
-        """Whether every fault had its effect, and hit timers in flight."""
-        return bool(self.in_flight) and all(self.in_flight) and not self.unseen
+        """Whether every fault had its effect, and hit timers in flight if it delays them."""
+        return bool(self.in_flight) and not self.missed and not self.unseen
 
     @property
     def kept(self) -> bool:
@@ -86,10 +90,12 @@ def verdict(found: Callbacks, due_s: Ints, injected_faults: list[InjectedFault])
     asked = found.of(len(due_s))
     over_ms = max((injected.over_ms + injected.grace_ms for injected in injected_faults), default=0)
     waited_ms = asked.append_ms - np.maximum(due_s[asked.numbers] * 1000, over_ms)
+    in_flight = tuple(_in_flight(asked, due_s, injected) for injected in injected_faults)
     return Verdict(
         accepted=len(due_s),
         fired=fired,
-        in_flight=tuple(_in_flight(asked, due_s, injected) for injected in injected_faults),
+        in_flight=in_flight,
+        missed=sum(each.delays and not hit for each, hit in zip(injected_faults, in_flight, strict=True)),
         unseen=sum(not injected.seen for injected in injected_faults),
         worst_lag_ms=int(fired.lag_ms.max(initial=0)),
         worst_after_faults_ms=int(waited_ms.max(initial=0)),

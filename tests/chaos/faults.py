@@ -137,7 +137,7 @@ def add(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[in
         waited_s += POLL_S / 10
         held = state.held()
     # The partitions are assigned, and workers open their machines.
-    return _inject(state, fault, held, state.ends())
+    return replace(_inject(state, fault, held, state.ends()), delays=False)
 
 
 def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:

@@ -113,4 +113,5 @@ def test_a_round_does_not_count_if_the_effect_of_a_fault_was_not_seen() -> None:
 def test_a_round_does_not_count_if_a_fault_hit_no_timer_in_flight(miss: InjectedFault) -> None:
     found = judged(correct_callbacks(), [FAULT, miss])
     assert found.in_flight == (50, 0)
-    assert not found.counts
+    assert found.missed == 1 and not found.counts
+    assert judged(correct_callbacks(), [FAULT, replace(miss, delays=False)]).counts

@@ -18,7 +18,7 @@ from tests.property.unicode_text import TEXT
 from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.core.machine import Machine
-from timers.core.timer import Origin, Row, RowsByDue, id_text
+from timers.core.timer import Key, Origin, Row, RowsByDue, id_text
 from timers.store import layout, rocks
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -118,6 +118,7 @@ QUERIES = st.builds(
     POSITIONS | st.just(START),
     st.booleans(),
     TEXT,
+    st.none() | TEXT,
     is_part_of_quick=st.just(False),  # a header says it, and no parameter
 )
 
@@ -131,21 +132,27 @@ PLACE = Place("req", 1, moved=False)
 MEMORY = RocksMemory(16 * 1024 * 1024)
 TOPICS = ("t", "tt", "canary")
 GIVEN_IDS = (None, b"req/1/0", b"a", b"a-b", "ü1".encode(), b"\xff", b"a\xff", b"\xc3", "a\ufffd".encode())
-VALUES = st.sampled_from([b"", b"a", b"t"])
-ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TOPICS), st.sampled_from(GIVEN_IDS), VALUES), max_size=12)
+KEYS = st.sampled_from([None, "", b"", "a", b"a", "ü", "ü".encode(), b"\xff"])
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TOPICS), st.sampled_from(GIVEN_IDS), KEYS), max_size=12)
 PREFIXES = ("", "req/1/", "req/1/1", "re", "req/10", "a", "a-", "ü", "\ufffd", "a\ufffd", "t", "\ud800", "none")
 
 
 @settings(max_examples=40)  # each opens a store
-@given(ROWS, st.sampled_from([None, *TOPICS, "none"]), st.sampled_from(PREFIXES), st.sampled_from([1, 2, 100]))
+@given(
+    ROWS,
+    st.sampled_from([None, *TOPICS, "none"]),
+    st.sampled_from(PREFIXES),
+    st.sampled_from([None, None, "", "a", "ü", "none"]),
+    st.sampled_from([1, 2, 100]),
+)
 def test_a_filtered_list_is_the_list_without_the_others(
-    given_rows: list[tuple[int, str, bytes | None, bytes]], topic: str | None, prefix: str, limit: int
+    given_rows: list[tuple[int, str, bytes | None, Key]], topic: str | None, prefix: str, key: str | None, limit: int
 ) -> None:
     """A store on disk leaves out entries that cannot match without decoding them."""
     rows: RowsByDue = {}
-    for offset, (due_s, target, id, value) in enumerate(given_rows):
+    for offset, (due_s, target, id, its_key) in enumerate(given_rows):
         origin = None if id is None else Origin(id_text(id), due_s, 0)
-        row: Row = (offset, target, "k", value, None, origin)
+        row: Row = (offset, target, its_key, b"", None, origin)
         rows.setdefault(due_s, []).append(row)
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "GROUP_ROWS", 2)
@@ -159,22 +166,24 @@ def test_a_filtered_list_is_the_list_without_the_others(
             )
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, TimerFilter(None, "", None, with_values=False), 100)
-            found = _ids(machine, TimerFilter(topic, "canary", None, with_values=False, prefix=prefix), limit)
+            asked = TimerFilter(topic, "canary", None, with_values=False, prefix=prefix, key=key)
+            found = _ids(machine, asked, limit)
         finally:
             store.close()
     assert found == [
-        (due_s, target, id)
-        for due_s, target, id in every
+        (due_s, target, id, its_key)
+        for due_s, target, id, its_key in every
         if (target == topic or (topic is None and target != "canary")) and id.startswith(prefix)
+        if key is None or its_key == key
     ]
 
 
-def _ids(machine: Any, timer_filter: TimerFilter, limit: int) -> list[tuple[int, str, str]]:
-    """Due second, topic and id of all timers of a filter, page by page."""
+def _ids(machine: Any, timer_filter: TimerFilter, limit: int) -> list[tuple[int, str, str, Any]]:
+    """Due second, topic, id and key of all timers of a filter, page by page."""
     found, after = [], START
     while True:
         page = reading.page(machine, PLACE, timer_filter, after, limit)
-        found += [(each.timer["due"], each.timer["topic"], each.timer["id"]) for each in page.listed]
+        found += [(each.timer["due"], each.timer["topic"], each.timer["id"], each.timer["key"]) for each in page.listed]
         if page.through is None:
             return found
         assert page.through > after

@@ -99,7 +99,8 @@ def test_a_future_moment_is_a_duration_or_a_time() -> None:
     assert parse_ahead("2h", 1_800_000_000.1) == 1_800_000_001 + 7200
     assert parse_ahead("0s", 1_800_000_000.0) == 1_800_000_000
     assert parse_ahead("2027-01-15T08:00:00Z", 0.0) == 1_800_000_000
-    for text in ("", "2x", "h2", "-2h"):
+    assert parse_ahead("-2h", 1_800_000_000.9) == 1_800_000_000 - 7200
+    for text in ("", "2x", "h2", "--2h", "-2", "-"):
         with pytest.raises(InvalidTimerError):
             parse_ahead(text, 0.0)
 

@@ -150,6 +150,9 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: p
     assert reading.page(rig.machine, rig.place, TimerFilter("u", "c", None, False), START, 9).listed == []
     (only,) = reading.page(rig.machine, rig.place, TimerFilter("t", "c", 7, False), START, 9).listed
     assert only.position == (5, "requests", 0, 0)
+    for key, count in (("k", 2), ("other", 0), ("", 0)):
+        of_key = TimerFilter("t", "c", None, with_values=False, key=key)
+        assert len(reading.page(rig.machine, rig.place, of_key, START, 9).listed) == count
     monkeypatch.setattr(reading, "SLICE_BYTES", 1)
     page = reading.page(rig.machine, rig.place, canary, START, 9)
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))

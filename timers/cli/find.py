@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -66,29 +66,49 @@ def _sentence(timer: Timer) -> str:
     return f"{timer['id']}: {', '.join(parts)}"
 
 
-_COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
-_WIDTHS = (20, 24, 24, 28, 0)
+COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
+WIDTHS = (20, 24, 24, 28, 0)
+
+
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select timers; :func:`selected` reads them."""
+    options = (
+        click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic."),
+        click.option("--prefix", metavar="TEXT", help="Only timers whose id begins with this text."),
+        click.option("--key", metavar="KEY", help="Only timers whose callbacks have this key."),
+        click.option(
+            "--from",
+            "from_text",
+            metavar="WHEN",
+            help="Due at this time or later: 2h (in two hours), -1h (an hour ago), or 2030-01-31T12:00:00Z.",
+        ),
+        click.option("--to", "to_text", metavar="WHEN", help="Due before this time."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def selected(selection: Mapping[str, str | None], *, with_values: bool = False) -> Query:
+    """The query for the timers that the options of :func:`selection_options` name."""
+    now_s, given = time.time(), {name: text for name, text in selection.items() if text is not None}
+    return Query(
+        topic=given.get("topic"),
+        from_s=parse_ahead(given["from_text"], now_s) if "from_text" in given else 0,
+        to_s=parse_ahead(given["to_text"], now_s) if "to_text" in given else None,
+        with_values=with_values,
+        prefix=argument_id(given.get("prefix", "")),
+        key=argument_id(given["key"]) if "key" in given else None,
+    )
 
 
 @click.command("list")
-@click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic.")
-@click.option(
-    "--from", "from_text", metavar="WHEN", help="Due at this time or later: 2h (in two hours), or 2030-01-31T12:00:00Z."
-)
-@click.option("--to", "to_text", metavar="WHEN", help="Due before this time.")
+@selection_options
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
 @click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
 @worker_option
 @output_option()
-def list_timers(
-    topic: str | None,
-    from_text: str | None,
-    to_text: str | None,
-    limit: int,
-    with_values: bool,
-    worker: str | None,
-    output: Output,
-) -> None:
+def list_timers(limit: int, with_values: bool, worker: str | None, output: Output, **selection: str | None) -> None:
     """List the pending timers of all workers, the next to fire first.
 
     Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS. If one
@@ -96,26 +116,19 @@ def list_timers(
 
     \b
       timers list --topic order-timeouts --to 1h
+      timers list --prefix customer-17/
       timers list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
     if with_values and not output.as_json:
         raise click.UsageError("--values goes with -o json")
-    now_s = time.time()
-    query = Query(
-        topic=topic,
-        from_s=0 if from_text is None else parse_ahead(from_text, now_s),
-        to_s=None if to_text is None else parse_ahead(to_text, now_s),
-        with_values=with_values,
-    )
-    pages = _Pages(WorkerToAsk(worker), query, limit)
-    output.table(_COLUMNS, _WIDTHS, ((timer, _cells(timer)) for timer in pages))
+    pages = Pages(WorkerToAsk(worker), selected(selection, with_values=with_values), limit)
+    output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
     say(f"{counted(pages.count, 'timer')}{more}")
-    if pages.missing:
-        raise QueryError(f"this is not all: no worker answers for {missing({'missing': pages.missing})}")
+    pages.check()
 
 
-class _Pages:
+class Pages:
     """Asks for the timers page by page, and yields them."""
 
     def __init__(self, worker: WorkerToAsk, query: Query, limit: int) -> None:
@@ -126,10 +139,15 @@ class _Pages:
         self.more = False
         self._missing: dict[str, str] = {}
 
-    @property
-    def missing(self) -> Any:
-        """Partitions that are missing in at least one page."""
-        return [{"partition": name, "reason": why} for name, why in self._missing.items()]
+    def check(self) -> None:
+        """Raise if partitions were missing in at least one page.
+
+        Raises:
+            QueryError: some were.
+        """
+        if self._missing:
+            named = [{"partition": name, "reason": why} for name, why in self._missing.items()]
+            raise QueryError(f"this is not all: no worker answers for {missing({'missing': named})}")
 
     def __iter__(self) -> Iterator[Timer]:
         query = self._query
@@ -149,7 +167,8 @@ class _Pages:
             query = query._replace(after=wire.parse_cursor(answer["next"]))
 
 
-def _cells(timer: Timer) -> tuple[str, ...]:
+def cells(timer: Timer) -> tuple[str, ...]:
+    """The cells of a timer under :data:`COLUMNS`."""
     attempt = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
     return (
         timer["due_at"],

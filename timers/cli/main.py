@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
-    "cancel": "Cancel a timer with an id, and print the verdict.",
+    "cancel": "Cancel a timer with an id, or all of a selection, and print the verdicts.",
     "get": "Show one timer: whether it waits or has fired.",
     "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",
@@ -57,7 +57,6 @@ _COMMANDS = {
     package="timers.cli",
     lines=_COMMANDS,
     modules={
-        "cancel": "schedule:cancel",
         "get": "find:get",
         "list": "find:list_timers",
         "formats": "settings:formats",

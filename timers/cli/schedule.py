@@ -1,4 +1,4 @@
-"""``timers schedule`` and ``timers cancel``: one timer from the shell, or many from a file; cancels by id."""
+"""``timers schedule``: one timer from the shell, or many from a file."""
 
 from __future__ import annotations
 
@@ -42,29 +42,6 @@ if_source_option = click.option(
     "--if-source", metavar="SOURCE", help="Only if the latest version has this source, which `timers get` shows."
 )
 """Adds the option to a command."""
-
-
-@click.command()
-@click.argument("id")
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds to wait."
-)
-@if_source_option
-@output_option()
-def cancel(id: str, timeout_s: float, if_source: str | None, output: Output) -> int:
-    """Cancel the timer with this ID, and wait for the verdict.
-
-    Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 --if-source: it is another version, or
-    too late, 1 no verdict came.
-    """
-    settings = load_settings()
-
-    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
-
-    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-        result = client.cancel(argument_id(id), if_source=if_source, timeout_s=timeout_s)
-    output.show(fields(result), sentence(result))
-    return EXIT_CODES[result.verdict]
 
 
 def fields(result: VerdictMessage) -> dict[str, Any]:

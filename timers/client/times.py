@@ -80,7 +80,9 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
 
 
 def parse_ahead(text: str, now_s: float) -> int:
-    """Epoch second of a duration after ``now_s``, rounded up, or of an absolute time."""
+    """Epoch second of a duration after ``now_s``, rounded up, or with a minus before it, or of an absolute time."""
+    if re.fullmatch(r"-([0-9]+[wdhms])+", text):
+        return parse_moment(text[1:], now_s)
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return math.ceil(now_s) + parse_duration(text)
     return parse_due(text)

@@ -307,10 +307,9 @@ async def list_timers(call: Call) -> Reply:
     topic = given.get("topic")
     if topic is not None and not call.user.may_use_topic(topic):
         raise Problem("topic-forbidden", f"you may not see timers of topic {quoted(topic)}")
-    selection = [topic, given.get("from"), given.get("to"), given.get("prefix")]
+    selection = [given.get(name) for name in _SELECTION]
     parameters = {"limit": str(given["limit"]), "value": str(int(given["value"]))}
-    names = ("topic", "from", "to", "prefix")
-    parameters |= {name: str(value) for name, value in zip(names, selection, strict=True) if value is not None}
+    parameters |= {name: str(value) for name, value in zip(_SELECTION, selection, strict=True) if value is not None}
     purpose = f"cursor of {selection}"
     now_s = call.console.now_s()
     if "cursor" in given:
@@ -450,7 +449,7 @@ AT_ONCE = 500
 VERDICT_S = 5.0
 """How long to wait for a verdict. After this the cancel counts as undecided; it takes effect when a worker reads it."""
 
-_SELECTION = ("topic", "from", "to", "prefix")
+_SELECTION = ("topic", "from", "to", "prefix", "key")
 
 
 async def cancel_timers(call: Call) -> Reply:

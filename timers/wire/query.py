@@ -69,6 +69,8 @@ class Query(NamedTuple):
     with_values: bool = False
     prefix: str = ""
     """The id begins with this text."""
+    key: str | None = None
+    """Key of the callback; None: any."""
     is_part_of_quick: bool = False
     """Whether another worker asks for its first page. Not a parameter: :data:`FORWARDED_QUICK` says it."""
 
@@ -186,13 +188,14 @@ def given_in(raw_path: str) -> list[tuple[str, str]]:
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing."""
-    _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix"))
+    _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix", "key"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
         raise InvalidQueryError(f"topic={quoted(topic)} is not {topics.LEGAL_FORM}")
-    prefix = parameters.get("prefix", "")
-    if re.search("[\ud800-\udfff]", prefix):
-        raise InvalidQueryError(f"prefix={quoted(prefix)} is not UTF-8, percent-encoded")
+    prefix, key = parameters.get("prefix", ""), parameters.get("key")
+    for name, text in (("prefix", prefix), ("key", key or "")):
+        if re.search("[\ud800-\udfff]", text):
+            raise InvalidQueryError(f"{name}={quoted(text)} is not UTF-8, percent-encoded")
     limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
@@ -204,6 +207,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
         parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
         _parse_flag(parameters, "value"),
         prefix,
+        key,
     )
 
 
@@ -247,6 +251,8 @@ def parameters_of(query: Query) -> dict[str, str]:
         parameters["to"] = str(query.to_s)
     if query.prefix:
         parameters["prefix"] = query.prefix
+    if query.key is not None:
+        parameters["key"] = query.key
     if query.after != START:
         parameters["cursor"] = cursor(query.after)
     return parameters

@@ -122,7 +122,7 @@ async def _listed(page: Page, selection: dict[str, Any]) -> Any:
 
 def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
     """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
-    found: dict[str, Any] = {name: given[name] for name in ("topic", "prefix") if given.get(name)}
+    found: dict[str, Any] = {name: given[name] for name in ("topic", "prefix", "key") if given.get(name)}
     for name in ("from", "to"):
         if given.get(name):
             found[name] = moment(name, given[name], now_s)

@@ -102,7 +102,7 @@ class LocalSource:
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
-        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix)
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix, query.key)
         return await self._read(
             query.is_quick, lambda machine: reading.page(machine, self._place, timer_filter, after, limit)
         )

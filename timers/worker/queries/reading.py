@@ -11,7 +11,7 @@ from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.listing import Listed, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, request_of
-from timers.core.timer import Origin, Row, id_bytes
+from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Timer
@@ -54,6 +54,8 @@ class TimerFilter(NamedTuple):
     with_values: bool
     prefix: str = ""
     """Beginning of the ids."""
+    key: str | None = None
+    """Key of the callbacks; None: any."""
 
 
 class _Slice:
@@ -71,11 +73,14 @@ class _Slice:
 
 
 def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
-    """Whether a row passes the filter for topic and id."""
+    """Whether a row passes the filter for topic, key and id."""
     topic, hidden, prefix = timer_filter.topic, timer_filter.hidden_topic, timer_filter.prefix
+    key = None if timer_filter.key is None else timer_filter.key.encode()
 
     def wanted(row: Row) -> bool:
         if row[1] != topic and (topic is not None or row[1] == hidden):
+            return False
+        if key is not None and key_bytes(row[2]) != key:
             return False
         return not prefix or wire.shown_id(row, topics.source(*place[:2], row[0])).startswith(prefix)
 
@@ -85,6 +90,8 @@ def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
 def _sought(timer_filter: TimerFilter, place: Place) -> list[bytes]:
     """Texts that stand in each row that passes the filter. The id of a row without an origin does not stand in it."""
     sought = [] if timer_filter.topic is None else [timer_filter.topic.encode()]
+    if timer_filter.key:
+        sought.append(timer_filter.key.encode())
     prefix = timer_filter.prefix.partition(REPLACEMENT)[0]
     own = topics.source(place.topic, place.partition, 0)[:-1]
     if prefix and not (own.startswith(prefix) or prefix.startswith(own)):

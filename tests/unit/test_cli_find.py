@@ -1,0 +1,147 @@
+"""``timers list`` and ``timers cancel`` with a selection, over a simulated worker and client."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from timers.cli import cancel as command
+from timers.cli import find
+from timers.cli.main import main
+from timers.client import AsyncTimersClient
+from timers.config.settings import Settings
+from timers.core.timer import Origin, Row
+from timers.errors import PublishError
+from timers.wire import query as wire
+from timers.wire.verdict import VerdictMessage
+
+DUE_S = 1_900_000_000
+
+
+def timer(id: str, topic: str = "timer-request-by-id", *, moved: bool = False) -> dict[str, Any]:
+    offset = len(id)
+    source = None if moved else f"{topic}/0/{offset}"
+    origin = Origin(id, DUE_S, 1, f"timer-request-by-id/0/{offset}" if moved else source)
+    row: Row = (offset, "orders", "key", b"v", None, origin if moved or topic != "timer-request" else None)
+    return wire.describe(row, DUE_S, "timers-timer-retry" if moved else topic, 0, moved=moved, with_value=False)
+
+
+class Fleet:
+    """A worker that lists two timers a page, and a client whose cancels are noted."""
+
+    def __init__(self, *timers: dict[str, Any], fails: tuple[str, ...] = (), missing: bool = False) -> None:
+        self.timers = timers
+        self.fails = fails
+        self.missing = [{"partition": "timer-request/1", "reason": "no owner"}] if missing else []
+        self.asked: list[dict[str, str]] = []
+        self.cancelled: list[str] = []
+        self._lock = threading.Lock()
+
+    def ask(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+        self.asked.append(dict(parameters))
+        first = 2 * (len(self.asked) - 1)
+        page = self.timers[first : first + 2]
+        more = wire.cursor(wire.position_of(page[-1])) if first + 2 < len(self.timers) else None
+        return {"timers": page, "next": more, "missing": self.missing}
+
+    async def cancel(self, client: Any, id: str, **_: Any) -> VerdictMessage:
+        if id in self.fails:
+            raise PublishError(f"{id}: no verdict within 30 s")
+        with self._lock:
+            self.cancelled.append(id)
+        return VerdictMessage(id, "cancelled", DUE_S)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(fleet: Fleet) -> Fleet:
+        monkeypatch.setattr(command, "load_settings", Settings)
+        for module in (command, find):
+            monkeypatch.setattr(module, "WorkerToAsk", lambda named: fleet)
+        monkeypatch.setattr(AsyncTimersClient, "cancel", lambda client, id, **named: fleet.cancel(client, id, **named))
+        return fleet
+
+    return use
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main([*arguments])
+    return code, *capsys.readouterr()
+
+
+def test_a_list_asks_for_its_selection(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = use(Fleet(timer("c-17/a")))
+    options = ("--prefix", "c-17/", "--key", "", "--topic", "orders", "--from", "-1h", "--to=2030-01-31T12:00:00Z")
+    code, out, _ = run(capsys, "list", *options)
+    assert code == 0 and "c-17/a" in out
+    (asked,) = fleet.asked
+    query = wire.parse_query(asked)
+    assert (query.prefix, query.key, query.topic, query.to_s) == ("c-17/", "", "orders", 1_896_091_200)
+    assert DUE_S - 10**9 < query.from_s < 1_896_091_200
+    run(capsys, "list")
+    assert not {"prefix", "key", "topic", "to"} & fleet.asked[-1].keys()
+
+
+MIXED = (
+    timer("c-17/a"),
+    timer("c-17/bb"),
+    timer("timer-request/0/13", "timer-request"),
+    timer("c-17/cccc", moved=True),
+    timer("c-17/ddddd"),
+)
+
+
+def test_a_dry_run_lists_what_would_be_cancelled_and_cancels_nothing(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = use(Fleet(*MIXED))
+    code, out, err = run(capsys, "cancel", "--prefix", "c-17/", "--dry-run", "-o", "json")
+    assert code == 0
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["c-17/a", "c-17/bb", "c-17/ddddd"]
+    assert "3 timers would be cancelled; 1 left out: without an id; 1 left out: fired, and waiting" in err
+    assert fleet.cancelled == []
+
+
+def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = use(Fleet(*MIXED))
+    code, out, err = run(capsys, "cancel", "--prefix", "c-17/")
+    assert code == 0 and len(out.splitlines()) == 3
+    assert fleet.cancelled == ["c-17/a", "c-17/bb", "c-17/ddddd"]
+    assert "3 cancelled; 1 left out: without an id" in err
+    assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
+
+
+def test_a_cancel_without_a_verdict_and_a_partition_that_does_not_answer_are_said(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(Fleet(*MIXED, fails=("c-17/bb",)))
+    code, _, err = run(capsys, "cancel", "--key", "key")
+    assert code == 1
+    assert "c-17/bb: no verdict within 30 s" in err and "1 cancel without a verdict: run the command again" in err
+    use(Fleet(timer("c-17/a"), missing=True))
+    code, _, err = run(capsys, "cancel", "--topic", "orders")
+    assert code == 1
+    assert "1 cancelled" in err and "this is not all: no worker answers for" in err
+    use(Fleet(timer("timer-request/0/13", "timer-request")))
+    assert run(capsys, "cancel", "--topic", "orders")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say which: ID, or at least one of"),
+        (["order-17", "--prefix", "o"], "say which: ID, or at least one of"),
+        (["--prefix", "o", "--if-source", "a/0/1"], "--if-source goes with ID"),
+        (["order-17", "--dry-run"], "--dry-run and --worker go with a selection"),
+        (["--prefix", ""], "--prefix is empty"),
+    ],
+)
+def test_wrong_use(arguments: list[str], said: str, use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = use(Fleet(*MIXED))
+    code, _, err = run(capsys, "cancel", *arguments)
+    assert (code, fleet.cancelled) == (2, [])
+    assert said in err

@@ -290,7 +290,7 @@ class Queue:
         return self._state.stuck()
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
-        """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
+        """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called, or Ctrl-C is pressed.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
         exception is retried, with the exception as the error: any exception, also ``SystemExit`` of ``sys.exit()``.
@@ -317,6 +317,8 @@ class Queue:
             try:
                 for done in [pool.submit(self._work, handler, bool(processes)) for _ in range(count)]:
                     done.result()
+            except KeyboardInterrupt:
+                _log.info("Ctrl-C: the queue %s stops when its handlers have returned", self.name)
             finally:
                 self.stop()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError
@@ -26,6 +27,7 @@ from timers.worker.consumer import group
 from timers.worker.consumer.group import Membership
 from timers.worker.consumer.log_reader import POLL_S, LogReader
 from timers.worker.machines.pool import Pool
+from timers.worker.periodic import every
 
 HEARTBEAT_S = 1.0
 """A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
@@ -124,6 +126,11 @@ class PartitionConsumer(Service):
         except Exception as error:
             if not self.should_stop:
                 self._report_end(error)
+
+    @Service.task
+    async def _watch_transactions(self) -> None:
+        async for _ in every(1.0, self):
+            self._pool.held_back.note(self.watermarks(), monotonic())
 
     @Service.task
     async def _beat(self) -> None:

@@ -34,6 +34,7 @@ from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
+from timers.worker.machines.held_back import HeldBack
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LastStableOffsets, LogEndTicks
 from timers.worker.machines.making import Parts
@@ -103,6 +104,7 @@ class Pool:
         self._ended = False
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
+        self.held_back = HeldBack()
         self._openings = Openings(formats, memory, self.condemnations, self.capacity, self, self._metrics_of)
         self._recoveries = Recoveries()
         self._dealt: frozenset[TopicPartition] = frozenset()

@@ -165,8 +165,11 @@ class Queries:
                 source.missing.update(dict.fromkeys(source.partitions, str(why)))
                 return []
 
-        found = await asyncio.gather(*map(ask, sources))
-        return _answer([timer for timers in found for timer in timers], None, sources, missing)
+        found = [timer for timers in await asyncio.gather(*map(ask, sources)) for timer in timers]
+        if not found:
+            held = self._pool.held_back.reasons
+            missing = {tp: held[tp] for tp in may_have_it & held.keys()} | missing
+        return _answer(found, None, sources, missing)
 
     # ---- which source answers for which partition --------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
+from timers.errors import UnacknowledgedError, UnreachableError
 from timers.wire import headers, topics
 from timers.wire.printable import quoted
 
@@ -108,7 +109,8 @@ class _Demo:
     def wait_for_worker(self, how_to_start: str) -> None:
         """Wait for the callback of a timer that is due already: so the lags do not include the worker's start."""
         begun = time.monotonic()
-        self._client.schedule(self._topic, _PROBE, b"", at=int(time.time()), headers=self._headers())
+        while not self._schedule(_PROBE, b"", int(time.time())):
+            self._check_worker()
         hint_at = begun + _HINT_AFTER_S
         for key in self._own_callbacks():
             if key == _PROBE:
@@ -132,8 +134,17 @@ class _Demo:
         next_s = start_s + _FIRST_SPAN_S
         for _ in self._own_callbacks(show=True):
             if time.time() >= next_s - 1:  # one second before it is due
-                self._client.schedule(self._topic, self._next_key(), "hello, later", at=next_s, headers=self._headers())
+                self._schedule(self._next_key(), "hello, later", next_s)
                 next_s = max(next_s + 1, int(time.time()) + 1)
+
+    def _schedule(self, key: str, value: str | bytes, at: int) -> bool:
+        """Schedule a timer; False if the brokers do not answer, which this command survives as workers do."""
+        try:
+            self._client.schedule(self._topic, key, value, at=at, headers=self._headers())
+        except (UnreachableError, UnacknowledgedError) as error:
+            say(f"{error}. Going on ...")
+            return False
+        return True
 
     def _own_callbacks(self, *, show: bool = False) -> Iterator[str | None]:
         """Keys of this run's callbacks as they arrive; None if none has arrived for 0.1 s."""

@@ -23,6 +23,7 @@ from timers.console.routes import OPERATOR, READER
 from timers.console.users import BusyError, PasswordChecks, Principal, ScryptHash, Users, hash_token
 from timers.errors import SettingsError
 from timers.hosts import Hosts
+from timers.renewed_tls import version_of
 
 logger = logging.getLogger(__name__)
 
@@ -247,9 +248,7 @@ class Access:
         if path is None:
             return
         try:
-            found = path.stat()
-            # The time alone may stay the same: file systems round it to milliseconds.
-            version = found.st_mtime_ns, found.st_size, found.st_ino
+            version = version_of(path)
             if version == self._version:
                 return
             self._version = version

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -39,6 +40,7 @@ from timers.console.users import Principal
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.open_connections import OpenConnections
+from timers.renewed_tls import RenewedContext
 from timers.web_site import limited
 from timers.wire.printable import quoted
 from timers.wire.query import given_in
@@ -315,16 +317,20 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """
     if settings.console_cert_file is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = settings.console_cert_file, settings.console_key_file, settings.console_client_ca_file
     try:
-        context.load_cert_chain(settings.console_cert_file, settings.console_key_file, lambda: "")
-        if settings.console_client_ca_file is not None:
-            context.load_verify_locations(settings.console_client_ca_file)
-            context.verify_mode = ssl.CERT_OPTIONAL
+        return RenewedContext.reading(ssl.PROTOCOL_TLS_SERVER, files, partial(_load, settings))
     except (ssl.SSLError, OSError) as error:
         raise SettingsError(
             "TIMERS_CONSOLE_CERT_FILE, TIMERS_CONSOLE_KEY_FILE and TIMERS_CONSOLE_CLIENT_CA_FILE cannot be used: "
             f"they are PEM files, the key without a password ({error})"
         ) from None
-    return context
+
+
+def _load(settings: Settings, context: ssl.SSLContext) -> None:
+    assert settings.console_cert_file is not None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.console_cert_file, settings.console_key_file, lambda: "")
+    if settings.console_client_ca_file is not None:
+        context.load_verify_locations(settings.console_client_ca_file)
+        context.verify_mode = ssl.CERT_OPTIONAL

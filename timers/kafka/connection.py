@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
@@ -21,6 +21,7 @@ from timers.config.security import Secret, uses_sasl, uses_tls
 from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
+from timers.renewed_tls import RenewedContext
 from timers.wire.printable import quoted
 
 TIMEOUT_S = 10.0
@@ -129,13 +130,25 @@ def _jaas_text(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def ssl_context(settings: Settings) -> ssl.SSLContext:
-    """A TLS context with OpenSSL's defaults, TLS 1.2 or later. Cached, because loading the system's CAs is slow.
+    """A TLS context with OpenSSL's defaults, TLS 1.2 or later, whose files may be renewed. Cached, because loading the
+    system's CAs is slow.
 
     Raises:
         SettingsError: certificates or key cannot be used.
     """
+    files = settings.ssl_ca_file, settings.ssl_cert_file, settings.ssl_key_file
+    return RenewedContext.reading(ssl.PROTOCOL_TLS_CLIENT, files, partial(_load, settings))
+
+
+def _load(settings: Settings, context: ssl.SSLContext) -> None:
+    """Load the certificates of the settings, and OpenSSL's defaults for clients."""
     try:
-        context = ssl.create_default_context(cafile=settings.ssl_ca_file)
+        defaults = ssl.create_default_context(cafile=settings.ssl_ca_file)
+        context.options, context.verify_flags = defaults.options, defaults.verify_flags
+        if settings.ssl_ca_file is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(settings.ssl_ca_file)
     except (ssl.SSLError, OSError) as error:
         raise _file_error("TIMERS_SSL_CA_FILE", settings.ssl_ca_file, "a file of PEM certificates", error) from None
     context.check_hostname = settings.ssl_check_hostname
@@ -149,7 +162,6 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
                 "TIMERS_SSL_KEY_PASSWORD"
             )
             raise _file_error("TIMERS_SSL_CERT_FILE", settings.ssl_cert_file, expected, error) from None
-    return context
 
 
 def _file_error(env: str, value: object, expected: str, error: OSError) -> SettingsError:

@@ -1,0 +1,100 @@
+"""Certificates, keys and authorities are read again when their files change, by servers and by clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from timers.config.settings import Settings
+from timers.console.server import tls_context
+from timers.kafka.connection import ssl_context
+
+
+def write(directory: Path, authority: trustme.CA) -> int:
+    """Write a new certificate of localhost, its key and its authority; returns the certificate's number."""
+    made = authority.issue_cert("localhost")
+    (directory / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+    (directory / "key.pem").write_bytes(made.private_key_pem.bytes())
+    (directory / "ca.pem").write_bytes(authority.cert_pem.bytes())
+    return number_of(ssl.PEM_cert_to_DER_cert(made.cert_chain_pems[0].bytes().decode()))
+
+
+def number_of(der: bytes) -> int:
+    from cryptography import x509
+
+    return x509.load_der_x509_certificate(der).serial_number
+
+
+@asynccontextmanager
+async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
+    """The port of a server with this context."""
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def certificate(port: int, context: ssl.SSLContext) -> int:
+    """Connect; return the number of the server's certificate."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    connection: Any = writer.get_extra_info("ssl_object")
+    writer.close()
+    return number_of(connection.getpeercert(binary_form=True))
+
+
+async def test_a_running_server_takes_a_new_certificate_and_keeps_the_former_one_if_it_is_wrong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = trustme.CA()
+    first = write(tmp_path, authority)
+    names = {"TIMERS_CONSOLE_CERT_FILE": "cert.pem", "TIMERS_CONSOLE_KEY_FILE": "key.pem"}
+    context = tls_context(Settings.load({name: str(tmp_path / file) for name, file in names.items()}))
+    assert context is not None
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    async with serving(context) as port:
+        assert await certificate(port, client) == first
+        second = write(tmp_path, authority)
+        assert await certificate(port, client) == second
+        third_key = authority.issue_cert("localhost").private_key_pem.bytes()
+        (tmp_path / "key.pem").write_bytes(third_key)  # the certificate of this key is not written yet
+        assert await certificate(port, client) == second
+        (tmp_path / "cert.pem").write_text("no certificate")
+        assert await certificate(port, client) == second
+        assert await certificate(port, client) == second
+        assert caplog.text.count("the certificates stay as they were") == 2
+        third = write(tmp_path, authority)
+        assert await certificate(port, client) == third
+
+
+async def test_a_running_client_trusts_a_new_authority_and_sends_a_new_certificate(tmp_path: Path) -> None:
+    former, new = trustme.CA(), trustme.CA()
+    write(tmp_path, former)
+    given = {"TIMERS_SSL_CA_FILE": "ca.pem", "TIMERS_SSL_CERT_FILE": "cert.pem", "TIMERS_SSL_KEY_FILE": "key.pem"}
+    settings = Settings.load(
+        {"TIMERS_SECURITY_PROTOCOL": "SSL", **{name: str(tmp_path / file) for name, file in given.items()}}
+    )
+    client = ssl_context(settings)
+    assert client.verify_mode is ssl.CERT_REQUIRED and client.check_hostname
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = new.issue_cert("localhost")
+    made.configure_cert(server)
+    new.configure_trust(server)
+    server.verify_mode = ssl.CERT_REQUIRED  # the client must have a certificate of the new authority, too
+    async with serving(server) as port:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await certificate(port, client)
+        write(tmp_path, new)
+        assert await certificate(port, client) == number_of(
+            ssl.PEM_cert_to_DER_cert(made.cert_chain_pems[0].bytes().decode())
+        )

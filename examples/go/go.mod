@@ -8,7 +8,4 @@ require (
 	github.com/klauspost/compress v1.18.2 // indirect
 	github.com/pierrec/lz4/v4 v4.1.22 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.12.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 )
-
-tool google.golang.org/protobuf/cmd/protoc-gen-go

@@ -278,6 +278,23 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "say which: TOPIC, or --since"),
+        (["--from-beginning"], "say which: TOPIC, or --since"),
+        (["orders", "--from-beginning", "--since", "1h"], "--from-beginning goes with TOPIC, and without --since"),
+        (["--since", "yesterday"], "'yesterday' is not a time"),
+    ],
+)
+def test_watch_refuses_with_exit_code_2_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, "watch", *args)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
 # --- dead letters (broker tests cover their effects) -----------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""``timers watch``: prints the records that arrive on a topic."""
+"""``timers watch``: prints the records that arrive on a topic, or what has fired on all topics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
+from timers.client.times import parse_moment
+from timers.config.settings import Settings
+from timers.counted import counted
 from timers.wire import topics
 from timers.wire.printable import quoted
 
@@ -15,25 +18,51 @@ _POLL_S = 1.0
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record, not with the next one.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="Start at this time: 1h (an hour ago), or 2030-01-31T12:00:00Z. TOPIC may be left out.",
+)
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
 @output_option()
-def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -> None:
+def watch(topic: str | None, from_beginning: bool, since: str | None, count: int | None, output: Output) -> None:
     """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N at=TIME value=V.
 
     Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME minus the start of the due
     second. TIME is the broker's time where the topic has message.timestamp.type=LogAppendTime. V has at most 200 bytes;
     with -o json the value is whole.
-    """
-    if not topics.is_legal(topic):
-        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}")
-    settings = load_settings()
 
+    With --since and without TOPIC: print what has fired since then, on all topics that this login may read, and end.
+    These are the newest 10,000, the oldest of them first; K and V have at most 200 bytes. What was left out is said.
+
+    \b
+      timers watch orders --since 1h
+      timers watch --since 1h
+    """
+    if topic is None and since is None:
+        raise click.UsageError("say which: TOPIC, or --since for what has fired on all topics")
+    if from_beginning and (since is not None or topic is None):
+        raise click.UsageError("--from-beginning goes with TOPIC, and without --since")
+    if topic is not None and not topics.is_legal(topic):
+        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}")
+    since_ms = None if since is None else 1000 * parse_moment(since, time.time())
+    settings = load_settings()
+    if topic is None:
+        assert since_ms is not None
+        _look_back(settings, since_ms, count, output)
+    else:
+        _follow(settings, topic, from_beginning, since_ms, count, output)
+
+
+def _follow(
+    settings: Settings, topic: str, from_beginning: bool, since_ms: int | None, count: int | None, output: Output
+) -> None:
     from timers.client.fired import CallbackRecord
     from timers.kafka.topic_reader import TopicReader  # not at the top: `--help` needs no librdkafka
 
-    with TopicReader(settings, topic, from_beginning=from_beginning) as reader:
+    with TopicReader(settings, topic, from_beginning=from_beginning, since_ms=since_ms) as reader:
         if not reader.assign_partitions():
             say(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...")
             while not reader.assign_partitions():
@@ -47,3 +76,14 @@ def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -
             seen += 1
             if seen == count:
                 return
+
+
+def _look_back(settings: Settings, since_ms: int, count: int | None, output: Output) -> None:
+    from timers.client.past_firings import read_past_firings
+
+    found = read_past_firings(settings, since_ms)
+    for record in reversed(found.records[:count]):
+        output.show(record.fields(), record.long_line())
+    say(f"{counted(len(found.records), 'timer')} fired")
+    for topic, why in sorted(found.left_out.items()):
+        say(f"left out: {topic}: {why}")

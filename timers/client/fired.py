@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,8 @@ from timers.wire.printable import json_value, one_line
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_VALUE_BYTES = 200
 """Bytes of a value that a line shows."""
+
+_OWN = frozenset({names.TIMER_ID, names.TIMER_SOURCE, names.TIMER_DUE, names.TIMER_FIRED})
 
 _HEADER_BYTES = 200
 """What Python needs for a header beside its name and its value. A record of 1 MB may have 500,000 empty headers."""
@@ -48,6 +50,11 @@ class CallbackRecord:
             message.value(),
             headers_of(message),
         )
+
+    def cut(self, most: int) -> CallbackRecord:
+        """The record with at most so many bytes of its key and of its value, and with headers of the engine alone."""
+        headers = [(name, value[:most] if value else value) for name, value in self.headers if name in _OWN]
+        return replace(self, key=self.key and self.key[:most], value=self.value and self.value[:most], headers=headers)
 
     @property
     def size(self) -> int:

@@ -29,12 +29,16 @@ class TopicReader:
         settings: where the brokers are, and how to log in.
         topic: the topic to read; it need not exist yet.
         from_beginning: start with the oldest record, instead of the first one after :meth:`assign_partitions`.
+        since_ms: start with the first record of this time, in epoch milliseconds, or of a later one.
     """
 
-    def __init__(self, settings: Settings, topic: str, *, from_beginning: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, *, from_beginning: bool = False, since_ms: int | None = None
+    ) -> None:
         self._reports = connection.ErrorReports(settings)
         self._topic = topic
         self._from_beginning = from_beginning
+        self._since_ms = since_ms
         self._partitions = 0
         self._consumer = reader({**connection.librdkafka(settings), "error_cb": self._reports})
 
@@ -57,7 +61,7 @@ class TopicReader:
             count = connection.partitions_of(self._consumer, self._reports, self._topic)
             first = self._partitions == 0 and not self._from_beginning
             added = [
-                TopicPartition(self._topic, partition, self._end(partition) if first else OFFSET_BEGINNING)
+                TopicPartition(self._topic, partition, self._start(partition) if first else OFFSET_BEGINNING)
                 for partition in range(self._partitions, count)
             ]
         except KafkaException as error:
@@ -69,7 +73,14 @@ class TopicReader:
             self._partitions += len(added)
         return self._partitions > 0
 
-    def _end(self, partition: int) -> int:
+    def _start(self, partition: int) -> int:
+        if self._since_ms is not None:
+            wanted = [TopicPartition(self._topic, partition, self._since_ms)]
+            (found,) = self._consumer.offsets_for_times(wanted, timeout=connection.TIMEOUT_S)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            if found.offset >= 0:
+                return int(found.offset)
         place = TopicPartition(self._topic, partition)
         _, end = self._consumer.get_watermark_offsets(place, timeout=connection.TIMEOUT_S, cached=False)
         return int(end)

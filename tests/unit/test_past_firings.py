@@ -1,0 +1,134 @@
+"""What has fired in the last time: which topics and records are read, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.client import past_firings
+from timers.client.past_firings import PastFirings, read_past_firings
+from timers.config.settings import Settings
+from timers.errors import TimersError
+from timers.kafka.topic_offsets import Offsets
+
+CALLBACK = [
+    ("timer-id", b"timer-request/0/1"),
+    ("timer-due", b"100"),
+    ("timer-fired", b"100000"),
+    ("other", b"x" * 999),
+]
+
+
+class Message:
+    def __init__(self, topic: str, partition: int, offset: int, headers: Any) -> None:
+        self._place = topic, partition, offset
+        self._headers = headers
+
+    topic, partition, offset = (
+        lambda self: self._place[0],
+        lambda self: self._place[1],
+        lambda self: self._place[2],
+    )
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 100_000 + self._place[2]
+
+    def key(self) -> bytes:
+        return b"k" * 999
+
+    value = key
+
+    def headers(self) -> Any:
+        return self._headers
+
+
+class Cluster:
+    """Topics with one partition each. Records before ``first`` are older than what is asked for."""
+
+    def __init__(self, **topics: tuple[int, int, Any]) -> None:
+        self.topics = topics
+        self.read: list[str] = []
+
+    def all(self) -> list[str]:
+        return sorted(self.topics)
+
+    def ends(self, topics: Sequence[str]) -> Offsets:
+        if "refused" in topics:
+            raise TimersError("topic 'refused' cannot be read")
+        return {topic: {0: self.topics[topic][1]} for topic in topics}
+
+    def at_time(self, topics: Sequence[str], time_ms: int) -> Offsets:
+        assert time_ms == 90_000
+        return {topic: {0: self.topics[topic][0]} for topic in self.ends(topics)}
+
+    def records(self, consumer: Any, topic: str, partition: int, start: int, end: int, **_: Any) -> Iterator[Message]:
+        self.read.append(topic)
+        if topic == "unreadable":
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        for offset in range(start, end):
+            yield Message(topic, partition, offset, self.topics[topic][2])
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def look(cluster: Cluster, **options: Any) -> PastFirings:
+        monkeypatch.setattr(past_firings, "TopicOffsets", lambda *_, **__: cluster)
+        monkeypatch.setattr(past_firings, "read", cluster.records)
+        monkeypatch.setattr(past_firings, "reader", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        return read_past_firings(Settings(), 90_000, **options)
+
+    return look
+
+
+def places(found: PastFirings) -> list[tuple[str, int]]:
+    return [(record.topic, record.offset) for record in found.records]
+
+
+def test_the_firings_of_all_topics_come_newest_first_and_cut(look: Any) -> None:
+    cluster = Cluster(orders=(3, 6, CALLBACK), mails=(4, 5, CALLBACK), silent=(7, 7, CALLBACK))
+    found = look(cluster)
+    assert places(found) == [("orders", 5), ("orders", 4), ("mails", 4), ("orders", 3)]
+    assert cluster.read == ["mails", "orders"], "the one with few records first"
+    first = found.records[0]
+    assert (first.due_s, len(first.key or b""), len(first.value or b"")) == (100, 200, 200)
+    assert [name for name, _ in first.headers] == ["timer-id", "timer-due", "timer-fired"]
+    assert found.left_out == {}
+
+
+def test_records_that_are_no_callbacks_and_topics_of_the_engine_are_no_firings(look: Any) -> None:
+    cluster = Cluster(
+        **{"timer-request": (0, 2, CALLBACK), "other-progress": (0, 2, CALLBACK), "timers-canary": (0, 2, CALLBACK)},
+        requests=(0, 2, [("timer-due", b"100")]),
+        plain=(0, 2, None),
+        hidden=(0, 2, CALLBACK),
+    )
+    assert look(cluster, may_see=lambda topic: topic != "hidden").records == []
+    assert cluster.read == ["plain", "requests"]
+
+
+def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_firings, "MOST", 3)
+    found = look(Cluster(many=(0, 9, CALLBACK), few=(0, 2, CALLBACK), ok=(8, 9, CALLBACK)))
+    assert sorted(places(found)) == [("many", 7), ("many", 8), ("ok", 8)]
+    assert found.left_out == {
+        "few": "it has older firings than the newest 3 of all topics",
+        "many": "it has older firings than the newest 3 of all topics",
+    }
+    found = look(Cluster(many=(0, 9, None)))
+    assert found.left_out == {"many": "only the newest 3 records of each partition were read"}
+
+
+def test_a_topic_that_cannot_be_read_does_not_hide_the_others(look: Any) -> None:
+    found = look(Cluster(refused=(0, 1, CALLBACK), unreadable=(0, 1, CALLBACK), orders=(0, 1, CALLBACK)))
+    assert places(found) == [("orders", 0)]
+    assert found.left_out["refused"] == "topic 'refused' cannot be read"
+    assert found.left_out["unreadable"].startswith("it cannot be read (")
+
+
+def test_topics_that_cannot_be_read_in_time_are_left_out(look: Any) -> None:
+    found = look(Cluster(orders=(0, 1, CALLBACK)), within_s=-1.0)
+    assert found.left_out == {"orders": "it was not read within -1 s"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
 from timers.client.fired import CallbackRecord
+from timers.client.past_firings import PastFirings
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
@@ -100,6 +101,7 @@ class SimCluster(KafkaCluster):
         self.retried: list[str] = []
         self.queue_stats: dict[str, QueueStats] = {}
         self.queues_missing: dict[str, str] = {}
+        self.past = PastFirings([], {})
         self.lags_of: dict[str, list[tuple[int, int]]] = {}
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
@@ -269,6 +271,12 @@ class SimCluster(KafkaCluster):
             for number, (due_s, lag_ms) in enumerate(lags)
         ]
         return CallbackLags(lags, True, newest[::-1])
+
+    async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
+        if self.failure is not None:
+            raise self.failure
+        records = [each for each in self.past.records if each.timestamp_ms >= since_s * 1000 and may_see(each.topic)]
+        return self.past._replace(records=records)
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

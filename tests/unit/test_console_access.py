@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from aiohttp import ClientError, ClientSession, TCPConnector, web
 from aiohttp.test_utils import unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.client.fired import CallbackRecord
+from timers.client.past_firings import PastFirings
 from timers.config.settings import Settings
 from timers.console import access, users
 from timers.console import server as server_module
@@ -137,7 +140,7 @@ async def test_trying_passwords_is_slowed_down_and_does_not_lock_others_out(
 
 
 async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
-    cluster = SimCluster()
+    cluster, now_ms = SimCluster(), int(time.time() * 1000)
     async with console(cluster, TIMERS_CONSOLE_USERS_FILE=users_file) as client:
         for id, topic in (("tenant/1", "tenant-a"), ("other/1", "orders")):
             body = {"topic": topic, "value": "v", "delay": 60, "id": id}
@@ -146,6 +149,10 @@ async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
         _, answer = await answer_of(client, "GET", "/v1/timers", **as_tenant)
         assert [timer["id"] for timer in answer["timers"]] == ["tenant/1"]
         assert (await answer_of(client, "GET", "/v1/timers?topic=orders", **as_tenant))[1]["code"] == "topic-forbidden"
+        callbacks = [CallbackRecord(topic, 0, 1, now_ms, None, None, []) for topic in ("tenant-a", "orders")]
+        cluster.past = PastFirings(callbacks, {})
+        _, answer = await answer_of(client, "GET", "/v1/fired", **as_tenant)
+        assert [each["topic"] for each in answer["fired"]] == ["tenant-a"]
         assert (await answer_of(client, "GET", "/v1/timer?id=other/1", **as_tenant))[0] == 404
         assert (await answer_of(client, "GET", "/v1/timer?id=tenant/1", **as_tenant))[0] == 200
         new = {"topic": "tenant-a", "value": "v", "delay": 60}

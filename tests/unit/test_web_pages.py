@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import timers.console.web
-from tests.harness.sim_console import SimCluster, console
+from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_letters import letter
+from timers.client.fired import CallbackRecord
+from timers.client.past_firings import PastFirings
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.page import FIRST_PAINT_S
@@ -36,6 +38,7 @@ SCREENS = (
     "/timers",
     "/timers/new",
     "/timer?id=order-1",
+    "/fired",
     "/lag?topic=timeouts",
     "/workers",
     "/dead-letters",
@@ -207,6 +210,29 @@ async def test_the_overview_has_figures_of_all_workers() -> None:
         assert re.search(r'Pending</h2><p class="figure">7<', text)
         assert "98 ms" in text, "the p99 of the histogram"
         assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text
+
+
+def firing(topic: str, offset: int, at_s: int) -> CallbackRecord:
+    headers = [("timer-id", b"<id>"), ("timer-due", b"%d" % (at_s - 1)), ("timer-fired", b"%d" % (at_s * 1000))]
+    return CallbackRecord(topic, 0, offset, at_s * 1000, b"<key>", b"secret", [*headers])
+
+
+async def test_what_has_fired_in_the_last_hour_is_shown_and_what_was_left_out() -> None:
+    cluster, now_s = cluster_with(), int(time.time())
+    recent = [firing("timeouts", number, now_s - number) for number in range(300)]
+    cluster.past = PastFirings([*recent, firing("longago", 1, now_s - 4000)], {"mails": "it cannot be read (<b>)"})
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/fired")
+        assert "The newest 200 of 300 callbacks" in text and text.count("&lt;key&gt;") == 200
+        assert "&lt;id&gt;" in text and "longago" not in text and "secret" not in text
+        assert "mails" in text and "it cannot be read (&lt;b&gt;)" in text
+        status, answer = await answer_of(client, "GET", f"/v1/fired?since={now_s - 5000}&limit=10000")
+        assert (status, answer["found"], len(answer["fired"])) == (200, 301, 301)
+        assert answer["fired"][0]["lag_ms"] == 1000 and "value" not in answer["fired"][0]
+        assert answer["left_out"] == [{"topic": "mails", "reason": "it cannot be read (<b>)"}]
+        assert (await answer_of(client, "GET", "/v1/fired?limit=10001"))[0] == 400
+        cluster.past = PastFirings([], {})
+        assert "Nothing has fired since" in await text_of(client, "/fired")
 
 
 async def test_lags_of_a_topic_are_shown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from yarl import URL
 from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
+from timers.client.past_firings import PastFirings, read_past_firings
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
@@ -348,6 +349,10 @@ class KafkaCluster:
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         """How late the newest callbacks of a topic were."""
         return await self._reading.run(history.read_lags, self._settings, topic, limit)
+
+    async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
+        """What has fired since then, on all topics that a user may see."""
+        return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 

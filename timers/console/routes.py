@@ -374,6 +374,20 @@ ROUTES: tuple[Route, ...] = (
         ),
         problems=("brokers-unreachable", "not-found", "busy", "topic-forbidden"),
     ),
+    Route(
+        "GET",
+        "/v1/fired",
+        "listFired",
+        READER,
+        "What has fired in the last time, on all callback topics that the user may see: the newest first, without "
+        "values. It reads the topics for at most ten seconds, those with few records first, and says what it left out.",
+        (Answer(200, "the newest firings, and what was left out", "PastFirings"),),
+        (
+            Parameter("since", s.SECOND, "epoch second of the first record; without it: an hour ago"),
+            Parameter("limit", s.integer(1, s.MAX_FIRED, "largest number of firings", default=100)),
+        ),
+        problems=("brokers-unreachable", "busy"),
+    ),
     Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "alive", "Live"),)),
     Route(
         "GET",

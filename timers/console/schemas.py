@@ -12,6 +12,7 @@ from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
 MAX_LAGS = 2000
+MAX_FIRED = 10_000
 
 
 def string(description: str, **more: Any) -> dict[str, Any]:
@@ -355,6 +356,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "complete": {"type": "boolean", "description": "whether all partitions were read in time"},
         },
         *("topic", "lags", "newest", "complete"),
+    ),
+    "PastFirings": object_of(
+        {
+            "since": SECOND,
+            "found": {"type": "integer", "description": "firings since then, at most 10,000"},
+            "fired": list_of(
+                {"type": "object"},
+                description="`topic`, `timer_id`, `source`, `key`, `due_s`, `lag_ms`, `timestamp_ms` and the place",
+            ),
+            "left_out": list_of(
+                object_of({"topic": {"type": "string"}, "reason": {"type": "string"}}, "topic", "reason"),
+                description="topics of which there may be more, and why",
+            ),
+        },
+        *("since", "found", "fired", "left_out"),
     ),
     "Counts": object_of(
         {

@@ -31,7 +31,7 @@ GROUPS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 def handlers() -> dict[str, Handler]:
     """Name of a route -> its handler."""
-    return {"workers": workers, "lateness": lateness, "lags": lags, "pending": pending}
+    return {"workers": workers, "lateness": lateness, "lags": lags, "listFired": fired, "pending": pending}
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
@@ -164,6 +164,28 @@ async def lags(call: Call) -> Reply:
         raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
     found = await call.console.cluster.lags(topic, call.parameters["limit"])
     return Reply({"topic": topic, "lags": found.lags, "newest": list(found.newest), "complete": found.whole})
+
+
+LOOK_BACK_S = 3600
+
+
+async def fired(call: Call) -> Reply:
+    """``GET /v1/fired``"""
+    since_s = call.parameters.get("since", int(call.console.now_s()) - LOOK_BACK_S)
+    found = await call.console.cluster.past_firings(since_s, call.user.may_use_topic)
+    shown = [record.fields() for record in found.records[: call.parameters["limit"]]]
+    return Reply(
+        {
+            "since": since_s,
+            "found": len(found.records),
+            "fired": [{name: value for name, value in each.items() if name not in _HIDDEN} for each in shown],
+            "left_out": [{"topic": topic, "reason": why} for topic, why in sorted(found.left_out.items())],
+        }
+    )
+
+
+_HIDDEN = ("value", "headers")
+"""Fields of a callback that only users who may see values get."""
 
 
 # ---- pending --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ MENU = (
     ("/timers", "Timers", "list"),
     ("/due", "Due", "grid"),
     ("/live", "Live", "pulse"),
+    ("/fired", "Fired", "clock"),
     ("/lag", "Lag", "bars"),
     ("/dead-letters", "Dead letters", "letter"),
     ("/workers", "Workers", "server"),

@@ -19,6 +19,9 @@ from timers.console.worker_metrics import Ways, quantile
 
 NEXT_TIMERS = 8
 
+FIRED = 200
+"""Firings that the page of the last hour shows."""
+
 
 async def overview(page: Page) -> Reply:
     """``GET /``"""
@@ -176,7 +179,14 @@ def _topic(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+async def fired(page: Page) -> Reply:
+    """``GET /fired``"""
+    listed = await page.soon(page.api("listFired", limit=FIRED))
+    return page.show("fired.html", listed=listed)
+
+
 SCREENS = (
+    Screen("GET", "/fired", "fired", fired),
     Screen("GET", "/workers", "workers", workers),
     Screen("GET", "/lag", "lag", lag),
     Screen("GET", "/", "overview", overview),

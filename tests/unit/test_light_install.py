@@ -92,14 +92,19 @@ assert probe_of(b"order-17", 6) != probe_of(b"order-17", 6)
 
 def test_simulated_timers_need_no_extra(light: Path) -> None:
     program = """
-from timers.testing import SimTimers
+from timers.testing import SimQueue, SimTimers
+queue = SimQueue()
+queue.send(b"v", delay=5)
+queue.advance(5)
+assert queue.run(print) == 1
 timers = SimTimers()
 timers.schedule("t", "k", b"v", delay=5)
 timers.schedule("t", "k", b"v", delay=5, id="a", if_absent=True)
 timers.restart(lose_disk=True)
 assert len(timers.advance(6)) == 2
 """
-    assert run(light, "-c", program).stderr == ""
+    done = run(light, "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

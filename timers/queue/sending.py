@@ -94,7 +94,7 @@ class Sender:
         answers = _Answers()
         for index, message in enumerate(messages):
             try:
-                record = _record(message)
+                record = record_of(message)
             except InvalidTimerError as error:
                 sentence = wrong_request(index, error).replace("request", "message", 1).replace("scheduled", "sent")
                 raise InvalidTimerError(sentence if index else str(error)) from error
@@ -130,7 +130,7 @@ class Sender:
         self._publisher.close(deadline)
 
 
-def _record(message: Sendable) -> tuple[bytes | None, bytes, SentHeaders]:
+def record_of(message: Sendable) -> tuple[bytes | None, bytes, SentHeaders]:
     """Key, value and headers of a message."""
     if isinstance(message, str | BytesLike):
         return None, as_bytes(message), []

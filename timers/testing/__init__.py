@@ -1,10 +1,12 @@
-"""The test kit: timers with a simulated clock, for the tests of your own program: :class:`SimTimers`, and
-:class:`AsyncSimTimers` for programs with an event loop. It needs no package besides those of the client.
+"""The test kit, for the tests of your own program, with a simulated clock: timers (:class:`SimTimers`, and
+:class:`AsyncSimTimers` for programs with an event loop) and a queue (:class:`SimQueue`). It needs only the
+packages of the client.
 
 The product does not import this package.
 """
 
 from timers.testing.sim_kafka import SimClock
+from timers.testing.sim_queue import SimQueue
 from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, SimTimers
 
-__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "SimClock", "SimTimers"]
+__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "SimClock", "SimQueue", "SimTimers"]

@@ -1,0 +1,230 @@
+"""A queue with a simulated clock, for the tests of programs that handle its messages.
+
+It delivers, retries and gives up messages by the rules of :class:`timers.queue.Queue`, with the queue's own ledgers::
+
+    from timers.queue import Backoff
+    from timers.testing import SimQueue
+
+    def test_a_payment_is_retried_and_then_given_up():
+        queue = SimQueue("payments", backoff=Backoff(first_s=10, retries=1))
+        queue.send(b"order-17")
+
+        assert queue.run(fails) == 1
+        queue.advance(10)
+        assert queue.run(fails) == 1
+        [letter] = queue.dead
+        assert letter.code == "attempts-exhausted"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from timers.client import Backoff
+from timers.client.request import At, BytesLike, HeadersLike
+from timers.queue import records
+from timers.queue.guards import Guards
+from timers.queue.ledger import Ledger
+from timers.queue.message import Message
+from timers.queue.metadata import Saved
+from timers.queue.queue import Deliveries
+from timers.queue.running import check_handler, handle
+from timers.queue.sending import Sendable, record_of
+from timers.queue.settling import Commit, Partition
+from timers.queue.signing import KEY_BYTES, Signing
+from timers.queue.state import State, Terms
+from timers.testing.sim_timers import DeadLetter, SimTimers
+from timers.wire import dead_letter, topics
+from timers.wire.headers import Header
+
+_MAX_REQUEST_BYTES = 1_000_000
+
+
+class _Record:
+    """A record with the methods of confluent-kafka's messages that the queue calls."""
+
+    def __init__(
+        self, place: Partition, offset: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], ms: int
+    ) -> None:
+        self._place, self._offset, self._ms = place, offset, ms
+        self._key, self._value, self._headers = key, value, list(headers)
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
+    def topic(self) -> str:
+        return self._place[0]
+
+    def partition(self) -> int:
+        return self._place[1]
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self._ms
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[Header]:
+        return self._headers
+
+
+class _NoGuards(Guards):
+    """No partition moves here, so no message needs a guard."""
+
+    def __init__(self) -> None:
+        self.are_possible = False
+        self.timeout_s = 0.0
+
+
+class SimQueue:
+    """A queue in memory, with one process and one partition.
+
+    Args:
+        topic: name of the queue and of its topic.
+        timers: the timers that return messages; by default timers of its own.
+        backoff: as in :class:`timers.queue.Queue`; so are the other arguments.
+
+    Attributes:
+        timers: its timers; their clock is that of the queue.
+        dead: the dead letters so far.
+        outputs: what handlers wrote with ``message.output``, so far.
+    """
+
+    def __init__(
+        self,
+        topic: str = "jobs",
+        *,
+        timers: SimTimers | None = None,
+        backoff: Backoff | None = None,
+        lease_s: float = 30.0,
+        ordered: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.timers = SimTimers() if timers is None else timers
+        self.dead: list[DeadLetter] = []
+        self.outputs: list[records.Output] = []
+        returns = topics.queue_returns(topics.queue_group(topic))
+        terms = Terms(
+            name=topic,
+            topic=topic,
+            returns_topic=returns,
+            backoff=backoff or Backoff(),
+            lease_s=lease_s,
+            ordered=ordered,
+            accept_loss=False,
+            max_request_bytes=_MAX_REQUEST_BYTES,
+            session_timeout_s=math.inf,
+        )
+        self._state = State(terms, _NoGuards(), lambda: self.timers.clock.now_ms / 1000)
+        self._state.signing = Signing(topic, {1: bytes(KEY_BYTES)})
+        self._ledgers = {name: Ledger(Saved(0)) for name in (topic, returns)}
+        self._ends = dict.fromkeys(self._ledgers, 0)
+        for name, ledger in self._ledgers.items():
+            self._state.settler.assign((name, 0), ledger, "simulated", Commit(0, ""))
+        self._deliveries = Deliveries(self._state)
+        self._read_fired = len(self.timers.fired)
+
+    def send(
+        self,
+        value: str | BytesLike,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+        at: At | None = None,
+        delay: timedelta | float | None = None,
+    ) -> str:
+        """As :meth:`timers.queue.Queue.send`."""
+        if at is not None or delay is not None:
+            return self.timers.schedule(self.topic, key, value, at=at, delay=delay, headers=headers)
+        (source,) = self.send_many([(key, value, headers)])
+        return source
+
+    def send_many(self, messages: Iterable[Sendable]) -> list[str]:
+        """As :meth:`timers.queue.Queue.send_many`."""
+        sources = []
+        for key, value, headers in map(record_of, messages):
+            self._append(self.topic, key, value, _encoded(headers), self.timers.clock.now_ms)
+            sources.append(topics.source(self.topic, 0, self._ends[self.topic] - 1))
+        return sources
+
+    def receive(self, limit: int = 1) -> list[Message]:
+        """The next messages that are ready, up to ``limit``."""
+        self.settle()
+        return self._deliveries.receive(limit, 0.0)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until none is ready."""
+        while messages := self.receive():
+            yield from messages
+
+    def run(self, handler: Callable[[Message], None]) -> int:
+        """Call a handler with each message that is ready, and settle it as ``Queue.run``. Returns how many."""
+        check_handler(handler)
+        count = 0
+        for message in self:
+            handle(message, handler)
+            count += 1
+        return count
+
+    def settle(self) -> None:
+        """Commit what handlers have settled: retries become timers, and dead letters appear in :attr:`dead`."""
+        self._read_callbacks()
+        settler = self._state.settler
+        for ledger in self._ledgers.values():
+            ledger.expire(self._state.now_s())
+        while (plan := settler.plan()) is not None:
+            for job in plan.jobs:
+                for record in job.records:
+                    self._write(record)
+            settler.succeed(plan)
+            self._read_callbacks()
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Move the clock forward: messages whose retry or delay is over become ready, and leases end."""
+        self.settle()
+        self.timers.advance(seconds)
+        self.settle()
+
+    def _write(self, record: Any) -> None:
+        now_ms = self.timers.clock.now_ms
+        if isinstance(record, records.Later):
+            self.timers.produce(records.due_key(now_ms, record.after_ms), record.value, _encoded(record.headers))
+        elif isinstance(record, records.Output):
+            self.outputs.append(record)
+        else:
+            letter = dead_letter.decode(record.headers)
+            assert letter is not None, "the queue has written it"
+            self.dead.append(DeadLetter(letter.code, letter.message, letter.source, None, record.value))
+
+    def _read_callbacks(self) -> None:
+        """Read the messages that timers have sent since the last call."""
+        new, self._read_fired = self.timers.fired[self._read_fired :], len(self.timers.fired)
+        for fired in new:
+            if fired.topic in self._ledgers:
+                self._append(fired.topic, fired.key, fired.value, fired.headers, fired.at_ms)
+
+    def _append(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[Header], append_ms: int
+    ) -> None:
+        offset, state = self._ends[topic], self._state
+        self._ends[topic] += 1
+        record = _Record((topic, 0), offset, key, value, headers, append_ms)
+        lane, attempt = None, 1
+        if topic != self.topic:
+            attempt = records.identity(record, state.signing).attempt
+        elif state.terms.ordered:
+            lane = key
+        self._ledgers[topic].read(offset, record, lane, attempt, len(record))
+
+
+def _encoded(headers: Iterable[tuple[str, bytes | str | None]]) -> list[Header]:
+    return [(name, data.encode() if isinstance(data, str) else data) for name, data in headers]

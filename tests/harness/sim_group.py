@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
@@ -34,6 +34,7 @@ class SimGroup:
         generation: number of the last rebalance.
         error: returned instead of an answer to the next requests, if not 0.
         is_silent: whether it takes no requests.
+        is_unreachable: whether there is no connection to it, so no request is sent.
         lookups: how often it was looked for.
     """
 
@@ -42,7 +43,7 @@ class SimGroup:
         self.members: dict[str, _Member] = {}
         self.generation = 0
         self.error = 0
-        self.is_silent = False
+        self.is_silent = self.is_unreachable = False
         self.lookups = 0
         self._state = "Empty"
         self._leader = ""
@@ -60,6 +61,8 @@ class SimGroup:
             return await self._answer(node, request)
 
         async def send(node: int, request: Any, group: Any) -> Any:
+            if self.is_unreachable:
+                raise NodeNotReadyError
             last[group] = asked = asyncio.create_task(answer(last.get(group), node, request))
             return await asyncio.shield(asked)  # the coordinator knows nothing of a caller that waits no more
 

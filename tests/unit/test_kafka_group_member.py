@@ -473,6 +473,21 @@ async def test_a_member_that_leaves_while_it_joins_is_no_member_afterwards(is_kn
     assert group.members.keys() == {"paused"}
 
 
+async def test_a_member_that_has_sent_no_request_to_join_takes_the_name_from_no_other() -> None:
+    group = SimGroup(t=4)
+    one, same_name = Worker(group, "one"), Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.has == of(0, 1, 2, 3))
+        group.is_unreachable = True
+        async with running(same_name):
+            await asyncio.sleep(0.02)
+        group.is_unreachable = False
+        await same_name.member.leave(0.5)
+        assert group.members.keys() == {"one"}
+        await asyncio.sleep(0.02)
+        assert len(one.deals) == 1 and not one.ended
+
+
 async def test_a_worker_that_works_no_more_is_silent_and_comes_back_as_a_new_member() -> None:
     group = SimGroup(t=4)
     one = Worker(group, "one")

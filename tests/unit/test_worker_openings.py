@@ -49,7 +49,7 @@ class SimListener:
 
     def __init__(self) -> None:
         self.opened: list[TopicPartition] = []
-        self.owns_it = True
+        self.owns_it: bool | None = True
 
     async def owns(self, tp: TopicPartition) -> bool | None:
         return self.owns_it
@@ -130,4 +130,30 @@ async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: 
     listener.owns_it = True
     async with asyncio.timeout(30):
         while len(listener.opened) < 2:
+            await asyncio.sleep(0)
+
+
+async def test_an_opening_waits_for_the_coordinator_no_longer_than_it_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openings, "Takeover", SimTakeover)
+    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
+    listener: Any = SimListener()
+    listener.owns_it = None
+    unused: Any = None
+    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
+    runner: Any = SimpleNamespace(
+        name="timer-request/0", machine=SimpleNamespace(replayed=7), join=lambda timeout_s: True
+    )
+    opening.begin_again(lambda: unused, REQUESTS, runner, ReadAhead())
+    async with asyncio.timeout(30):
+        while not opening.waiting:
+            await asyncio.sleep(0)
+        listener.owns_it = True
+        while opening.waiting:  # it opens now, which takes a while
+            await asyncio.sleep(0)
+        assert opening.partitions == {REQUESTS}
+        takeover: Any = opening._takeover
+        takeover.opened.set_result(SimMachine())
+        while not listener.opened:
             await asyncio.sleep(0)

@@ -300,6 +300,40 @@ async def test_a_deal_does_not_wait_for_machines_that_an_earlier_one_closes(tmp_
         await pool.close()
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_released_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fenced: bool
+) -> None:
+    """Two open stores of one machine would be two owners of one directory [I11]."""
+    runner, released = SimRunner(recovering=not is_fenced), Event()
+    runner.join = released.wait  # type: ignore[method-assign, assignment]
+    pool = open_pool(tmp_path, runner)
+    assert pool._parts is not None
+    pool._parts = replace(pool._parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
+    begun: list[TopicPartition] = []
+
+    async def read_ahead(_: object, tp: TopicPartition, *rest: object) -> None:
+        begun.append(tp)
+        pool._openings.end_all()
+
+    monkeypatch.setattr(pool._openings._takeover, "read_ahead", read_ahead)
+    away = asyncio.create_task(pool.take(frozenset()))
+    async with asyncio.timeout(30):
+        await asyncio.sleep(0)
+        if is_fenced:
+            pool._handle_failure(runner, Fenced("taken over"))  # type: ignore[arg-type]
+        back = asyncio.create_task(pool.take(frozenset({REQUESTS})))
+        while pool._openings.partitions != {REQUESTS}:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        assert not begun
+        released.set()
+        while not begun:
+            await asyncio.sleep(0)
+        await asyncio.gather(away, back)
+        await pool.close()
+
+
 async def test_a_machine_whose_new_owner_does_not_come_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from aiokafka.errors import (
     InvalidSessionTimeoutError,
     KafkaError,
     MemberIdRequired,
+    NodeNotReadyError,
     NotCoordinatorForGroupError,
     RebalanceInProgressError,
     RequestTimedOutError,
@@ -198,7 +199,7 @@ class GroupMember:
         """Tell the group that the member ends, unless another one has its name by now. Not while :meth:`run` runs.
 
         The group may answer with an error, or not in time: then it waits for the end of the session. A member whose
-        first request to join was not answered yet is known to the group all the same, by its name.
+        first request to join was not answered yet leaves by its name: that request has taken the name from any other.
         """
         self.in_group = False
         if self._asked:
@@ -318,9 +319,13 @@ class GroupMember:
         self.in_group = False
         session_ms, rebalance_ms = int(self._timing.session_s * 1000), int(self._timing.rebalance_s * 1000)
         protocols = [(PROTOCOL, self._metadata())]
-        self._asked = True
         request = JoinGroupRequest(self._group, session_ms, rebalance_ms, self._id, self._name, "consumer", protocols)
-        joined = await self._send(request, self._timing.rebalance_s + JOIN_MARGIN_S)
+        had_asked, self._asked = self._asked, True
+        try:
+            joined = await self._send(request, self._timing.rebalance_s + JOIN_MARGIN_S)
+        except NodeNotReadyError:  # not sent, so another member may still have the name
+            self._asked = had_asked
+            raise
         if joined.error_code == MemberIdRequired.errno:
             self._id = joined.member_id
             return

@@ -243,12 +243,14 @@ class Openings:
         If a machine was fenced or this worker was paused, the machine may belong to another worker now. To open it
         would fence this new owner, so the group is asked first. While it rebalances, the next deal decides.
         """
+        before = opening.waiting
         while not opening.stop.is_set():
             owned = None
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(OWNER_TIMEOUT_S):
                     owned = await self._listener.owns(tp)
             if owned:
+                opening.waiting = before
                 return True
             if owned is None:
                 opening.waiting = opening.waiting or Waiting(BROKERS, "the coordinator of the group does not answer")

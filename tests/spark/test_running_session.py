@@ -63,6 +63,15 @@ def test_a_session_without_a_data_source_is_refused_in_one_sentence(
     assert spark.range(3).count() == 3
 
 
+def test_the_ui_shows_what_the_jobs_of_a_block_are_for(spark: SparkSession) -> None:
+    with session.described(spark, "timers audit: outcomes found"):
+        assert spark.range(3).count() == 3
+    assert spark.range(3).count() == 3
+    jobs = spark._jsparkSession.sparkContext().statusStore().jobsList(None)
+    newest_first = [jobs.apply(number).description().toString() for number in range(jobs.size())]
+    assert "Some(timers audit: outcomes found)" in newest_first and "timers audit" not in newest_first[0]
+
+
 @pytest.mark.parametrize(
     ("directory", "said"),
     [

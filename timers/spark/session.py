@@ -178,6 +178,18 @@ def session(launch: Launch) -> Iterator[SparkSession]:
         raise SparkError(f"Spark's Java process has ended, or was killed{_log_of(launch)}") from error
 
 
+@contextmanager
+def described(spark: SparkSession, what: str) -> Iterator[None]:
+    """Spark's UI shows ``what`` beside the jobs of the block."""
+    context: Any = spark.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(what)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)
+
+
 def _reason(error: Exception, launch: Launch) -> str:
     sentence = sentence_of(error)
     if _STOPPED not in sentence:

@@ -29,6 +29,7 @@ from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
 from timers.spark.audit.unplaced import UNASKED, Unplaced
 from timers.spark.cold import ColdTables
 from timers.spark.requests import TIMER
+from timers.spark.session import described
 from timers.spark.storage import Kept
 
 Console = Callable[[str], None]
@@ -70,7 +71,7 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
     reading = Reading(spark, audit.settings, audit.scope, topics, kept)
-    stages = _Stages(say)
+    stages = _Stages(spark, say)
     with stages("requests read") as stage:
         request_rows, counted = reading.requests()
         stage.rows = sum(each.records for each in counted)
@@ -305,7 +306,8 @@ class _Stage:
 class _Stages:
     """Measures each stage and reports it."""
 
-    def __init__(self, say: Console) -> None:
+    def __init__(self, spark: SparkSession, say: Console) -> None:
+        self._spark = spark
         self._say = say
         self.done: list[tuple[str, int, float]] = []
 
@@ -313,7 +315,8 @@ class _Stages:
     def __call__(self, name: str) -> Iterator[_Stage]:
         begun = monotonic()
         stage = _Stage()
-        yield stage
+        with described(self._spark, f"timers audit: {name}"):
+            yield stage
         took_s = monotonic() - begun
         self.done.append((name, stage.rows, took_s))
         rows = f"{stage.rows:>14,} rows {per_second(stage.rows / took_s):>13}" if stage.rows else ""

@@ -25,6 +25,7 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
 from timers.spark.rows import RowFiles
+from timers.spark.session import described
 from timers.spark.storage import BEGUN, DONE, Kept, Steps, table_at
 
 Console = Callable[[str], None]
@@ -75,7 +76,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     Raises:
         SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column or have an unknown one.
     """
-    with Kept() as kept:
+    with Kept() as kept, described(spark, f"timers import: {job.name}"):
         return _run(spark, job, say, kept)
 
 

@@ -99,7 +99,12 @@ def start(spark: SparkSession, job: Hold) -> StreamingQuery:
     # By due day, so that a micro-batch writes one file for each day.
     held = hold(records, F.unix_millis(F.current_timestamp()))
     held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN)).repartition("due_day")
-    writer = held.writeStream.format("delta").outputMode("append").option("checkpointLocation", job.tables.checkpoint)
+    writer = (
+        held.writeStream.queryName("timers-hold")
+        .format("delta")
+        .outputMode("append")
+        .option("checkpointLocation", job.tables.checkpoint)
+    )
     if job.every_s is None:
         return writer.trigger(availableNow=True).start(job.tables.held)
     return writer.trigger(processingTime=f"{job.every_s} seconds").start(job.tables.held)

@@ -21,6 +21,7 @@ from timers.kafka.topics import Cluster
 from timers.pending.exporting import exported_topics
 from timers.pending.reading import PendingReader
 from timers.spark.columns import record_batch, schema
+from timers.spark.session import described
 from timers.spark.storage import Kept
 from timers.wire.topics import source
 
@@ -64,7 +65,7 @@ def run(
     Returns:
         (epoch second of the hour, callback topic, timers)
     """
-    with Kept() as kept:
+    with Kept() as kept, described(spark, f"timers pending: what is pending of {settings.app_id}"):
         timers = kept.on_disk(pending(spark, settings, cluster))
         if table is not None:
             timers.write.format(table_format).mode("overwrite").option("overwriteSchema", "true").save(table)

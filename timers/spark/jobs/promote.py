@@ -30,6 +30,7 @@ from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
 from timers.spark.promoter import SENT, TAKEN, KafkaPort, Port, writer
+from timers.spark.session import described
 from timers.spark.storage import BEGUN, DONE, Kept
 from timers.wire import headers as h
 from timers.wire import topics
@@ -159,7 +160,8 @@ def run(
         ended: called after each round with the number of its timers and its duration in seconds.
     """
     job.tables.create(spark)
-    found = record_interrupted(spark, job.tables, logs)
+    with described(spark, "timers promote: look for what the previous run has written"):
+        found = record_interrupted(spark, job.tables, logs)
     if found:
         say(f"promote: {found:,} had been written back when the previous run ended")
     if logs.deleted:
@@ -172,7 +174,8 @@ def run(
     stop = stop or Event()
     while not stop.is_set():
         second = now_s()
-        done = promote_chunk(spark, job, logs, second, refused)
+        with described(spark, f"timers promote: timers due by {second + job.lead_s}"):
+            done = promote_chunk(spark, job, logs, second, refused)
         refused.update(done.refused)
         if done.refused:
             source, reason = next(iter(done.refused.items()))
@@ -189,7 +192,8 @@ def run(
         if second >= care_at_s:
             care_at_s = second + CARE_S
             refused.clear()  # the topic may take larger records now
-            say(maintain(spark, job.tables, second, say))
+            with described(spark, "timers promote: maintain the tables"):
+                say(maintain(spark, job.tables, second, say))
             doubtful = cold.unpromoted(spark, job.tables, second, ~logs.does_no_harm(second)).count()
             if doubtful:
                 say(

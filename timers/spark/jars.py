@@ -13,7 +13,7 @@ import pyspark
 from timers.errors import SparkError
 from timers.jars import JarSet
 
-VERSIONS = ("4.0", "4.1")
+VERSIONS = ("4.0", "4.1", "4.2")
 """Supported versions of Spark; each has a lock."""
 
 

@@ -316,6 +316,18 @@ def test_the_engine_starts_when_workers_have_left(monkeypatch: pytest.MonkeyPatc
     assert group(monkeypatch, 2, 1, 0) == ["waiting until the workers of 'timers' have left their group (2 left)"]
 
 
+def test_a_process_that_is_told_to_stop_waits_for_no_group_and_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("POLL_S", 0.0), ("MARGIN_S", 1e9), ("_MOVING_S", 1e9)):
+        monkeypatch.setattr(group_access, name, seconds)  # without a stop, it waits for ever
+    said: list[int] = []
+    coordinator(monkeypatch, 2)
+    assert group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said)) == 2
+    coordinator(monkeypatch, NotCoordinatorForGroupError())
+    with pytest.raises(TimersError, match="cannot be read"):
+        group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said))
+    assert said == [2]
+
+
 def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_access, "MARGIN_S", -SETTINGS.session_timeout_s)
     with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' run \(3\): stop them first"):

@@ -83,8 +83,8 @@ def describe(settings: Settings, group: str = "") -> DescribedGroup:
     return asyncio.run(_describe_while_moving(settings, group or settings.app_id))
 
 
-def count_members(settings: Settings, group: str = "") -> int:
-    """Number of members of a group: see :func:`describe`.
+def count_members(settings: Settings, group: str = "", should_stop: Callable[[], bool] = lambda: False) -> int:
+    """Number of members of a group: see :func:`describe`. A coordinator that moves is waited for.
 
     Raises:
         TimersError: they cannot be read.
@@ -96,7 +96,7 @@ def count_members(settings: Settings, group: str = "") -> int:
         except CoordinatorNotAvailableError:  # the cluster has no groups yet
             return 0
         except (KafkaError, TimeoutError) as error:
-            if not isinstance(error, _NO_COORDINATOR_YET) or monotonic() > deadline:
+            if not isinstance(error, _NO_COORDINATOR_YET) or monotonic() > deadline or should_stop():
                 name = group or settings.app_id
                 raise TimersError(f"the members of the group {name!r} cannot be read ({error!r})") from error
             sleep(POLL_S)
@@ -118,7 +118,7 @@ def wait_until_empty(
     """
     deadline = monotonic() + settings.session_timeout_s + MARGIN_S
     is_first = True
-    while (members := count_members(settings, group)) and monotonic() < deadline and not should_stop():
+    while (members := count_members(settings, group, should_stop)) and monotonic() < deadline and not should_stop():
         if is_first:
             on_members(members)
         is_first = False

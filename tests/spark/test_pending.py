@@ -53,4 +53,4 @@ def test_each_pending_timer_is_a_row_and_the_forecast_counts_them(
 
 
 def forecast(spark: SparkSession, system: System, table: str | None) -> list[tuple[int, str, int]]:
-    return job.run(spark, system.settings, topics.ensure(system.settings), table, "delta")
+    return job.run(spark, system.settings, topics.ensure(system.settings), table)

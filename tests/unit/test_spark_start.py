@@ -291,7 +291,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> N
     """Let the group's coordinator answer with numbers of members, the last one again and again."""
     left = list(answers)
 
-    def describe(settings: Settings, group: str) -> DescribedGroup:
+    def describe(settings: Settings, group: str, timeout_s: float) -> DescribedGroup:
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
@@ -317,15 +317,23 @@ def test_the_engine_starts_when_workers_have_left(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_process_that_is_told_to_stop_waits_for_no_group_and_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("POLL_S", 0.0), ("MARGIN_S", 1e9), ("_MOVING_S", 1e9)):
+    for name, seconds in (("POLL_S", 0.0), ("MARGIN_S", 1e9)):
         monkeypatch.setattr(group_access, name, seconds)  # without a stop, it waits for ever
     said: list[int] = []
     coordinator(monkeypatch, 2)
-    assert group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said)) == 2
+    assert group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said), 1e9) == 2
     coordinator(monkeypatch, NotCoordinatorForGroupError())
     with pytest.raises(TimersError, match="cannot be read"):
-        group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said))
+        group_access.wait_until_empty(SETTINGS, "timers", said.append, lambda: bool(said), 1e9)
     assert said == [2]
+
+
+def test_a_coordinator_that_moves_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app without Spark must not wait long for the group of an engine that it does not have."""
+    monkeypatch.setattr(group_access, "POLL_S", 0.0)
+    coordinator(monkeypatch, GroupLoadInProgressError())
+    with pytest.raises(TimersError, match="cannot be read"):
+        group_access.wait_until_empty(SETTINGS, "timers", lambda _: None, lambda: False, 0.0)
 
 
 def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,10 @@ def faust_credentials(settings: Settings) -> Any:
     return faust.SSLCredentials(login["ssl_context"]) if login["ssl_context"] is not None else None
 
 
+ENGINE_ANSWER_S = 3.0
+"""So long a worker that starts asks whether an engine on Spark runs."""
+
+
 class _WithoutLogins(logging.Filter):
     """Drops aiokafka's DEBUG records of login requests: with PLAIN they contain the password."""
 
@@ -249,8 +253,10 @@ class TimersApp(faust_internals.App):
                 group,
                 lambda _: logger.info("waiting until the engine on Spark of %r has left its group %r", app, group),
                 lambda: self.should_stop,
+                ENGINE_ANSWER_S,
             )
-        except TimersError as error:  # such as a user without the right: only Spark's users need it
+        # Such as a user without the right, or a broker that starts: apps without Spark must not wait for it.
+        except TimersError as error:
             logger.info("it is not known whether an engine on Spark of %r runs: %s", app, error)
             return
         if left and not self.should_stop:

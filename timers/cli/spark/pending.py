@@ -14,16 +14,15 @@ from timers.wire.query import format_due
 
 
 @click.command()
-@click.option("--table", metavar="URI", help="Write a row for each timer to this directory, whose table is replaced.")
-@click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
+@click.option("--table", metavar="URI", help="Write a row for each timer to the Delta table in this directory.")
 @output_option()
 @launch_options
-def pending(table: str | None, table_format: str, output: Output, make_launch: MakeLaunch) -> None:
+def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
     """Show how many timers are due in each hour, and write what is pending to a table.
 
     It reads the newest snapshots and the logs after them, so it does not matter whether workers or the engine on Spark
-    fire the timers, and neither notices it. A row of the table has topic, due, hour, due_s, id, key, attempts and
-    source. Timers in the cold tier are not read: `timers spark hold` has a table of them.
+    fire the timers, and neither notices it. The table is replaced when all is read. A row has topic, due, hour, due_s,
+    id, key, attempts and source. Timers in the cold tier are not read: `timers spark hold` has a table of them.
 
     \b
       timers spark pending
@@ -45,7 +44,7 @@ def pending(table: str | None, table_format: str, output: Output, make_launch: M
     with session(launch) as spark:
         if table is not None:
             check_shared(spark, "--table", table)
-        hours = job.run(spark, settings, cluster, table, table_format)
+        hours = job.run(spark, settings, cluster, table)
     rows = (
         ({"hour": hour, "topic": topic, "timers": count}, (format_due(hour), topic, f"{count:,}"))
         for hour, topic, count in hours

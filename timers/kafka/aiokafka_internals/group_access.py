@@ -36,9 +36,6 @@ _PAUSE_S = 0.1
 
 _TIMEOUT_S = 10.0
 
-_MOVING_S = 60.0
-"""So long a coordinator that moves is waited for."""
-
 POLL_S = 1.0
 
 MARGIN_S = 2.0
@@ -71,28 +68,41 @@ async def _may_join(settings: Settings) -> bool:
     return True
 
 
-def describe(settings: Settings, group: str = "") -> DescribedGroup:
+def describe(settings: Settings, group: str = "", timeout_s: float | None = None) -> DescribedGroup:
     """State and members of a group; no members if it does not exist. Blocks while the coordinator moves.
 
     Args:
         group: its id; empty: that of the app's workers.
+        timeout_s: time for the answer; None: ten seconds.
 
     Raises:
-        KafkaError: the coordinator does not answer within ten seconds, or the user may not describe the group.
+        KafkaError: the coordinator does not answer in time, or the user may not describe the group.
     """
-    return asyncio.run(_describe_while_moving(settings, group or settings.app_id))
+    return asyncio.run(_describe_while_moving(settings, group or settings.app_id, timeout_s or _TIMEOUT_S))
 
 
-def count_members(settings: Settings, group: str = "", should_stop: Callable[[], bool] = lambda: False) -> int:
-    """Number of members of a group: see :func:`describe`. A coordinator that moves is waited for.
+PATIENCE_S = 60.0
+"""So long a coordinator that moves is waited for, unless the caller has less time."""
+
+
+def count_members(
+    settings: Settings,
+    group: str = "",
+    patience_s: float = PATIENCE_S,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Number of members of a group: see :func:`describe`.
+
+    Args:
+        patience_s: so long a coordinator that moves is waited for.
 
     Raises:
         TimersError: they cannot be read.
     """
-    deadline = monotonic() + _MOVING_S
+    deadline = monotonic() + patience_s
     while True:
         try:
-            return len(describe(settings, group).members)
+            return len(describe(settings, group, min(_TIMEOUT_S, patience_s)).members)
         except CoordinatorNotAvailableError:  # the cluster has no groups yet
             return 0
         except (KafkaError, TimeoutError) as error:
@@ -103,12 +113,17 @@ def count_members(settings: Settings, group: str = "", should_stop: Callable[[],
 
 
 def wait_until_empty(
-    settings: Settings, group: str, on_members: Callable[[int], None], should_stop: Callable[[], bool]
+    settings: Settings,
+    group: str,
+    on_members: Callable[[int], None],
+    should_stop: Callable[[], bool],
+    patience_s: float = PATIENCE_S,
 ) -> int:
     """Wait until a group has no members: one that was killed stays until its session has timed out. Blocks.
 
     Args:
         on_members: called once, with their number, before the first pause.
+        patience_s: see :func:`count_members`.
 
     Returns:
         Number of members that are left when all such sessions have timed out.
@@ -118,7 +133,9 @@ def wait_until_empty(
     """
     deadline = monotonic() + settings.session_timeout_s + MARGIN_S
     is_first = True
-    while (members := count_members(settings, group, should_stop)) and monotonic() < deadline and not should_stop():
+    while members := count_members(settings, group, patience_s, should_stop):
+        if monotonic() > deadline or should_stop():
+            break
         if is_first:
             on_members(members)
         is_first = False
@@ -126,10 +143,10 @@ def wait_until_empty(
     return members
 
 
-async def _describe_while_moving(settings: Settings, group: str) -> DescribedGroup:
-    failure: KafkaError = KafkaTimeoutError(f"no answer within {_TIMEOUT_S:g} s")
+async def _describe_while_moving(settings: Settings, group: str, timeout_s: float) -> DescribedGroup:
+    failure: KafkaError = KafkaTimeoutError(f"no answer within {timeout_s:g} s")
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while True:
                 try:
                     return await _describe(settings, group)

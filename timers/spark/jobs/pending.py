@@ -54,23 +54,21 @@ def by_hour(timers: DataFrame) -> DataFrame:
     return timers.groupBy("hour", "topic").agg(F.count(F.lit(1)).alias("timers")).orderBy("hour", "topic")
 
 
-def run(
-    spark: SparkSession, settings: Settings, cluster: Cluster, table: str | None, table_format: str
-) -> list[tuple[int, str, int]]:
+def run(spark: SparkSession, settings: Settings, cluster: Cluster, table: str | None) -> list[tuple[int, str, int]]:
     """Read what is pending, write it to a table if one is named, and return the forecast by hour.
 
     Args:
-        table: location of the table, which is replaced.
+        table: location of the Delta table, which is replaced once all is read.
 
     Returns:
         (epoch second of the hour, callback topic, timers)
     """
     with Kept() as kept, described(spark, f"timers pending: what is pending of {settings.app_id}"):
         timers = kept.on_disk(pending(spark, settings, cluster))
+        hours = by_hour(timers).select(F.unix_seconds("hour"), "topic", "timers").collect()
         if table is not None:
-            timers.write.format(table_format).mode("overwrite").option("overwriteSchema", "true").save(table)
-        hours = by_hour(timers).select(F.unix_seconds("hour"), "topic", "timers")
-        return [(hour, topic, count) for hour, topic, count in hours.collect()]
+            timers.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
+        return [(hour, topic, count) for hour, topic, count in hours]
 
 
 def _reader(settings: Settings, cluster: Cluster) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

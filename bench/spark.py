@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from bench.storm import StormResult
 from bench.subject import Subject
 from bench.workload import Workload
 from tests.harness.process import ROOT
-from timers.cli.spark.engine import DEFAULT_BUCKETS
-from timers.spark.engine import waiting
 
 STORM = Workload("storm", 600_000, 20)
 NO_TRANSACTIONS = ("--conf", "spark.python.daemon.module=bench.spark_no_transactions")
@@ -31,8 +29,6 @@ RATE_S = 10
 RATES = (50_000, 70_000, 90_000, 110_000)
 """Timers due in each second; the search ends with the first rate that is too high."""
 HIGHEST_LAG_MS = 3_000
-BOUNDARY = Workload("boundary", 300_000, 60)
-"""5,000 a second. A long slot of the wheel begins in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +83,8 @@ HEADINGS = (
 )
 
 
-def across_boundary(earliest_s: int) -> int:
-    """The first due second of :data:`BOUNDARY`: in its middle, the next long slot of a bucket begins.
-
-    Slots of level 2 are 4,096 s long, and begin at another time in each bucket.
-    """
-    middle_s = earliest_s + BOUNDARY.spread_s // 2
-    phases = (waiting.phase_s(index, DEFAULT_BUCKETS) for index in range(DEFAULT_BUCKETS))
-    return earliest_s + min(-(middle_s + phase_s) % (1 << waiting.DIGIT_BITS * 2) for phase_s in phases)
-
-
-def measure(
-    session: Session,
-    subject: Subject,
-    workload: Workload,
-    first_due_s: Callable[[int], int] = lambda earliest_s: earliest_s,
-) -> Measured:
-    """Measure one storm. ``first_due_s`` is that of :func:`bench.storm.run`."""
+def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
+    """Measure one storm."""
     state = 0
     used: dict[str, CpuSeconds] = {}
     took: list[float] = []
@@ -116,7 +97,7 @@ def measure(
         if moment == "pending":
             state = _directory_bytes(names.data_dir)
 
-    result = storm.run(session, subject, workload, observe=observe, first_due_s=first_due_s)
+    result = storm.run(session, subject, workload, observe=observe)
     return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [], used)
 
 
@@ -156,11 +137,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N,N,...",
         help=f"timers due in each second, rising, until p99 lag is over {HIGHEST_LAG_MS} ms; '' for none",
     )
-    parser.add_argument(
-        "--boundary",
-        action="store_true",
-        help=f"measure only {BOUNDARY.title} while a slot of 4,096 s begins; waits for it for up to 68 minutes",
-    )
     parser.add_argument("--publish", action="store_true", help="also write bench/results/spark.*, which is tracked")
     parser.add_argument("--keep", action="store_true", help="leave logs and the broker's data")
     return parser.parse_args(argv)
@@ -168,9 +144,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _measure_all(session: Session, options: argparse.Namespace) -> Iterator[Measured]:
     spark = SparkEngine(options.master)
-    if options.boundary:
-        yield measure(session, spark, BOUNDARY, across_boundary)
-        return
     workload = Workload(STORM.name, options.timers, options.spread)
     if options.transactions:
         yield measure(session, spark, workload)
@@ -197,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             session.console.line(one.row())
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
-    name = "spark_boundary" if options.boundary else "spark_transactions" if options.transactions else "spark"
+    name = "spark_transactions" if options.transactions else "spark"
     stem = RESULTS / name if options.publish else RESULTS / "local" / session.workdir.name
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")

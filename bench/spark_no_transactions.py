@@ -12,12 +12,12 @@ from typing import Any
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from timers import machine_parts
 from timers.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.spark.daemon import keep_archives
-from timers.spark.engine import outboxes
 
 
 class IdempotentProducer(TransactionalProducer):
@@ -61,7 +61,7 @@ def without_transactions() -> None:
         begin(self, *arguments, **{**options, "is_transactional": 0})
 
     BatchBuilder.__init__ = begin_plain
-    outboxes.__dict__["TransactionalProducer"] = IdempotentProducer
+    machine_parts.__dict__["TransactionalProducer"] = IdempotentProducer
     produce.transaction_error = lambda producer: None
 
 

@@ -161,11 +161,6 @@ class Fenced(MachineStopped):
     """Another producer with the same transactional id has taken over: this machine must stop at once."""
 
 
-class HistoryMismatch(MachineStopped):
-    """The engine on Spark has decoded requests with a settings history that is no longer that of the progress. It reads
-    the progress again and repeats the micro-batch."""
-
-
 class LogMismatch(MachineStopped):
     """The request log does not match the stored progress."""
 

@@ -7,8 +7,6 @@
 set -eu
 : "${SPARK_MASTER:?such as spark://master:7077}" "${TIMERS_BROKERS:?such as broker:9092}"
 : "${CHECKPOINT:?a directory that driver and all executors reach, such as hdfs:///timers/engine}"
-# The engine does not start while timers with an id are on: it cannot serve them.
-export TIMERS_ID_TOPIC="${TIMERS_ID_TOPIC-}"
 export PYSPARK_PYTHON="${PYSPARK_PYTHON:-python3}"
 # As many buckets as the cores that the engine may use, and at most as many as the request topic has partitions.
 exec timers spark engine --master "$SPARK_MASTER" --checkpoint "$CHECKPOINT" --buckets "${BUCKETS:-8}" \

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from tests.harness.ids import Ids
 from tests.harness.race import race
-from tests.harness.records import Headers, Publisher, Record, Request
+from tests.harness.records import Headers, Record, Request
 from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
@@ -31,51 +32,6 @@ from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.broker
-
-
-class Ids:
-    """A system whose request format for timers with an id is open."""
-
-    def __init__(self, address: str, directory: Path) -> None:
-        run = uuid.uuid4().hex[:8]
-        self.topic, verdicts = f"by-id-{run}", f"verdict-{run}"
-        self.system = System(address, directory, TIMERS_ID_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts)
-        self.system.create_own_topics()
-        self.target = self.system.target(partitions=2)
-        self.fired = self.system.reader(self.target)
-        self.verdicts = self.system.reader(verdicts, append_time=False)
-        self._publisher = Publisher(address, self.topic)
-
-    def send(self, id: bytes | None, value: bytes | None, headers: Headers) -> None:
-        self._publisher.producer.produce(self.topic, value, id, headers=[*headers])
-        self._publisher.producer.poll(0)
-
-    def set(self, id: str, due_s: int, value: str, *, target: str = "") -> None:
-        request = future.encode(target or self.target, f"key-{id}", value.encode())
-        self.send(id.encode(), request, [("a", b"1"), *future_by_id.encode_headers(due_s)])
-
-    def cancel(self, id: str) -> None:
-        self.send(id.encode(), None, [])
-
-    def flush(self) -> None:
-        self._publisher.flush()
-
-    def told(self, count: int) -> list[verdict.VerdictMessage]:
-        """The next verdicts."""
-        records = self.verdicts.take(count)
-        told = [verdict.decode(record.value or b"") for record in records]
-        assert [(record.key or b"").decode() for record in records] == [each.id for each in told]
-        assert all(record.text("timer-source").startswith(f"{self.topic}/") for record in records)
-        return told
-
-    def wait_past(self, due_s: int) -> None:
-        """Wait until all that is due by ``due_s`` has fired: a machine fires in the order of due seconds."""
-        fence = self.system.target()
-        for partition in range(PARTITIONS):
-            headers = future_by_id.encode_headers(due_s)
-            value = future.encode(fence, "", b"")
-            self._publisher.send_raw(f"fence-{partition}-{fence}".encode(), value, headers, partition)
-        self.system.reader(fence).take(PARTITIONS)
 
 
 @pytest.fixture(scope="module")

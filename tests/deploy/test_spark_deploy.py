@@ -147,12 +147,6 @@ def test_secrets_reach_driver_and_executors() -> None:
     assert mount["mountPath"] == conf[f"spark.kubernetes.executor.secrets.{secret}"] == str(password.parent)
 
 
-def test_timers_with_an_id_are_off_for_the_driver() -> None:
-    """The engine does not start while they are on."""
-    environment = {each["name"]: each.get("value") for each in CONTAINER["env"]}
-    assert environment["TIMERS_ID_TOPIC"] == ""
-
-
 def test_there_is_never_more_than_one_driver() -> None:
     spec = MANIFESTS["deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
@@ -169,14 +163,14 @@ def test_the_driver_may_do_what_it_must_and_is_found() -> None:
 
 def test_the_script_calls_the_command_with_options_that_there_are(tmp_path: Path) -> None:
     fake = tmp_path / "timers"
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "ids: <$TIMERS_ID_TOPIC>"\n')
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     given = {"SPARK_MASTER": "spark://m:7077", "TIMERS_BROKERS": "b:9092", "CHECKPOINT": "hdfs:///x"}
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
     done = subprocess.run([str(SCRIPT), "--max-requests", "5"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    spark, name, *arguments, ids = done.stdout.splitlines()
-    assert (spark, name, ids) == ("spark", "engine", "ids: <>")
+    spark, name, *arguments = done.stdout.splitlines()
+    assert (spark, name) == ("spark", "engine")
     options = parsed(arguments)
     assert (options["master"], options["checkpoint"], options["max_requests"]) == ("spark://m:7077", "hdfs:///x", 5)
     for missing in given:

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -20,11 +20,12 @@ from pyspark.sql import SparkSession
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.clock import Clock
+from timers.core.timer import TopicPartition
 from timers.kafka import topics
 from timers.spark.engine import query, start
-from timers.spark.engine.machines import Known, Opened, Partitions, Producer
+from timers.spark.engine.machines import Known, Opened, Partitions
+from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
-from timers.spark.engine.outboxes import Outboxes, Places
 from timers.spark.engine.retries import Retries
 
 READY_S = 120.0
@@ -52,31 +53,31 @@ class Crash:
         return True
 
 
-class FailingOutboxes:
-    """The outboxes of a process that ends after a step."""
+class FailingOpenings:
+    """Opens partitions in a process that ends after a step."""
 
-    def __init__(self, crash: Crash, outboxes: Partitions) -> None:
+    def __init__(self, crash: Crash, openings: Partitions) -> None:
         self._crash = crash
-        self._outboxes = outboxes
+        self._openings = openings
         self._has_opened = False
 
     @classmethod
     def of(cls, crash: Crash, places: Places) -> Partitions:
-        return cls(crash, Outboxes.of(places))
+        return cls(crash, Openings.of(places))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._outboxes, name)
+        return getattr(self._openings, name)
 
-    def open(self, known: dict[int, Known | None]) -> dict[int, Opened]:
-        opened = self._outboxes.open(known)
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        opened = self._openings.open(tp, known)
         self._has_opened = True
         self._fail_after(FENCED)
-        return opened
+        return opened._replace(close=partial(self._close, opened))
 
-    def producer(self, partition: int) -> Producer:
-        """The bucket asks for it when the transactions of a micro-batch are committed."""
+    def _close(self, opened: Opened) -> None:
+        """A machine is closed when its transactions are committed."""
+        opened.close()
         self._fail_after(COMMITTED)
-        return self._outboxes.producer(partition)
 
     def _fail_after(self, step: str) -> None:
         if self._has_opened and self._crash.comes(step):
@@ -107,15 +108,15 @@ class SparkQuery:
         for name, value in query.session_settings(self.buckets or 2).items():
             if name.startswith("spark.sql."):
                 self._set(name, value)
-        settings = self._system.settings
+        settings = replace(self._system.settings, data_dir=self.directory.with_name("data"))
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
         retries = self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
         run = start.announce(settings, cluster)
         plan = start.plan(self._spark, settings, cluster, run, str(self.directory), self.buckets, 2, MAX_REQUESTS)
-        outboxes = Outboxes.of if self._crash is None else partial(FailingOutboxes.of, self._crash)
+        openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)
         self._ended.clear()
-        self._query = query.start(self._spark, settings, plan, retries, self._note, outboxes)
+        self._query = query.start(self._spark, settings, plan, retries, self._note, openings)
         return self
 
     def _set(self, name: str, value: str) -> None:

@@ -39,6 +39,9 @@ class SimLeaders:
     ) -> dict[tuple[str, int], EpochEnd | None]:
         return {tp: self._log.epoch_end(*tp, epoch) for tp, epoch in epochs.items()}
 
+    async def last_stable_offsets(self, leader: int, tps: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return {tp: self._log.last_stable(*tp) for tp in tps}
+
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
         offset = self._log.offset_at(*tp, timestamp_ms - 1)
         return offset if offset < self._log.end(*tp) else None

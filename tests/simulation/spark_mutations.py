@@ -2,94 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
-from tests.simulation.spark_simulator import SimPartitions, SimSpark
-from timers.core.lineage import Lineage
-from timers.core.progress import Progress
-from timers.spark.engine.machines import Known, PartitionRun
-from timers.spark.engine.timer_batches import Arrivals, Group
+from tests.simulation.spark_simulator import SimExecutor, SimSpark
+from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.spark.engine.machines import Known, MachineRun, Opened, Partitions, Range
 
 
-class Trusting(SimPartitions):
+class Trusting(SimExecutor):
     """Uses the progress that a bucket knows, although others may have committed since."""
 
     trusts_any_opening: ClassVar[bool] = True
 
 
-class NeverLate(PartitionRun):
-    """Stores late requests as if they were due later."""
+class WithoutBarrier(MachineRun):
+    """Fires timers with ids as soon as their second begins [I17]."""
 
-    def _may_be_late(self, group: Group) -> bool:
-        return False
-
-
-class WithoutCommit(PartitionRun):
-    """Stores what it has accepted without a commit."""
-
-    def commit(self) -> None:
-        pass
+    def __init__(
+        self, tp: TopicPartition, known: Known | None, read: Range, tick: Tick, partitions: Partitions
+    ) -> None:
+        super().__init__(tp, known, read._replace(log_end=0), tick, partitions)
 
 
-class IgnoresTheClock(PartitionRun):
-    """Accepts requests while the brokers' clock is behind what has fired."""
+class SkipsTheGap(MachineRun):
+    """Accepts what Spark has read now as if the requests before it had been accepted."""
 
-    @property
-    def may_accept(self) -> bool:
-        return True
-
-
-class AloneForEver(PartitionRun):
-    """Goes on in the same micro-batch after others have owned the partition."""
-
-    def _check_owner(self, found: Progress, own: tuple[Progress | None, ...]) -> None:
-        pass
+    def _fetches(self, position: int) -> Iterator[Fetched]:
+        for each in super()._fetches(max(position, self._range.start)):
+            yield each._replace(from_offset=min(position, each.from_offset))
 
 
-class TrustsTheDecoder(PartitionRun):
-    """Accepts requests as they were decoded, although others have decided about them by other settings."""
+class ForgetsARead(MachineRun):
+    """Notes one request more than the machine has read."""
 
-    def was_decoded_alike(self, arrivals: Sequence[Arrivals]) -> bool:
-        return True
-
-
-class ForgetsRejected(PartitionRun):
-    """Accepts requests that cannot be read without a dead letter."""
-
-    def accept(self, arrivals: Sequence[Arrivals], end: int, lineage: Lineage) -> None:
-        super().accept([each._replace(rejected=[]) for each in arrivals], end, lineage)
+    def _known(self, opened: Opened) -> Known:
+        known = super()._known(opened)
+        return known._replace(applied=known.applied + 1, oldest_due_s=None, committed_s=1 << 40)
 
 
-class SkipsAhead(PartitionRun):
-    """Notes one request more than it has accepted."""
+class PromotesSeconds(MachineRun):
+    """Gives the next machine the seconds that wait as if they were released [I17]."""
 
-    def known(self) -> Known:
-        known = super().known()
-        return known._replace(applied=known.applied + 1)
+    def _later_seconds(self, released_s: int | None) -> tuple[tuple[int, int], ...]:
+        return tuple((second, 0) for second, _ in super()._later_seconds(released_s))
 
 
-KINDS: tuple[type[SimPartitions] | type[PartitionRun], ...] = (
-    Trusting,
-    NeverLate,
-    WithoutCommit,
-    IgnoresTheClock,
-    AloneForEver,
-    TrustsTheDecoder,
-    ForgetsRejected,
-    SkipsAhead,
-)
-MUTATIONS = {kind.__name__: kind for kind in KINDS}
+class EndsWithThePlan(SimSpark):
+    """Takes the end of a micro-batch for the end of the log, although it may have no more requests [I17]."""
+
+    def _log_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict(ends)
+
+
+class AsksForRequestsFirst(SimSpark):
+    """Asks for the ends of the requests before that of the ticks [I17]."""
+
+    def _plan_micro_batch(self, meanwhile: Callable[[], None]) -> tuple[dict[TopicPartition, int], int]:
+        ends = self._ends_of_requests()
+        self._pass_time()
+        meanwhile()
+        self._pass_time()
+        return ends, self._ticks_end
+
+
+MUTATIONS: dict[str, Callable[[int], SimSpark]] = {
+    "Trusting": partial(SimSpark, executor=Trusting),
+    "WithoutBarrier": partial(SimSpark, run=WithoutBarrier),
+    "SkipsTheGap": partial(SimSpark, run=SkipsTheGap),
+    "ForgetsARead": partial(SimSpark, run=ForgetsARead),
+    "PromotesSeconds": partial(SimSpark, run=PromotesSeconds),
+    "EndsWithThePlan": EndsWithThePlan,
+    "AsksForRequestsFirst": AsksForRequestsFirst,
+}
 
 
 def spark_finds(rule: str, seed: int) -> bool:
     """Whether a simulated run of the engine finds a mutation."""
-    kind = MUTATIONS[rule]
     try:
-        if issubclass(kind, SimPartitions):
-            SimSpark(seed, kind).go()
-        else:
-            SimSpark(seed, SimPartitions, kind).go()
+        MUTATIONS[rule](seed).go()
     except Exception:
         return True
     return False

@@ -2,45 +2,47 @@
 
 A run consists of random steps. The buckets are the product's own; only what Spark and the brokers do is simulated: a
 micro-batch is planned before it runs, and a restart repeats it with the same offsets and ticks. A bucket's state is
-kept when its task ends. A task may fail at any point, and another attempt may run while it is still running. Workers
-may take over and give back. :class:`tests.simulation.checkers.Checkers` checks every committed record.
+kept when its task ends. A task may run on any executor, each with a disk of its own, may fail at any point, and another
+attempt may run while it is still running. Workers may take over and give back.
+:class:`tests.simulation.checkers.Checkers` checks every committed record.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 from tests.simulation.checkers import Checkers
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Crashed, Faults
-from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTopics, outbox_of
+from tests.simulation.kit.outbox import TOPIC_ID, SimOutbox
 from tests.simulation.sim_leaders import SimLineages, at_once
-from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint, Chunks
-from tests.simulation.spark_senders import Senders
+from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint
+from tests.simulation.workload import Workload
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
-from timers.core.ports import Lost
-from timers.core.progress import MAX_REQUEST_BYTES, Progress
-from timers.core.timer import CLOCK_STEP_BACK_S
-from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch
+from timers.core.progress import Progress
+from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
+from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
-from timers.spark.engine.accepting import Accepting
-from timers.spark.engine.bucket import Bucket, BucketState
-from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer
+from timers.spark.engine.bucket import Bucket, BucketState, Read
+from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
+from timers.spark.engine.packing import Arrivals
 from timers.spark.engine.read_logs import ReadLogs
-from timers.spark.engine.timer_batches import Arrivals
 from timers.wire import headers as h
-from timers.wire import topics
+from timers.wire.formats import RequestRecord
 
 NOW_S = 1_000_000
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
+MOST = 20
+"""Largest number of requests of a micro-batch."""
 
 
 class Point(Faults):
@@ -59,18 +61,43 @@ class Point(Faults):
                 other()
         super().point(name)
 
+    def clear(self) -> None:
+        super().clear()
+        self.other = None
 
-class SimPartitions:
-    """Implements :class:`timers.spark.engine.machines.Partitions` for one attempt of a task."""
+
+class SimExecutor(SimWorker):
+    """A process of Spark, and its disk: it opens machines as a worker does.
+
+    Attributes:
+        known: what a bucket knows of a partition.
+    """
 
     trusts_any_opening: ClassVar[bool] = False
     """Whether the progress that a bucket knows is used without a look at who has opened the producer since."""
 
-    def __init__(self, engine: SimSpark, faults: Faults) -> None:
-        self._engine = engine
-        self._faults = faults
+    known: Known | None = None
 
-    def adopt(self, circuits: list[OpenCircuit]) -> None:
+    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
+        super().fence(outboxes)
+        (outbox,) = outboxes.values()
+        self.opening = Producer(7, outbox.producer.producer.epoch)
+
+    def read_progress(self, machine: TopicPartition) -> Progress:
+        known = self.known
+        if known is not None and (self.trusts_any_opening or known.producer.is_followed_by(self.opening)):
+            return known.progress
+        return super().read_progress(machine)
+
+
+class SimPartitions:
+    """Implements :class:`timers.spark.engine.machines.Partitions` for one attempt of a task."""
+
+    def __init__(self, engine: SimSpark, executor: SimExecutor) -> None:
+        self._engine = engine
+        self._executor = executor
+
+    def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
         """The circuits are those of the routes, which all share."""
 
     had_others = False
@@ -78,85 +105,77 @@ class SimPartitions:
     def failing(self) -> Failing:
         return Failing([], [])
 
-    def start_of(self, partition: int) -> int:
-        return 0
-
     def run(self, calls: Sequence[Callable[[], None]]) -> None:
         order = list(calls)
         self._engine.random.shuffle(order)
         for call in order:
             call()
 
-    def open(self, known: Mapping[int, Known | None]) -> dict[int, Opened]:
-        return {partition: self._open(partition, before) for partition, before in known.items()}
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        executor = self._executor
+        executor.known = known
+        executor.assign([tp])
+        if not executor.alive:
+            raise Crashed("while a partition was opened")
+        if tp in executor.stopped:
+            raise executor.stopped[tp]
+        if tp not in executor.runners:
+            raise LogMismatch(f"{tp} cannot be opened")
+        runner = executor.runners[tp]
+        transaction, counters = runner.outbox.policy.transaction, runner.outbox.counters
+        close = partial(executor.revoke, tp)
+        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, counters, close)
 
-    def reopen(self, partition: int, error: Lost) -> Opened:
-        self._engine.own_between(partition)
-        return self._open(partition, None)
+    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+        self._engine.own_between(tp)
+        return self.open(tp, None)
 
-    def producer(self, partition: int) -> Producer:
-        return self._engine.producer(partition)
-
-    def _open(self, partition: int, before: Known | None) -> Opened:
-        engine = self._engine
-        tp = engine.settings.request_topic, partition
-        outbox = outbox_of(engine.log, engine.settings, tp, self._faults, engine.routes)
-        outbox.policy.transaction.open()
-        follows = before is not None and before.producer.is_followed_by(self.producer(partition))
-        trusted = before is not None and (follows or self.trusts_any_opening)
-        progress = before.progress if before is not None and trusted else engine.task_progress(partition)
-        bind = partial(outbox.policy.transaction.bind, TOPIC_ID, PROGRESS_PARTITION)
-        return Opened(progress, TOPIC_ID, outbox.policy, outbox.counters, bind)
+    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+        self._engine.happened["read again"] += 1
+        while start < end:
+            size = self._engine.random.choice([1, 4, 1000])
+            fetched = self._executor.log.fetch(*tp, start, min(size, end - start))
+            if start == fetched.to_offset:
+                raise CheckpointMismatch("the log has lost its end")
+            start = fetched.to_offset
+            yield fetched._replace(passed=(), connection=0)  # librdkafka shows no record batches
 
 
 class SimSpark:
     """One random run.
 
     Args:
-        partitions: opens the partitions of a task; run: one partition in a micro-batch. Mutations replace them.
+        executor: opens the partitions of a task; run: one partition in a micro-batch. Mutations replace them.
     """
 
     def __init__(
-        self, seed: int, partitions: type[SimPartitions] = SimPartitions, run: type[PartitionRun] = PartitionRun
+        self, seed: int, executor: type[SimExecutor] = SimExecutor, run: type[MachineRun] = MachineRun
     ) -> None:
         self.random = random.Random(seed)
-        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes, id_topic="")
+        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes)
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
-        self.log.max_message_bytes["narrow"] = 300
-        self.routes = SimTopics(self.log)
-        self._senders = Senders(self.log, self.settings, self.random)
-        self._partitions = partitions
         self._run = run
-        self._bucket_of = Bucket
-        request, retry = self.settings.request_topic, self.settings.retry_topic
-        self._requests = [(request, number) for number in range(PARTITIONS)]
-        retries = [(retry, number) for number in range(PARTITIONS)]
+        self._topics = [self.settings.request_topic, self.settings.id_topic]
+        self._requests = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
+        retries = [(self.settings.retry_topic, number) for number in range(PARTITIONS)]
+        self._workload = Workload(self.random, self.log, *self._topics, large=True, condition_random=self.random)
         self._limits = LIMITS
-        self._accept: Accepting | None = None
-        self.read_logs = ReadLogs(request, SimLineages(self.log), at_once)
+        self.read_logs = ReadLogs(SimLineages(self.log), at_once)
         self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
         self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
         self.worker.assign(retries)
-        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), 0)
+        self._executors = [executor(f"executor-{each}", self.log, self.settings, LIMITS) for each in range(2)]
+        for each in self._executors:
+            each.faults = Point()
+        self._starts = dict.fromkeys(self._requests, 0)
+        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), self._starts, 0)
         self._old = self.checkpoint.copy()
         self._workers_run = False
         self._seen = 0
         self._stepped_back = False
+        self._read: dict[TopicPartition, Read] = {}
         self.happened: Counter[str] = Counter()
-
-    # ---- what the brokers hold --------------------------------------------------------------------------------------
-
-    def producer(self, partition: int) -> Producer:
-        name = topics.transactional_id(self.settings.app_id, self.settings.request_topic, partition)
-        return Producer(7, self.log.epoch(name))
-
-    def read_progress(self, partition: int) -> Progress:
-        return self.worker.read_progress((self.settings.request_topic, partition))
-
-    def task_progress(self, partition: int) -> Progress:
-        """The progress as a task reads it."""
-        return self.read_progress(partition)
 
     # ---- a run ------------------------------------------------------------------------------------------------------
 
@@ -164,13 +183,13 @@ class SimSpark:
         """Take random steps, then fire all that is due, and check."""
         actions: list[tuple[Callable[[], None], int]] = [
             (self._micro_batch, 40),
-            (self._senders.request, 30),
+            (self._request, 30),
             (self._pass_time, 20),
             (self._retry, 15),
             (self._arm, 6),
             (self._change_target, 3),
-            (self._senders.aborted, 3),
             (self._lose_checkpoint, 1),
+            (self._lose_disk, 1),
             (self._restore_checkpoint, 1),
             (self._hand_over, 2),
             (self._change_limit, 4),
@@ -185,6 +204,7 @@ class SimSpark:
     def _settle(self) -> None:
         self.log.failing.clear()
         self.worker.faults.clear()
+        self._workload.end_all_transactions()
         if self._workers_run:
             self._hand_over()
         for _ in range(60):
@@ -218,15 +238,20 @@ class SimSpark:
         self.log.clock.advance_ms(seconds * 1000)
         if seconds in (0, 5) or self.random.random() < 0.9:
             self.log.append(self.settings.oscillator_topic, b"", b"1", partition=0)
+            self.checkers.times.note_tick(self.log.clock.now_s)
+
+    def _request(self) -> None:
+        for _ in range(self.random.choice([1, 1, 3])):
+            self._workload.produce()
 
     def _arm(self) -> None:
         self.worker.faults.arm(self.random.choice(f.ALL))
 
     def _change_target(self) -> None:
-        if "failing" in self.log.failing:
+        if "flaky" in self.log.failing:
             self.log.failing.clear()
         else:
-            self.log.failing.add("failing")
+            self.log.failing.add("flaky")
 
     def _retry(self) -> None:
         """The driver's machines for the retry topic do some steps."""
@@ -242,11 +267,18 @@ class SimSpark:
     def _lose_checkpoint(self) -> None:
         """Spark starts with a new checkpoint, and maybe another number of buckets."""
         self.happened["lost checkpoints"] += 1
-        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), self._ticks_end)
+        self._plan()
+        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), self._starts, self._ticks_end)
+
+    def _lose_disk(self) -> None:
+        """An executor gets another disk."""
+        self.happened["lost disks"] += 1
+        self.random.choice(self._executors).disk.wipe()
 
     def _restore_checkpoint(self) -> None:
         """Spark starts with an old copy of its checkpoint; it may be a while until the next one is made."""
         self.checkpoint, self._old = self._old.copy(), self.checkpoint.copy()
+        self._start_again()
 
     def _hand_over(self) -> None:
         """Workers take over all partitions from Spark, or give them back."""
@@ -280,19 +312,24 @@ class SimSpark:
 
     def _plan(self) -> None:
         """Read the progress, as the engine does before it starts its query."""
-        limit = self._limits.max_request_bytes
-        known = {number: self.read_progress(number) for number in range(PARTITIONS) if self.random.random() < 0.9}
-        history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in known.items()}
-        new = Progress().with_setting(MAX_REQUEST_BYTES, limit)
-        self.read_logs.begin(known)
-        self._accept = Accepting(range(self.checkpoint.buckets), limit, history, new)
+        progress = {tp: self._progress_of(tp) for tp in self._requests}
+        self._starts = {tp: each.next_offset for tp, each in progress.items()}
+        self._begin_query(progress)
+        for each in self._executors:
+            each.limits = self._limits
 
-    def own_between(self, partition: int) -> None:
+    def _begin_query(self, progress: Mapping[TopicPartition, Progress] = MappingProxyType({})) -> None:
+        self.read_logs.begin(progress)
+        self._read = {}
+
+    def _progress_of(self, tp: TopicPartition) -> Progress:
+        return self.worker.read_progress(tp)
+
+    def own_between(self, machine: TopicPartition) -> None:
         """Maybe let a worker own a partition until Spark opens it again after a lost transaction."""
         if self.random.random() < 0.5:
             return
         self.happened["owners between"] += 1
-        machine = self.settings.request_topic, partition
         self._pass_time()
         self._assign(machine)
         self.worker.poll_ticks()
@@ -310,90 +347,101 @@ class SimSpark:
     def _ticks_end(self) -> int:
         return self.log.end(self.settings.oscillator_topic, 0)
 
+    def _plan_micro_batch(self, meanwhile: Callable[[], None]) -> tuple[dict[TopicPartition, int], int]:
+        """Ask for the end of the ticks, and then for the ends of the requests; meanwhile others are written."""
+        ticks_end = self._ticks_end
+        if self.random.random() < 0.3:
+            meanwhile()
+        return self._ends_of_requests(), ticks_end
+
+    def _ends_of_requests(self) -> dict[TopicPartition, int]:
+        read, ends = self.checkpoint.ends, {tp: self.log.last_stable(*tp) for tp in self._requests}
+        sizes = {tp: max(0, end - read[tp]) for tp, end in ends.items()}
+        total = sum(sizes.values())
+        if total > MOST:  # as Spark's source does with maxOffsetsPerTrigger
+            self.happened["limited"] += 1
+            sizes = {tp: min(size, max(1, MOST * size // total)) for tp, size in sizes.items()}
+        return {tp: read[tp] + size for tp, size in sizes.items()}
+
     def _micro_batch(self, *, faults: bool = True) -> None:
         if self._workers_run:
             return
         query = self.checkpoint
         if query.planned is None:
-            ends = {
-                number: self.random.choice([end, min(end, query.ends[number] + 3)])
-                for number, end in ((number, self.log.last_stable(*tp)) for number, tp in enumerate(self._requests))
-            }
-            query.planned = {number: max(end, query.ends[number]) for number, end in ends.items()}, self._ticks_end
-        for number in range(query.buckets):
+            query.planned = self._plan_micro_batch(meanwhile=self._request if faults else lambda: None)
+        if not self._read:  # an executor that is lost starts no other call of the driver
+            ends, _ = query.planned
+            lineages, log_ends = self.read_logs.through(ends), self._log_ends(ends)
+            self._read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
+        for number in range(len(query.states)):
             if number in query.done and self.random.random() < 0.8:
                 continue  # a restart repeats all tasks, and a lost executor only its own
-            point = Point()
+            executor, other = self.random.sample(self._executors, 2)
+            point = executor.faults
+            assert isinstance(point, Point)
             if faults and self.random.random() < 0.1:
                 point.crash_after(self.random.randrange(25))
             if faults and self.random.random() < 0.1:
-                point.other = partial(self._attempt, number, Faults())
+                point.other = partial(self._attempt, number, other)
                 point.other_after = self.random.randrange(20)
             if faults and self.random.random() < 0.1:
                 point.arm(self.random.choice(f.ALL))
-            if not self._attempt(number, point):
+            if not self._attempt(number, executor):
                 if self.random.random() < 0.5:
                     query.done.clear()  # the driver failed too
+                    self._begin_query()
                 return
-        query.states = [query.done[number] for number in range(query.buckets)]
+        query.states = [query.done[number] for number in range(len(query.states))]
         (query.ends, query.ticks_read), query.planned, query.done = query.planned, None, {}
+        self._read = {}
         if self.random.random() < 0.1:
             self._old = query.copy()
 
-    def _attempt(self, number: int, faults: Faults) -> bool:
+    def _attempt(self, number: int, executor: SimExecutor) -> bool:
         """One attempt of the task of a bucket. Returns whether it ended well."""
         query = self.checkpoint
         assert query.planned is not None
         ends, ticks_end = query.planned
-        encoded, held = query.states[number]
-        chunks = Chunks(dict(held))
+        encoded, buckets = query.states[number], len(query.states)
         state = BucketState() if encoded is None else BucketState.decode(encoded)
-        partitions = self._partitions(self, faults)
-        bucket = self._bucket_of(
-            self.settings.request_topic, state, chunks, partitions, self._limits, number * 17, self._run
-        )
-        mine = {partition: end for partition, end in ends.items() if partition % query.buckets == number}
-        arrivals = [each for partition in mine for each in self._arrivals(partition, query.ends[partition], ends)]
+        bucket = Bucket(state, SimPartitions(self, executor), self._starts, self._run)
+        mine = {tp: each for tp, each in self._read.items() if tp[1] % buckets == number}
+        arrivals = [each for tp in mine for each in self._arrivals(tp, query.ends[tp], ends)]
         self.random.shuffle(arrivals)
         ticks = self.log.fetch(self.settings.oscillator_topic, 0, query.ticks_read, committed=False).records
         ticks_ms = [tick.timestamp_ms for tick in ticks if tick.offset < ticks_end][-1:]
         try:
             if not ticks_ms and not arrivals:
-                query.done[number] = encoded, held  # Spark does not call the function of a key without rows
+                query.done[number] = encoded  # Spark does not call the function of a key without rows
                 return True
             clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000)
             guard = ClockGuard(self.settings.max_clock_leap_s)
-            tick = bucket.counted(ticks_ms, guard, clocks, self.random.choice(["one machine", "another"]), None)
-            bucket.process(arrivals, mine, tick, self.read_logs.through(ends))
-            faults.point("before the state is committed")
+            tick = bucket.counted(ticks_ms, guard, clocks, executor.name, None)
+            bucket.process(arrivals, mine, tick)
+            executor.faults.point("before the state is committed")
         except (Crashed, Fenced):
             self.happened["failed tasks"] += 1
-            return False
-        except HistoryMismatch:
-            self.happened["old histories"] += 1
-            self._plan()
-            return False
-        except CheckpointMismatch as error:
-            if "decoded with other settings" not in str(error):
-                raise
-            self.happened["old arrivals"] += 1
-            self._lose_checkpoint()
+            executor.crash()
+            executor.disk.kill()
+            executor.start()
             return False
         finally:
+            executor.faults.clear()
             self._check()
-        self.happened["held"] += bool(state.held)
-        query.done[number] = state.encode(), chunks.held
+        query.done[number] = state.encode()
         return True
 
-    def _arrivals(self, partition: int, start: int, ends: Mapping[int, int]) -> list[Arrivals]:
+    def _log_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return self.read_logs.log_ends(ends, self._topics[1:], MOST)
+
+    def _arrivals(self, tp: TopicPartition, start: int, ends: Mapping[TopicPartition, int]) -> list[Arrivals]:
         """What the first step of the engine makes of a range of requests."""
-        if self._accept is None:
-            self._plan()
-        assert self._accept is not None
         found: list[Arrivals] = []
-        records = self.log.fetch(self.settings.request_topic, partition, start, ends[partition] - start).records
+        records = [
+            RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp_ms, 1)
+            for each in self.log.fetch(*tp, start, ends[tp] - start).records
+        ]
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(records), size):
-            read = self._accept.read(partition, records[first : first + size])
-            found += [Arrivals.unpack(each.pack()) for each in read]
+            found.append(Arrivals.unpack(Arrivals(tp, records[first : first + size]).pack()))
         return found

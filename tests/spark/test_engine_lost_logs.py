@@ -65,7 +65,7 @@ def all_are_accepted(system: System) -> None:
         system.reader(fence.target).take(1, PATIENCE_S)
 
 
-def test_what_only_the_checkpoint_holds_becomes_dead_letters(
+def test_what_only_a_store_holds_becomes_dead_letters(
     spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is cut while the engine is stopped, and grows past its former end before anyone looks."""
@@ -116,7 +116,6 @@ def test_a_running_engine_ends_before_it_reads_another_log(
     name = f"{system.request_topic}/0"
     last = engine.log.splitlines()[-1]
     assert f"{name} was read up to offset {OLD + 2}, and has lost its records from offset {CUT} on" in last
-    assert "which was not deleted" in last
     reader = system.reader(new[0].target)
     assert reader.rest() == []
     engine.start(TIMERS_ACCEPT_LOSS=name)

@@ -14,8 +14,8 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from timers.config.settings import Settings
 from timers.kafka.topics import Cluster
-from timers.spark.engine import outboxes, retries
-from timers.spark.engine.outboxes import Outboxes, Places
+from timers.spark.engine import openings, retries
+from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.retries import Retries
 
 SETTINGS = Settings(brokers="localhost:1")
@@ -41,11 +41,10 @@ def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPa
         raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
 
     starts: list[Callable[[], object]] = [
-        lambda: Outboxes(Places(SETTINGS, CLUSTER, run=1)),
+        lambda: Openings(Places(SETTINGS, CLUSTER, run=1)),
         lambda: Retries(SETTINGS, CLUSTER, lambda: None),
     ]
-    for module in (outboxes, retries):
-        monkeypatch.setattr(module, "Targets", refuse)
+    monkeypatch.setattr(openings, "Targets", refuse)
     for start in starts:
         before = threading.active_count()
         with pytest.raises(KafkaException):

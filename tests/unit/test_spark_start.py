@@ -21,8 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.config.settings import Settings
-from timers.core import levels
-from timers.core.progress import SEAL, History, Progress, SettingChange
+from timers.core.progress import Progress
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup
@@ -32,6 +31,7 @@ from timers.spark.engine.query import Plan
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
+TP = TOPIC, 0
 
 
 class Status:
@@ -98,18 +98,13 @@ CLUSTER: Any = SimpleNamespace(cluster_id="cluster-1", partitions={TOPIC: 1}, to
 
 
 class Log:
-    """A progress log whose brokers answer after some failures.
-
-    Attributes:
-        checked: positions of the logs that were checked.
-    """
+    """A progress log whose brokers answer after some failures."""
 
     def __init__(self, failures: int = 0, low: int = 0, progress: Progress | None = None, mismatches: int = 0) -> None:
         self._left = iter(range(failures))
         self._mismatches = iter(range(mismatches))
         self._low = low
         self._progress = progress or Progress()
-        self.checked: list[int] = []
 
     def read(self, machines: Any, *, after_fence: bool = True) -> dict[Any, bytes]:
         if next(self._left, None) is not None:
@@ -124,16 +119,8 @@ class Log:
     def check_logs(self, read: dict[Any, Progress]) -> dict[Any, Progress]:
         return read
 
-    def level_of_new_machines(self) -> int:
-        return levels.FIRST + 1
-
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         return self._low, 100
-
-    def check_start(self, tp: Any, low: int, position: int, progress: Progress) -> None:
-        self.checked.append(low)
-        if progress != Progress():
-            raise LogMismatch(f"the log begins at {low}")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -163,14 +150,12 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_engine_waits_for_a_leader_that_changes(plan: Any, tmp_path: Path) -> None:
     made = plan(Log(failures=3))
     path = f"{tmp_path}/state-{FORMAT}-2"
-    assert made == Plan(path, 2, 1000, CLUSTER, {0: 0}, {0: Progress.first(levels.FIRST + 1)}, 7, levels.FIRST + 1)
+    assert made == Plan(path, 2, 1000, CLUSTER, {TP: 0}, {TP: Progress()}, 7)
 
 
 def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "TIMEOUT_S", 0.0)
-    with pytest.raises(
-        TimersError, match=r"the progress of 'timer-request' cannot be read from .*: Broker: Not leader"
-    ):
+    with pytest.raises(TimersError, match=r"the progress of 'timers' cannot be read from .*: Broker: Not leader"):
         plan(Log(failures=10**6))
 
 
@@ -188,43 +173,27 @@ def test_a_task_of_the_last_query_that_still_commits_is_waited_for(plan: Any, mo
     with pytest.raises(LogMismatch, match="it has no progress"):
         plan(Log(progress=READ_BEFORE, mismatches=3))
     monkeypatch.setattr(start, "SETTLING_S", 60.0)
-    assert plan(Log(progress=READ_BEFORE, mismatches=3)).progress == {0: READ_BEFORE}
+    assert plan(Log(progress=READ_BEFORE, mismatches=3)).progress == {TP: READ_BEFORE}
 
 
-def test_a_new_app_starts_with_the_first_request_that_exists(plan: Any) -> None:
-    log = Log(low=7)
-    assert plan(log).starts == {0: 7}
-    assert log.checked == [7]
+READ_BEFORE = Progress(50)
 
 
-READ_BEFORE = Progress(500)
-SNAPSHOT: Any = "a snapshot that workers have named"
-TRIMMED = Progress(500, snapshot=SNAPSHOT)
-
-
-def test_a_trimmed_log_is_refused_before_anything_is_changed(
-    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
-    monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(low=7, progress=TRIMMED))
-    with pytest.raises(TimersError, match=r"timer-request/0 begins at offset 7: .* Run workers for this app"):
-        start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
-    assert used.exists()
-    assert plan(Log(progress=TRIMMED)).progress == {0: TRIMMED}, "a snapshot alone is no reason, and its name is kept"
+@pytest.mark.parametrize(
+    ("low", "progress", "start"), [(7, Progress(), 7), (0, READ_BEFORE, 50), (60, READ_BEFORE, 60)]
+)
+def test_a_new_query_starts_where_the_progress_ends(plan: Any, low: int, progress: Progress, start: int) -> None:
+    """Machines read what is below, if their stores lack it, or restore it from snapshots."""
+    assert plan(Log(low=low, progress=progress)).starts == {TP: start}
 
 
 def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any, tmp_path: Path) -> None:
     used, older = checkpoint(tmp_path, f"state-{FORMAT}-2"), checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
-    log = Log(low=7, progress=READ_BEFORE)
-    for options in ({"buckets": 4}, {"anew": True}):
-        with pytest.raises(
-            LogMismatch, match=rf"the log begins at 7. .* may be in .*{used.name}, which was not deleted"
-        ):
-            plan(log, **options)
-        assert used.exists() and older.exists()
-    assert log.checked == [7, 7]
-    plan(log)
-    assert log.checked == [7, 7] and used.exists() and not older.exists()
+    with pytest.raises(LogMismatch, match="it has no progress"):
+        plan(Log(progress=READ_BEFORE, mismatches=1), anew=True)
+    assert used.exists() and older.exists()
+    plan(Log(progress=READ_BEFORE))
+    assert used.exists() and not older.exists()
 
 
 def test_a_check_leaves_the_checkpoints_of_an_engine_that_runs(
@@ -254,34 +223,15 @@ def test_of_two_checkpoints_the_newer_one_is_used(plan: Any, tmp_path: Path) -> 
 
 
 def test_a_checkpoint_of_which_nothing_was_planned_is_a_new_one(plan: Any, tmp_path: Path) -> None:
-    checkpoint(tmp_path, f"state-{FORMAT}-2", planned=0)
-    with pytest.raises(LogMismatch):
-        plan(Log(low=7, progress=READ_BEFORE))
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=0)
+    plan(Log(progress=READ_BEFORE))
+    assert not used.exists()
 
 
 def test_a_micro_batch_that_has_not_ended_is_planned_again(plan: Any, tmp_path: Path) -> None:
     used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
     plan(Log(progress=READ_BEFORE))
     assert sorted(path.name for path in (used / "offsets").iterdir()) == ["0", "1"]
-
-
-def test_a_partition_with_cold_timers_needs_workers(plan: Any) -> None:
-    with pytest.raises(SettingsError, match=r"timer-request/0 went to the cold tier, and only workers take them back"):
-        plan(Log(progress=Progress(10, settings=History([SettingChange(SEAL, 0, 1)]))))
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ({"TIMERS_HOT_HORIZON_S": "3600"}, "TIMERS_HOT_HORIZON_S=3600: the engine on Spark has no cold tier"),
-        ({}, r"TIMERS_ID_TOPIC='timer-request-by-id': .* if the app has none, set TIMERS_ID_TOPIC= \(empty\)"),
-        ({"TIMERS_ID_TOPIC": "", "TIMERS_COUNTDOWN_TOPIC": "delay"}, "timers on delay need a worker"),
-    ],
-)
-def test_settings_that_need_a_worker_are_refused(setting: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        start.check_supported(Settings.load(setting))
-    start.check_supported(SETTINGS)
 
 
 # ---- workers that run ---------------------------------------------------------------------------------------------

@@ -151,6 +151,7 @@ class Machine:
         self._holes = progress.holes
         self._store = store
         self._passed: Sequence[PassedBatch] = ()
+        self._told: tuple[int, Lineage | None] = 0, None
         # The log was compared just now: the first connection is trusted.
         self._trusted = Leader(max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1), -1)
         self._outbox = outbox
@@ -294,6 +295,7 @@ class Machine:
             return False
         recovering, released_s = self.recovering, self.released_s
         self._passed = fetched.passed
+        self._told = fetched.to_offset, fetched.lineage
         self.trust(self._leader_of(fetched))
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
@@ -390,7 +392,8 @@ class Machine:
 
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28]."""
-        return self._store.lineage.at(to_offset, self._passed)
+        end, told = self._told
+        return told if told is not None and to_offset == end else self._store.lineage.at(to_offset, self._passed)
 
     def _may_emit(self, decoded: Decoded) -> bool:
         late, _ = _split_late(decoded.rows, self.progress.fired_through)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.core.lineage import PassedBatch
+from timers.core.lineage import Lineage, PassedBatch
 from timers.core.operation import Operation
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -245,6 +245,8 @@ class Fetched(NamedTuple):
     range."""
     connection: int = 0
     """See :class:`timers.core.lineage.Leader`."""
+    lineage: Lineage | None = None
+    """That of ``to_offset``, from a reader that sees no record batches; None: ``passed`` says it."""
 
 
 @dataclass(frozen=True, slots=True)

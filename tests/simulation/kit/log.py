@@ -390,6 +390,11 @@ class SimProducer:
         self._begun = False
 
     @property
+    def epoch(self) -> int:
+        """Epoch of its opening."""
+        return self._epoch
+
+    @property
     def is_fenced(self) -> bool:
         """Whether another producer has taken over the transactional id."""
         return self._log.epoch(self._transactional_id) != self._epoch

@@ -49,10 +49,10 @@ def engine(
 ) -> None:
     """Fire timers on Spark instead of with workers.
 
-    Reads requests and ticks, keeps waiting timers in Spark's state, and sends the timers that are due, in the same
-    Kafka transactions as a worker: each callback comes exactly once for read_committed receivers. Runs until Ctrl-C or
-    SIGTERM, which stop it between two micro-batches, and interrupt one that takes longer than a minute. A new start
-    continues where it stopped.
+    Reads requests and ticks, keeps waiting timers in stores on the disks of the executors, and sends the timers that
+    are due, in the same Kafka transactions as a worker: each callback comes exactly once for read_committed receivers.
+    Runs until Ctrl-C or SIGTERM, which stop it between two micro-batches, and interrupt one that takes longer than a
+    minute. A new start continues where it stopped.
 
     It takes over from workers of the same TIMERS_APP_ID, and workers take over from it: stop one before you start the
     other.
@@ -62,14 +62,13 @@ def engine(
     from timers.kafka.allowed_level import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
-    from timers.spark.engine.query import Plan, session_settings
+    from timers.spark.engine.query import Plan, request_topics, session_settings
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
     from timers.spark.session import session
     from timers.wire.topics import engine_id
 
     settings = Settings.load()
-    start.check_supported(settings)
     check_brokers(settings)
     cluster = topics.ensure(settings)
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
@@ -101,7 +100,8 @@ def engine(
             plan = start.plan(
                 spark, settings, cluster, run, directory, buckets, DEFAULT_BUCKETS, max_requests, anew=anew
             )
-            say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
+            names = ", ".join(request_topics(settings))
+            say(f"firing timers of {names} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
             return plan
 
         def ticked(tick_ms: int) -> None:

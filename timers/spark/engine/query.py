@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,18 +13,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
-from timers.core import levels
-from timers.core.limits import Limits
-from timers.core.progress import LOG_CUT, MAX_REQUEST_BYTES, Progress
+from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
+from timers.kafka.topic_offsets import Offsets
 from timers.kafka.topics import Cluster
-from timers.partition import spec_of
-from timers.request_formats import NATIVE
-from timers.spark import kafka
+from timers.request_formats import enabled_formats
+from timers.spark import jvm, kafka
 from timers.spark.columns import LOG_APPEND_TIME
-from timers.spark.engine import accepting, processor
-from timers.spark.engine.accepting import Accepting
+from timers.spark.engine import packing, processor
+from timers.spark.engine.bucket import Read
 from timers.spark.engine.machines import Partitions
-from timers.spark.engine.outboxes import Outboxes, Places
+from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine.packing import Packing
 from timers.spark.engine.processor import TOLD, Buckets, TimerProcessor, Told, decode_failing
 from timers.spark.engine.retries import Retries
 
@@ -49,24 +48,13 @@ class Plan:
     max_requests: int
     """Largest number of requests that one micro-batch reads."""
     cluster: Cluster
-    starts: Mapping[int, int] = field(default_factory=dict)
-    """Partition -> first offset of the request topic, for a new checkpoint."""
-    progress: Mapping[int, Progress] = field(default_factory=dict)
-    """Progress of each partition of the request topic: the committed one, or that of a new machine."""
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Partition -> first offset that a query with a new checkpoint reads. Its machine reads the log below it by itself,
+    if it needs this."""
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
+    """Progress of each partition: the committed one, or that of a new machine."""
     run: int = 0
     """Number of this run of the engine."""
-    first_level: int = levels.FIRST
-    """Feature level of new machines."""
-
-    def limits(self, settings: Settings) -> Limits:
-        """Returns the limits of each machine."""
-        topic = settings.request_topic
-        return spec_of(settings, (topic, 0), NATIVE, 0, partitions=self.cluster.partitions[topic]).limits
-
-    def places(self, settings: Settings) -> Places:
-        """Returns what those need who open partitions."""
-        cuts = tuple((number, each.largest(LOG_CUT)) for number, each in self.progress.items())
-        return Places(settings, self.cluster, self.run, tuple(self.starts.items()), cuts, self.first_level)
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -114,9 +102,9 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     return sorted(int(row["key"]) for row in found)
 
 
-def arrivals_of(requests: DataFrame, accept: Accepting) -> DataFrame:
+def arrivals_of(requests: DataFrame, buckets: Sequence[int]) -> DataFrame:
     """Requests (:data:`timers.spark.columns.RECORD`) as rows of ``processor.INPUT``."""
-    packed = requests.select(*accepting.COLUMNS).mapInArrow(accept, accepting.SCHEMA)
+    packed = requests.select(*packing.COLUMNS).mapInArrow(Packing(tuple(buckets)), packing.SCHEMA)
     return packed.select(
         "bucket",
         "arrivals",
@@ -151,46 +139,55 @@ def processed(
     spark: SparkSession, settings: Settings, plan: Plan, partitions: Callable[[Places], Partitions]
 ) -> DataFrame:
     """What the buckets do with the topics that the engine reads."""
-    topic = settings.request_topic
     keys = bucket_keys(spark, plan.buckets)
+    starts: Offsets = {}
+    for (topic, partition), start in plan.starts.items():
+        starts.setdefault(topic, {})[partition] = start
     requests = kafka.stream(
         spark,
         settings,
-        [topic],
-        startingOffsets="earliest",
+        request_topics(settings),
+        startingOffsets=kafka.as_json(starts),
         maxOffsetsPerTrigger=str(plan.max_requests),
         # If retention deleted unread requests, their timers are lost, so the query fails.
         failOnDataLoss="true",
     )
     # Old ticks have no effect, so a new query starts at the newest one, and ticks deleted by retention do not matter.
     ticks = kafka.stream(spark, settings, [settings.oscillator_topic], startingOffsets="latest", failOnDataLoss="false")
-    limit = settings.max_request_bytes
-    history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in plan.progress.items()}
-    new = Progress.first(plan.first_level).with_setting(MAX_REQUEST_BYTES, limit)
-    accept = Accepting(tuple(keys), limit, history, new)
-    # As many tasks as buckets: each task costs a start in Python, even if it reads little.
-    arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
+    # Spark asks the sources for their ends in this order: the end of the requests is asked for after that of the ticks,
+    # so a timer with an id need not wait for another micro-batch [I17]. As many tasks as buckets: each task costs a
+    # start in Python, even if it reads little.
+    arriving = ticks_of(ticks, keys).unionByName(arrivals_of(requests.coalesce(plan.buckets), keys))
     fired_s = max((each.fired_s for each in plan.progress.values() if each.fired_s is not None), default=None)
-    return process(
-        arriving, Buckets(settings, plan.limits(settings), keys, partial(partitions, plan.places(settings)), fired_s)
-    )
+    places = Places(settings, plan.cluster, plan.run)
+    return process(arriving, Buckets(settings, keys, partial(partitions, places), plan.starts, fired_s))
+
+
+def request_topics(settings: Settings) -> list[str]:
+    """The topics that the query reads: those of all formats. The driver reads the retry topic."""
+    return [topic for topic in enabled_formats(settings) if topic != settings.retry_topic]
 
 
 class MicroBatches:
     """Runs each micro-batch, as the function of ``foreachBatch``.
 
     Args:
-        topic: the request topic.
+        plan: of the query.
         retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs.
         done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
     """
 
-    def __init__(self, topic: str, retries: Retries, done: Callable[[int, Sequence[Any]], None]) -> None:
-        self._topic = topic
-        self._targets = retries.targets
+    def __init__(
+        self, settings: Settings, plan: Plan, retries: Retries, done: Callable[[int, Sequence[Any]], None]
+    ) -> None:
+        formats = enabled_formats(settings)
+        self._topics = request_topics(settings)
+        self._with_ids = [topic for topic in self._topics if formats[topic].has_ids]
+        self._max_requests = plan.max_requests
+        self._targets = retries.opener.targets
         self._read_logs = retries.read_logs
         self._done = done
-        self._query: Any = None
+        self._query: StreamingQuery | None = None
         self._has_query = threading.Event()
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -199,9 +196,11 @@ class MicroBatches:
             circuit._replace(new_from_s=circuit.new_from_s + TRIAL_S)
             for circuit in self._targets.circuit_breaker.circuits()
         ]
-        ends = self._ends(number)
-        told = Told(ends, circuits, self._read_logs.through(ends))
-        frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
+        ends = self._planned(number)
+        lineages = self._read_logs.through(ends)
+        log_ends = self._read_logs.log_ends(ends, self._with_ids, self._max_requests)
+        read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
+        frame.sparkSession.sparkContext.setLocalProperty(TOLD, Told(read, circuits).encode())
         done = frame.collect()
         for row in done:
             failing = decode_failing(row["failing"])
@@ -211,16 +210,18 @@ class MicroBatches:
 
     def watch(self, running: StreamingQuery) -> None:
         """Set the query whose micro-batches these are."""
-        self._query = running._jsq.streamingQuery()
+        self._query = running
         self._has_query.set()
 
-    def _ends(self, number: int) -> dict[int, int]:
-        """Partition -> offset up to which the query reads the request topic in a micro-batch."""
-        sources = self._query.offsetLog().get(number).get().offsets()
-        offsets = [sources.apply(index) for index in range(sources.size())]
-        read = [json.loads(each.get().json()) for each in offsets if each.isDefined()]
-        ends: dict[str, int] = next((each[self._topic] for each in read if self._topic in each), {})
-        return {int(partition): end for partition, end in ends.items()}
+    def _planned(self, number: int) -> dict[TopicPartition, int]:
+        """Partition -> offset up to which the query reads it in a micro-batch."""
+        assert self._query is not None
+        return {
+            (topic, int(partition)): end
+            for of_topics in jvm.planned_offsets(self._query, number)
+            for topic in self._topics
+            for partition, end in of_topics.get(topic, {}).items()
+        }
 
 
 def start(
@@ -229,17 +230,17 @@ def start(
     plan: Plan,
     retries: Retries,
     done: Callable[[int, Sequence[Any]], None],
-    partitions: Callable[[Places], Partitions] = Outboxes.of,
+    partitions: Callable[[Places], Partitions] = Openings.of,
 ) -> StreamingQuery:
     """Start the query.
 
     Args:
         retries, done: see :class:`MicroBatches`.
-        partitions: returns what sends for a process. Tests replace it.
+        partitions: returns what opens partitions in a process. Tests replace it.
     """
     spark.conf.set(_BUCKETS, str(plan.buckets))
     retries.read_logs.begin(plan.progress)
-    run = MicroBatches(settings.request_topic, retries, done)
+    run = MicroBatches(settings, plan, retries, done)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
     running = writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start()
     run.watch(running)

@@ -23,25 +23,13 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, TimersError
-from timers.firing.policy import policy_of
-from timers.firing.producer import TransactionalProducer
-from timers.firing.topics import Targets
 from timers.firing.transaction import WITNESS_S, Transaction
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.log_lineage import LogLineages, asking_logs
-from timers.kafka.producer_loop import ProducerLoop
-from timers.kafka.progress_log import progress_partition
+from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import headers_of
-from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.partition import spec_of
-from timers.partition_metrics import PartitionMetrics
-from timers.request_formats import enabled_formats
+from timers.spark.engine.openings import Opener
 from timers.spark.engine.read_logs import ReadLogs
-from timers.store.failures import Condemnations, forget_frames
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_partition
-from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestRecord
 
@@ -62,8 +50,8 @@ class _Open(NamedTuple):
     """An open partition."""
 
     loop: Loop
-    transaction: Transaction
     store: RocksStore
+    transaction: Transaction
 
 
 class Retries:
@@ -75,7 +63,7 @@ class Retries:
         tick: returns the present time; None: not known yet.
 
     Attributes:
-        targets: what is known of callback topics.
+        opener: opens the machines, and knows about callback topics.
         read_logs: which logs the query reads.
         failure: why a machine must not run, if there is a reason.
     """
@@ -84,17 +72,10 @@ class Retries:
         self.settings = settings
         self.cluster = cluster
         self.tick = tick
-        self.formats = enabled_formats(settings)
-        self.targets = Targets(settings, cluster.partitions)
-        self.request_reader = RequestReader(settings, self.formats)
-        self._lineages = LogLineages(settings)
-        self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
-        self.producers = ProducerLoop()  # after what can fail: nothing would end its thread
-        self.ask_log = asking_logs(self._lineages, self.producers.submit, ())
-        self.read_logs = ReadLogs(settings.request_topic, self._lineages, self.producers.submit)
-        self.condemnations = Condemnations()
-        self.compute_lock = threading.Lock()
         self.stop = threading.Event()
+        self._lineages = LogLineages(settings)
+        self.opener = Opener(settings, cluster, self.stop)
+        self.read_logs = ReadLogs(self._lineages, self.opener.loop.submit, settings.schedule_topics)
         self.failure: TimersError | None = None
         count = cluster.partitions[settings.retry_topic]
         self._threads = [
@@ -113,9 +94,8 @@ class Retries:
         self.stop.set()
         for thread in self._threads:
             thread.join(CLOSE_S)
-        self.request_reader.close()
-        self.producers.submit(self._lineages.close()).result()
-        self.producers.close()
+        self.opener.loop.submit(self._lineages.close()).result()
+        self.opener.close()
 
 
 class _Server:
@@ -128,7 +108,6 @@ class _Server:
         """Partition that is closed -> when it is opened, in seconds of the monotonic clock."""
         self._open: dict[int, _Open] = {}
         self._position: dict[int, int] = {}
-        self._metrics: dict[int, PartitionMetrics] = {}
         self._reopening: dict[int, Reopening] = {}
         self._committed_at: dict[int, float] = {}
         self._seen: Tick | None = None
@@ -246,36 +225,14 @@ class _Server:
 
     def _new(self, partition: int) -> _Open:
         """Open a partition: fence its former owner, then read its progress [I14]."""
-        retries, tp = self._retries, (self._topic, partition)
-        settings, cluster = retries.settings, retries.cluster
-        metrics = self._metrics.setdefault(partition, PartitionMetrics())
-        producer = TransactionalProducer(retries.producers, settings, tp, retries.stop, metrics)
-        parts = retries.request_reader, producer, metrics.counters, retries.compute_lock, lambda: None
-        outbox = policy_of(settings, tp, retries.targets, *parts)
-        transaction = outbox.transaction
+        opener, tp = self._retries.opener, (self._topic, partition)
+        outbox = opener.outbox(tp, opener.producer(tp))
         try:
-            transaction.open()
-            where = settings, cluster, retries.memory, retries.condemnations, retries.formats, tp
-            opened = open_partition(*where, retries.ask_log)
-            progress, store, *_ = restore(*where, opened, self._check) if may_restore(opened) else opened
+            outbox.transaction.open()
+            return _Open(*opener.open(tp, outbox), outbox.transaction)
         except BaseException:
-            transaction.close()
+            outbox.transaction.close()
             raise
-        try:
-            spec = spec_of(settings, tp, retries.formats[self._topic], 0, partitions=cluster.partitions[self._topic])
-            machine = spec.machine(progress, store, outbox, metrics.counters)
-            place = progress_partition(tp, cluster, settings)
-            transaction.bind(cluster.topic_ids[self._topic], place, machine.cuts)
-            return _Open(Loop(machine), transaction, store)
-        except BaseException as error:  # the store may be damaged
-            forget_frames(error)
-            transaction.close()
-            store.close()
-            raise
-
-    def _check(self) -> None:
-        if self._retries.stop.is_set():
-            raise Lost("told to stop")
 
     def _fail(self, consumer: Consumer, partition: int, error: Exception, backoff: ReopenBackoff) -> None:
         """Close a partition, and open it again: after a pause, if it fails again and again."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -12,17 +11,16 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from timers.config.settings import Settings
-from timers.core.progress import SEAL, Progress
-from timers.errors import LogMismatch, SettingsError, TimersError
+from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
+from timers.errors import LogMismatch, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.topics import Cluster
 from timers.kafka.transactions import Record, TransactionalWriter
-from timers.request_formats import enabled_formats
-from timers.spark.engine import checkpoints, rescuing
-from timers.spark.engine.outboxes import Outboxes
-from timers.spark.engine.query import Plan
+from timers.spark.engine import checkpoints
+from timers.spark.engine.query import Plan, request_topics
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
@@ -32,30 +30,6 @@ POLL_S = 1.0
 SETTLING_S = 10.0
 """Progress and log are compared again for this time. If a task of the last query failed, others may still run and
 commit: so the offsets of a transaction may be read, and its progress not yet."""
-
-
-def check_supported(settings: Settings) -> None:
-    """Check that no timers of the app need a worker.
-
-    Raises:
-        SettingsError: some do.
-    """
-    if settings.hot_horizon_s:
-        raise SettingsError(
-            f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark has no cold tier and keeps all timers "
-            "in its state; unset it"
-        )
-    if settings.id_topic:
-        raise SettingsError(
-            f"TIMERS_ID_TOPIC={settings.id_topic!r}: timers with an id need workers, the engine on Spark does not read "
-            "them; if the app has none, set TIMERS_ID_TOPIC= (empty)"
-        )
-    others = enabled_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
-    if others:
-        raise SettingsError(
-            f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="
-            f"{settings.request_topic!r} only; unset the settings that name the others"
-        )
 
 
 def check_no_workers(settings: Settings) -> None:
@@ -118,42 +92,24 @@ def plan(
         TimersError: the engine must not start.
     """
     found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
-    if any(each.rescues for each in found.progress.values()) and _rescue(
-        spark, settings, found, found.plan(max_requests, cluster, run)
-    ):
-        found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=True)
     for each in found.checkpoint.replaced:
         checkpoints.delete(spark, each)
     checkpoints.forget_planned(spark, found.checkpoint.path)
     return found.plan(max_requests, cluster, run)
 
 
-def _rescue(spark: SparkSession, settings: Settings, found: Found, plan: Plan) -> bool:
-    """Write the dead letters of what only checkpoints hold. Returns whether one of them was written before a cut."""
-    with closing(Outboxes(plan.places(settings))) as outboxes:
-        are_old = [
-            rescuing.rescue(spark, each, plan.progress, outboxes, plan.limits(settings))
-            for each in dict.fromkeys((found.checkpoint.path, *found.checkpoint.replaced))
-            if checkpoints.has_ended(spark, each)
-        ]
-    return any(are_old)
-
-
 class Found(NamedTuple):
     """What a query starts from."""
 
     checkpoint: checkpoints.Checkpoint
-    starts: dict[int, int]
-    """The first offset of each partition of the request topic."""
-    progress: dict[int, Progress]
-    """Of each partition of the request topic."""
-    first_level: int
-    """The feature level of machines without progress."""
+    starts: dict[TopicPartition, int]
+    """Partition -> the first offset to read, if the checkpoint is new."""
+    progress: dict[TopicPartition, Progress]
 
     def plan(self, max_requests: int, cluster: Cluster, run: int) -> Plan:
         """Returns the plan of a query that starts from it."""
         path, buckets, *_ = self.checkpoint
-        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run, self.first_level)
+        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run)
 
 
 def check(
@@ -179,26 +135,7 @@ def check(
     """
     checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
     checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew)
-    try:
-        starts, progress, first_level = _progress(settings, cluster, is_new=checkpoint.is_new)
-    except LogMismatch as error:
-        if not checkpoint.replaced:
-            raise
-        kept = ", ".join(checkpoint.replaced)
-        raise LogMismatch(f"{error}. Their timers may be in {kept}, which was not deleted") from error
-    for partition, committed in progress.items():
-        if starts[partition] > 0 and committed.snapshot is not None:
-            raise TimersError(
-                f"{topics.partition_name(settings.request_topic, partition)} begins at offset {starts[partition]}: its "
-                "older requests are deleted, and what is pending of them is in snapshots, which the engine on Spark "
-                "does not read. Run workers for this app; nothing was changed"
-            )
-        if committed.setting_at(SEAL, committed.next_offset, 0):
-            raise SettingsError(
-                f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
-                "workers take them back"
-            )
-    return Found(checkpoint, starts, progress, first_level)
+    return Found(checkpoint, *_progress(settings, cluster))
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:
@@ -217,20 +154,15 @@ def announce(settings: Settings, cluster: Cluster) -> int:
     return run
 
 
-def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[dict[int, int], dict[int, Progress], int]:
-    """The first offset of each partition of the request topic, its progress, checked with its log, and the feature
-    level of new machines.
-
-    Args:
-        is_new: whether the log is read from its start.
-    """
+def _progress(settings: Settings, cluster: Cluster) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress]]:
+    """The first offset to read of each partition of the request topics, and its progress, checked with its log."""
     log = ProgressLog(settings, cluster)
     deadline = monotonic() + TIMEOUT_S
     settled_at = monotonic() + SETTLING_S
     try:
         while True:
             try:
-                return _checked(log, settings.request_topic, cluster, is_new=is_new)
+                return _checked(log, request_topics(settings), cluster)
             except LogMismatch:
                 if monotonic() > settled_at:
                     raise
@@ -239,8 +171,7 @@ def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[di
                 if monotonic() > deadline:
                     reason = error.args[0].str()
                     raise TimersError(
-                        f"the progress of {settings.request_topic!r} cannot be read from {settings.progress_topic!r}: "
-                        f"{reason}"
+                        f"the progress of {settings.app_id!r} cannot be read from {settings.progress_topic!r}: {reason}"
                     ) from None
                 sleep(POLL_S)
     finally:
@@ -248,18 +179,11 @@ def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[di
 
 
 def _checked(
-    log: ProgressLog, topic: str, cluster: Cluster, *, is_new: bool
-) -> tuple[dict[int, int], dict[int, Progress], int]:
-    first_level = log.level_of_new_machines()
-    tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
+    log: ProgressLog, topics: Iterable[str], cluster: Cluster
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress]]:
+    tps = [(topic, partition) for topic in topics for partition in range(cluster.partitions[topic])]
     records = log.read(tps, after_fence=False)
-    starts: dict[int, int] = {}
-    progress: dict[int, Progress] = {}
-    checked = log.check_logs({tp: log.check(tp, records.get(tp)) for tp in tps})
-    for tp, found in checked.items():
-        _, partition = tp
-        progress[partition] = Progress.first(first_level) if found == Progress() else found
-        starts[partition], _ = log.ends(*tp)
-        if is_new and starts[partition] > 0:
-            log.check_start(tp, starts[partition], 0, found)
-    return starts, progress, first_level
+    progress = log.check_logs({tp: log.check(tp, records.get(tp)) for tp in tps})
+    ends = {tp: log.ends(*tp) for tp in tps}
+    # What a store lacks below that is read by its machine: without a snapshot, from the start of the log.
+    return {tp: min(max(progress[tp].next_offset, low), high) for tp, (low, high) in ends.items()}, progress

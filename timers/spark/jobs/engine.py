@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
@@ -21,7 +21,7 @@ from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.counted import per_second
-from timers.errors import CheckpointMismatch, Fenced, HistoryMismatch, NameTakenError, SparkError
+from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError
 from timers.spark.engine import query, start
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
@@ -34,12 +34,12 @@ class Reporter:
 
     Args:
         buckets: number of buckets. Only a micro-batch with a tick reports all of them.
-        request_topic: the topic that the requests are read from.
+        topics: that the requests are read from.
     """
 
-    def __init__(self, buckets: int, request_topic: str) -> None:
+    def __init__(self, buckets: int, topics: Iterable[str]) -> None:
         self._buckets = buckets
-        self._source = f"[{request_topic}]"
+        self._source = f"[{','.join(topics)}]"
         self._pending: dict[int, int] = {}
         self._done: tuple[int, Sequence[Any]] = (-1, ())
 
@@ -143,7 +143,7 @@ def run(
         TimersError: the engine must not run.
     """
     planning = _Planning(settings, make_plan, say)
-    reporter = Reporter(planning.plan.buckets, settings.request_topic)
+    reporter = Reporter(planning.plan.buckets, query.request_topics(settings))
     lines = _LineListener(reporter, say)
     reopening = Reopening()
     spark.streams.addListener(lines)
@@ -207,8 +207,6 @@ class _Cause(Enum):
 
     OTHER = auto()
     """Nothing."""
-    OLD_HISTORY = auto()
-    """The progress that was read before the query started is old."""
     MISMATCH = auto()
     """Its checkpoint cannot be used any more."""
     NOT_LOADED = auto()
@@ -220,7 +218,6 @@ class _Cause(Enum):
 _OWN_CAUSES = {
     Lost.__name__: _Cause.OTHER,
     Fenced.__name__: _Cause.OTHER,
-    HistoryMismatch.__name__: _Cause.OLD_HISTORY,
     CheckpointMismatch.__name__: _Cause.MISMATCH,
 }
 """The errors of this package after which another start may help."""
@@ -267,8 +264,6 @@ class _Planning:
         if cause is _Cause.MISMATCH or is_lost:
             self._unloaded_since = None
             self._plan_again(anew=True)
-        elif cause is _Cause.OLD_HISTORY:
-            self._plan_again(anew=False)
         elif self._too_large > 1 and self._max_requests > self._least_requests:
             self._max_requests = max(self._least_requests, self._max_requests // 4)
             self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")

@@ -13,13 +13,13 @@ from aiokafka.errors import KafkaError
 
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
+from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
-from timers.worker.machines.making import Parts
 from timers.worker.machines.runner import ReadAhead, Runner
 from timers.worker.machines.takeover import OpenMachine, Takeover
 

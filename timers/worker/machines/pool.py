@@ -25,6 +25,7 @@ from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
+from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
@@ -37,7 +38,6 @@ from timers.worker.machines.failures import Waiting
 from timers.worker.machines.held_back import HeldBack
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LastStableOffsets, LogEndTicks
-from timers.worker.machines.making import Parts
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner

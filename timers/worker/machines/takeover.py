@@ -23,6 +23,7 @@ from timers.firing.transaction import Transaction
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.topics import Cluster, compacted_now
+from timers.machine_parts import Parts, closer
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
@@ -31,7 +32,6 @@ from timers.store.restoring import may_restore, restore
 from timers.wire.formats import RequestFormat
 from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import Capacity, NoRoom
-from timers.worker.machines.making import Parts, closer
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Takeover:
         opened = await self._read(
             parts, tp, metrics, stop, (await asyncio.shield(asked)).get(tp[0]), topics, fenced=False
         )
-        outbox = parts.outbox(tp, stop, metrics)
+        outbox = parts.outbox(tp, parts.producer(tp, stop, metrics), metrics)
         close, progress = closer(opened.store, outbox), opened.progress
         machine: Machine | None = None
         try:
@@ -198,7 +198,7 @@ class Takeover:
         asked: Awaitable[dict[str, str]],
         topics: frozenset[str],
     ) -> tuple[Machine, Transaction, Callable[[], None], Callable[[], View]]:
-        outbox, compacted = parts.outbox(tp, stop, metrics), None
+        outbox, compacted = parts.outbox(tp, parts.producer(tp, stop, metrics), metrics), None
         try:
             await self.in_thread(outbox.transaction.open)
             compacted = (await asyncio.shield(asked)).get(tp[0])

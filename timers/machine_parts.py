@@ -1,4 +1,4 @@
-"""Creates the machines of a worker, with their outboxes."""
+"""Creates the machines of a process, with their outboxes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects that all machines of a worker share."""
+    """The objects that all machines of a process share."""
 
     settings: Settings
     cluster: Cluster
@@ -45,9 +45,12 @@ class Parts:
     compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """The compute lock: one machine at a time fills its transaction."""
 
-    def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> Policy:
-        """Returns the outbox of a machine; setting ``stop`` ends its waiting."""
-        producer = TransactionalProducer(self.producers, self.settings, tp, stop, metrics)
+    def producer(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> TransactionalProducer:
+        """Returns the producer of a machine, which is not open yet; setting ``stop`` ends its waiting."""
+        return TransactionalProducer(self.producers, self.settings, tp, stop, metrics)
+
+    def outbox(self, tp: TopicPartition, producer: TransactionalProducer, metrics: PartitionMetrics) -> Policy:
+        """Returns the outbox of a machine."""
         parts = self.request_reader, producer, metrics.counters, self.compute_lock, self.now_s
         return policy_of(self.settings, tp, self.targets, *parts)
 

@@ -1,0 +1,153 @@
+"""A bucket of the engine on Spark: which ticks count, and what it writes into Spark's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
+
+from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.progress import Progress
+from timers.errors import CheckpointMismatch
+from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
+from timers.spark.engine.machines import Known, Producer
+
+NOW_S = 1_800_000_000
+NOTHING: Any = None
+"""No partition is opened."""
+
+
+KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), NOW_S, 2, NOW_S + 60, ((NOW_S, 0), (NOW_S + 1, 9)))
+
+
+def test_the_state_is_read_as_it_was_written() -> None:
+    state = BucketState(known={("r", 1): KNOWN}, read_to={("r", 1): 7, ("ids", 1): 0})
+    assert BucketState.decode(state.encode()) == state
+
+
+@pytest.mark.parametrize(
+    ("read_to", "after_s", "expected"), [(7, 1, False), (8, 1, True), (7, 60, True), (7, 59, False)]
+)
+def test_a_partition_without_work_stays_closed(read_to: int, after_s: int, expected: bool) -> None:
+    assert KNOWN.has_work(read_to, NOW_S + after_s) == expected
+
+
+# ---- clocks that are wrong ------------------------------------------------------------------------------------------
+
+LEAP_S = 300
+YEAR_S = 365 * 86_400
+
+
+def counted(
+    state: BucketState,
+    ahead_s: int,
+    *,
+    boot_id: str = "a",
+    boot_s: float = 0,
+    wall_s: float = 0,
+    fired_s: int | None = NOW_S - YEAR_S,
+    accept_s: int | None = None,
+) -> bool:
+    """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
+    guard, clocks = ClockGuard(LEAP_S, accept_s), Clocks(boot_s, NOW_S + wall_s)
+    bucket = Bucket(state, NOTHING, {})
+    tick = bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id, fired_s)
+    state.tick = tick or state.tick
+    return tick is not None
+
+
+def test_a_tick_a_year_ahead_is_held_until_the_machines_clock_agrees() -> None:
+    state = BucketState()
+    assert not counted(state, YEAR_S)
+    assert counted(state, 0)
+    state = BucketState.decode(state.encode())
+    assert not counted(state, YEAR_S, boot_s=1)
+    assert counted(state, 2, boot_s=2)
+    assert counted(state, YEAR_S, boot_s=3, wall_s=YEAR_S)
+
+
+def test_the_anchor_is_used_on_its_own_machine_only() -> None:
+    state = BucketState()
+    assert counted(state, 0)
+    state = BucketState.decode(state.encode())
+    assert counted(state, 2 * LEAP_S, boot_s=2 * LEAP_S, wall_s=-YEAR_S), "the time has passed"
+    assert not counted(state, 4 * LEAP_S, boot_id="b", boot_s=4 * LEAP_S, wall_s=-YEAR_S), "another machine"
+    assert counted(state, 3 * LEAP_S, boot_id="b", boot_s=4 * LEAP_S, wall_s=-YEAR_S), "it follows the agreed time"
+
+
+def test_leaps_on_several_machines_do_not_add_up() -> None:
+    """Each is small enough to count on a machine without an anchor."""
+    state = BucketState()
+    assert counted(state, 0, boot_id="0")
+    ahead_s = [
+        number * (LEAP_S - 1)
+        for number in range(1, 20)
+        if counted(state, number * (LEAP_S - 1), boot_id=str(number % 10), boot_s=number, wall_s=number)
+    ]
+    assert max(ahead_s) < 3 * LEAP_S
+    assert counted(state, 30, boot_id="99", boot_s=30, wall_s=30), "a right clock still counts"
+
+
+def test_an_operators_agreement_lasts_while_time_passes_on_a_machine() -> None:
+    """The clocks of all machines are wrong. New machines begin a day after an operator has agreed with the brokers."""
+    state, day_s = BucketState(), 86_400
+    assert counted(state, 0, wall_s=-YEAR_S, accept_s=NOW_S)
+    for now_s in (LEAP_S - 1, LEAP_S + 10, day_s):
+        state = BucketState.decode(state.encode())
+        assert counted(state, now_s, boot_s=now_s, wall_s=-YEAR_S)
+    state = BucketState.decode(state.encode())
+    assert not counted(state, day_s + LEAP_S + 10, boot_id="b", boot_s=7, wall_s=-YEAR_S), "a leap"
+    assert counted(state, day_s - 3, boot_id="b", boot_s=17, wall_s=-YEAR_S), "a micro-batch reads its tick later"
+    assert counted(state, 2 * day_s, boot_id="b", boot_s=day_s + 7, wall_s=-YEAR_S), "time passes there too"
+    assert counted(state, 2 * day_s, boot_id="c", boot_s=2 * day_s, wall_s=-YEAR_S)
+    assert not counted(BucketState(), day_s, boot_id="b", wall_s=-YEAR_S, accept_s=NOW_S), "not an instant later"
+
+
+def test_leaps_after_an_operators_agreement_do_not_add_up_on_several_machines() -> None:
+    state = BucketState()
+    assert counted(state, 0, boot_id="0", wall_s=-YEAR_S, accept_s=NOW_S)
+    ahead_s = [0]
+    for number in range(1, 40):
+        next_s, machine = ahead_s[-1] + LEAP_S - 20, str(number % 10)
+        if counted(state, next_s, boot_id=machine, boot_s=number, wall_s=-YEAR_S):
+            ahead_s.append(next_s)
+        state = BucketState.decode(state.encode())
+    assert max(ahead_s) < 2 * LEAP_S
+
+
+def test_the_agreed_time_follows_a_clock_that_goes_back() -> None:
+    """An operator agreed with a wrong time: once second clocks agree with the right one, no machine remembers it."""
+    state = BucketState()
+    for machine in ("a", "b"):
+        assert counted(state, YEAR_S, boot_id=machine, wall_s=0, accept_s=NOW_S + YEAR_S)
+    assert counted(state, 10, boot_id="a", boot_s=10, wall_s=10)
+    assert counted(state, 11, boot_id="b", boot_s=11, wall_s=11)
+    assert not counted(state, YEAR_S + 12, boot_id="c", boot_s=12, wall_s=12)
+    assert counted(state, 13, boot_id="c", boot_s=13, wall_s=-YEAR_S)
+
+
+def test_the_first_tick_of_a_new_app_may_differ_from_the_clock_of_the_machine() -> None:
+    assert counted(BucketState(), 0, wall_s=7200, fired_s=None)
+    assert not counted(BucketState(), 0, wall_s=2 * 86_400, fired_s=None)
+    assert counted(BucketState(), 0, wall_s=7200, fired_s=NOW_S - LEAP_S), "after a lost checkpoint"
+    assert not counted(BucketState(), 0, wall_s=7200, fired_s=NOW_S - LEAP_S - 1)
+
+
+def test_anchors_of_machines_that_are_gone_are_forgotten() -> None:
+    state = BucketState()
+    for number in range(2 * ANCHORS):
+        assert counted(state, number, boot_id=str(number), boot_s=number, wall_s=number)
+    state = BucketState.decode(state.encode())
+    assert set(state.anchors) == {str(number) for number in range(ANCHORS, 2 * ANCHORS)}
+    for number in range(2 * ANCHORS):
+        assert counted(state, 2 * ANCHORS, boot_id=f"new {number}", wall_s=-YEAR_S)
+    assert len(state.agreed) == ANCHORS
+
+
+def test_a_state_of_another_format_is_refused() -> None:
+    encoded = BucketState().encode()
+    assert encoded[1] == FORMAT
+    with pytest.raises(CheckpointMismatch, match=f"has format {FORMAT - 1}, not {FORMAT}"):
+        BucketState.decode(encoded[:1] + bytes([FORMAT - 1]) + encoded[2:])

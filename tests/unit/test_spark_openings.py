@@ -1,0 +1,106 @@
+"""Opening partitions in one Python worker of Spark, without brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
+
+from timers.config.settings import Settings
+from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
+from timers.kafka.topics import Cluster
+from timers.spark.engine import openings as module
+from timers.spark.engine.machines import Known, Producer
+from timers.spark.engine.openings import Openings, Places
+
+SETTINGS = Settings(id_topic="")
+TOPIC = SETTINGS.request_topic
+CLUSTER = Cluster("cluster", {TOPIC: b"topic"}, {TOPIC: 3})
+
+
+class SimProducer:
+    """A transactional producer whose openings follow each other."""
+
+    def __init__(self, epoch: int) -> None:
+        self.opening = (7, epoch)
+        self.is_closed = False
+
+    def renew(self) -> None:
+        number, epoch = self.opening
+        self.opening = number, epoch + 1
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class SimOpener:
+    """Says how each partition was opened."""
+
+    def __init__(self, *_: Any) -> None:
+        self.has_store = True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
+        return ("known", tp[1]) if self.has_store else None
+
+    def open(self, tp: TopicPartition, outbox: Any) -> Any:
+        return "read", tp[1]
+
+
+class Offline(Openings):
+    """Opens nothing on brokers."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        producers: Any = {(TOPIC, partition): SimProducer(3) for partition in range(3)}
+        outboxes: Any = dict.fromkeys(producers)
+        self._producers |= producers
+        self._outboxes |= outboxes
+
+    def _check_run(self) -> None:
+        """No other engine runs."""
+
+    def _opened(self, tp: TopicPartition, loop: Any, store: Any) -> Any:
+        return loop
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Opener", SimOpener)
+
+
+def known(epoch: int, topic_id: bytes = b"topic") -> Known:
+    return Known(5, Progress(5), topic_id, Producer(7, epoch), 0, 0, None, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "has_store", "expected"),
+    [
+        (known(3), True, ("known", False)),
+        (None, True, ("read", False)),
+        (known(2), True, ("read", True)),
+        (known(3), False, ("read", False)),
+        (known(3, b"another topic"), True, ("read", False)),
+    ],
+)
+def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bool, expected: Any) -> None:
+    openings = Offline(Places(SETTINGS, CLUSTER, 1))
+    opener: Any = openings._opener
+    opener.has_store = has_store
+    assert (openings.open((TOPIC, 0), before), openings.had_others) == expected
+    openings.close()
+
+
+def test_a_process_closes_the_producers_of_an_earlier_query() -> None:
+    places = Places(SETTINGS, CLUSTER, 1)
+    first = Offline.of(places)
+    assert Offline.of(Places(SETTINGS, CLUSTER, 1)) is first
+    second = Offline.of(Places(SETTINGS, CLUSTER, 2))
+    assert second is not first
+    assert all(producer.is_closed for producer in first._producers.values())  # type: ignore[attr-defined]
+    second.close()

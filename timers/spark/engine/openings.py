@@ -1,0 +1,300 @@
+"""Opens the machines of one Python worker of Spark.
+
+Spark may run a bucket in another process in each micro-batch, and may run it again. So each attempt opens the producer
+of a partition anew, which fences all others [I12]. The state of the bucket names the opening that made its last commit.
+If the present opening is the next one, the bucket knows the committed progress. If not (Spark has repeated a task, a
+lost executor still runs, workers ran in between), the progress is read again: fence first, then read [I14].
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from time import monotonic, sleep
+from typing import ClassVar, TypeVar
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
+
+from timers.config.settings import Settings
+from timers.core.loop import Loop
+from timers.core.ports import Lost, TooMuch
+from timers.core.progress import Progress
+from timers.core.reopening import AFTER_LOST, Reopening
+from timers.core.store_validity import catch_up
+from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.errors import CheckpointMismatch, NameTakenError
+from timers.firing.breaker import OpenCircuit
+from timers.firing.policy import Policy
+from timers.firing.producer import TransactionalProducer
+from timers.firing.topics import Targets
+from timers.kafka import records
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.log_lineage import LogLineages, asking_logs
+from timers.kafka.producer_loop import ProducerLoop
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.request_reader import RequestReader
+from timers.kafka.topics import Cluster
+from timers.machine_parts import Parts
+from timers.partition_metrics import PartitionMetrics
+from timers.request_formats import enabled_formats
+from timers.spark.engine.machines import Failing, Known, Opened, Producer
+from timers.store.failures import Condemnations, forget_frames
+from timers.store.memory_limit import RocksMemory
+from timers.store.opening import open_partition, open_store
+from timers.store.restoring import may_restore, restore
+from timers.store.rocks import RocksStore
+from timers.wire import progress as progress_record
+from timers.wire.formats import RequestRecord
+from timers.wire.topics import partition_name
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+THREADS = 64
+"""Partitions of a process that wait for brokers at the same time."""
+
+READ_RECORDS = 10_000
+"""Records that are accepted at a time, if a log is read again."""
+
+READ_S = 20.0
+"""Longest time without a record of a log that is read again."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What all executors must know of the query's topics."""
+
+    settings: Settings
+    cluster: Cluster
+    run: int
+    """Number of this run of the engine."""
+
+
+class Opener:
+    """Opens machines in one process: their stores, and what they share.
+
+    Args:
+        stop: ends all waiting.
+    """
+
+    def __init__(self, settings: Settings, cluster: Cluster, stop: threading.Event) -> None:
+        self.formats = enabled_formats(settings)
+        self.targets = Targets(settings, cluster.partitions)
+        self._request_reader = RequestReader(settings, self.formats)
+        self._lineages = LogLineages(settings)
+        self._memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        self._condemnations = Condemnations()
+        self._stop = stop
+        self._metrics: dict[TopicPartition, PartitionMetrics] = {}
+        self.now_s: float | None = None
+        self.loop = ProducerLoop()  # after what can fail: nothing would end its thread
+        ask_log = asking_logs(self._lineages, self.loop.submit, ())
+        known = self.targets, self._request_reader, self.loop, lambda: None, ask_log
+        self.parts = Parts(settings, cluster, *known)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._request_reader.close()
+        self.loop.submit(self._lineages.close()).result()
+        self.loop.close()
+
+    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
+        """Returns the measurements of a partition."""
+        return self._metrics.setdefault(tp, PartitionMetrics())
+
+    def producer(self, tp: TopicPartition) -> TransactionalProducer:
+        """Returns a producer that is not open yet."""
+        return self.parts.producer(tp, self._stop, self.metrics(tp))
+
+    def outbox(self, tp: TopicPartition, producer: TransactionalProducer) -> Policy:
+        """Returns the outbox of a machine."""
+        return self.parts.outbox(tp, producer, self.metrics(tp))
+
+    def open(self, tp: TopicPartition, outbox: Policy) -> tuple[Loop, RocksStore]:
+        """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
+        settings, cluster = self.parts.settings, self.parts.cluster
+        where = settings, cluster, self._memory, self._condemnations, self.formats, tp
+        opened = open_partition(*where, self.parts.ask_log, cluster.compacted.get(tp[0]))
+        if may_restore(opened):
+            opened = restore(*where, opened, self._check, now_s=lambda: self.now_s)
+        return self._made(tp, opened.progress, opened.store, outbox)
+
+    def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
+        """Open a machine whose progress is known; None if the store on this disk is another one than then."""
+        settings, cluster, indexed = self.parts.settings, self.parts.cluster, self.formats[tp[0]].has_ids
+        store = open_store(settings, cluster, self._memory, self._condemnations, tp, indexed=indexed)
+        try:
+            is_same = store.applied == known.applied and not known.progress.rescues
+            if is_same and catch_up(store, known.progress, indexed=indexed):
+                return self._made(tp, known.progress, store, outbox)
+        except Lost as error:  # it is damaged
+            forget_frames(error)
+        store.close()
+        return None
+
+    def _made(
+        self, tp: TopicPartition, progress: Progress, store: RocksStore, outbox: Policy
+    ) -> tuple[Loop, RocksStore]:
+        try:
+            return Loop(self.parts.machine(tp, self.formats[tp[0]], progress, store, outbox, self.metrics(tp))), store
+        except BaseException as error:  # the store may be damaged
+            forget_frames(error)
+            store.close()
+            raise
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise Lost("told to stop")
+
+
+class Openings:
+    """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process."""
+
+    _present: ClassVar[tuple[Places, Openings] | None] = None
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._opener = Opener(places.settings, places.cluster, threading.Event())
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
+        self._outboxes: dict[TopicPartition, Policy] = {}
+        self._producers: dict[TopicPartition, TransactionalProducer] = {}
+        self._reopening: dict[TopicPartition, Reopening] = {}
+        self._adopted: dict[str, OpenCircuit] = {}
+        self.had_others = False
+
+    @classmethod
+    def of(cls, places: Places) -> Openings:
+        """The instance of this process. A query with other places closes that of the one before."""
+        if cls._present is None or cls._present[0] != places:
+            if cls._present is not None:
+                cls._present[1].close()
+            cls._present = places, cls(places)
+        return cls._present[1]
+
+    def close(self) -> None:
+        """Close all connections."""
+        for producer in self._producers.values():
+            producer.close()
+        self._threads.shutdown()
+        self._opener.close()
+
+    # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
+
+    def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
+        self.had_others = False
+        self._opener.now_s = None if now is None else now.append_ms / 1000
+        self._adopted = {circuit.topic: circuit for circuit in circuits}
+        self._opener.targets.adopt(circuits)
+
+    def failing(self) -> Failing:
+        now = {circuit.topic: circuit for circuit in self._opener.targets.circuit_breaker.circuits()}
+        known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
+        opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
+        return Failing(opened, list(known.keys() - now.keys()))
+
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        if len(calls) == 1:
+            calls[0]()
+            return
+        running = [self._threads.submit(call) for call in calls]
+        wait(running)
+        for each in running:
+            each.result()
+
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        self._patiently(tp, partial(self._fence, tp))
+        opened = None
+        if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
+            if known.producer.is_followed_by(self._opening(tp)):
+                opened = self._opener.open_known(tp, known, self._outboxes[tp])
+            else:
+                self.had_others = True
+        return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))))
+
+    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+        self._pause(tp, error)
+
+        def again() -> tuple[Loop, RocksStore]:
+            self._producers[tp].close()
+            self._producers[tp].open()
+            return self._open(tp)
+
+        return self._opened(tp, *self._patiently(tp, again))
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+        config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
+        try:
+            with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:
+                position, found = start, records.read(consumer, *tp, start, end, timeout_s=READ_S)
+                while some := list(map(_request, islice(found, READ_RECORDS))):
+                    yield Fetched(position, some[-1].offset + 1, some)
+                    position = some[-1].offset + 1
+                if position < end:
+                    yield Fetched(position, end, [])
+        except KafkaException as error:
+            reason = error.args[0].str()
+            raise CheckpointMismatch(
+                f"{partition_name(*tp)} cannot be read from offset {start} on: {reason}"
+            ) from error
+
+    # ---- one partition ----------------------------------------------------------------------------------------------
+
+    def _patiently(self, tp: TopicPartition, call: Callable[[], _T]) -> _T:
+        """Make a call until the brokers answer."""
+        while True:
+            try:
+                return call()
+            except (Lost, KafkaException) as error:
+                self._pause(tp, error)
+
+    def _pause(self, tp: TopicPartition, error: Exception) -> None:
+        """Wait before a partition is opened again, longer each time. Fewer timers may be tried at once."""
+        reopening = self._reopening.setdefault(tp, Reopening())
+        pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
+        logger.warning("%s/%d: %s; opening it again", *tp, error)
+        sleep(pause_s)
+
+    def _fence(self, tp: TopicPartition) -> None:
+        if tp not in self._outboxes:
+            self._producers[tp] = self._opener.producer(tp)
+            self._outboxes[tp] = self._opener.outbox(tp, self._producers[tp])
+        self._producers[tp].renew()
+
+    def _opening(self, tp: TopicPartition) -> Producer:
+        return Producer(*self._producers[tp].opening)
+
+    def _open(self, tp: TopicPartition) -> tuple[Loop, RocksStore]:
+        self._check_run()
+        return self._opener.open(tp, self._outboxes[tp])
+
+    def _check_run(self) -> None:
+        """Check that this is the newest engine of the app.
+
+        Raises:
+            NameTakenError: another engine was started.
+        """
+        settings, engine = self._places.settings, progress_record.decode_key(progress_record.ENGINE_KEY)
+        with closing(ProgressLog(settings, self._places.cluster)) as log:
+            found = log.read([engine])
+        if engine in found and progress_record.decode_engine_run(found[engine]) != self._places.run:
+            raise NameTakenError(
+                f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
+            )
+
+    def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore) -> Opened:
+        topic_id, counters = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp).counters
+        return Opened(loop, self._outboxes[tp].transaction, topic_id, self._opening(tp), counters, store.close)
+
+
+def _request(message: Message) -> RequestRecord:
+    kind, timestamp_ms = message.timestamp()
+    headers = records.headers_of(message)
+    is_append_time = int(kind == TIMESTAMP_LOG_APPEND_TIME)
+    return RequestRecord(message.offset() or 0, message.key(), message.value(), headers, timestamp_ms, is_append_time)

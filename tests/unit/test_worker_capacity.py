@@ -17,6 +17,7 @@ import pytest
 from tests.docs.markdown import ROOT
 from timers import process_limits
 from timers.core.progress import Progress
+from timers.errors import LogMismatch
 from timers.open_connections import most_connections
 from timers.partition_metrics import PartitionMetrics
 from timers.store.opening import Opened
@@ -175,3 +176,22 @@ async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> Non
     assert await taken.read_ahead(unused, ("requests", 0), PartitionMetrics(), threading.Event()) is None
     with pytest.raises(NoRoom):
         await taken.open(unused, ("requests", 0), PartitionMetrics(), threading.Event())
+
+
+@pytest.mark.parametrize("differs", [1, takeover.AHEAD_TRIES])
+async def test_a_log_that_its_owner_changes_meanwhile_is_read_ahead_again(differs: int) -> None:
+    """Logs and copies that are read one after another seem to differ then."""
+    unused: Any = None
+    taken = Takeover({}, unused, unused, measured(MANY, 8))
+    asked = []
+
+    async def read(*_: Any) -> str:
+        asked.append(1)
+        if len(asked) <= differs:
+            raise LogMismatch("its copy is older")
+        return "a machine"
+
+    taken._read_ahead = read  # type: ignore[assignment, method-assign]
+    found = await taken.read_ahead(unused, ("requests", 0), PartitionMetrics(), threading.Event())
+    assert (found is None) == (differs == takeover.AHEAD_TRIES)
+    taken.close()

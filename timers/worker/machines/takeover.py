@@ -51,6 +51,9 @@ STOP_POLL_S = 0.2
 LEAST_AHEAD = 10_000
 """Fewer records are read again in the time in which a store is opened once more, so they are not read ahead."""
 
+AHEAD_TRIES = 3
+"""How often a log is read ahead that seems to differ from its progress, which its owner changes."""
+
 LEADERS_FRESH_S = 1.0
 """Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
 
@@ -146,10 +149,16 @@ class Takeover:
             return None  # the opening says so, and waits
         ahead: OpenMachine | None = None
         try:
-            ahead = await self._read_ahead(parts, tp, metrics, stop)
+            for tries_left in reversed(range(AHEAD_TRIES)):
+                try:
+                    ahead = await self._read_ahead(parts, tp, metrics, stop)
+                    break
+                except LogMismatch:
+                    # Its owner writes meanwhile, so logs and copies that are read one after another may seem to differ.
+                    if not tries_left or stop.is_set():
+                        raise
         except Exception as error:  # also one that no code expects: the next opening meets it again
             forget_frames(error)
-            # Its owner writes meanwhile, so logs and copies that are read one after another may seem to differ.
             why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
             logger.info("%s/%d is not read ahead: %s", *tp, why)
         finally:

@@ -132,6 +132,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     class SimParts:
         settings = cluster = ask_log = None
 
+        def producer(self, *_: object) -> None: ...
+
         def outbox(self, *_: object) -> Any:
             return SimpleNamespace(transaction=SimTransaction())
 

@@ -8,7 +8,17 @@ import pytest
 
 from tests.harness.list_outbox import ListOutbox
 from tests.simulation.kit import SimClock, SimLog
-from timers.core.counters import LATE, RETRIED, WAITED, Accepted, Counters, Histogram, TransactionCounters
+from timers.core.counters import (
+    LATE,
+    MAX_TOPICS,
+    OTHER_TOPICS,
+    RETRIED,
+    WAITED,
+    Accepted,
+    Counters,
+    Histogram,
+    TransactionCounters,
+)
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import Lost
@@ -42,8 +52,8 @@ def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     counters.transaction.late = late
     row: Row = (0, "t", None, b"", None, None)
     counters.transaction.fire([(10, [row] * 3), (10, [row] * 2)])
-    counters.transaction.fire_again(4)
-    counters.transaction.fire_again(4)
+    counters.transaction.fire_again("t", 4)
+    counters.transaction.fire_again("u", 4)
     counters.transaction.retried += 1
     counters.transaction.dead_letter("topic-unknown")
     counters.transaction.progress = progress
@@ -71,6 +81,31 @@ def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> N
     assert counters.lag[RETRIED].sum == pytest.approx(2 * 6.025)
     counters.count_committed(Progress(1))
     assert totals(counters) == ALL
+
+
+def test_callbacks_are_counted_by_topic_with_the_lag_of_those_that_waited() -> None:
+    counters = Counters()
+    fill(counters, Progress(1))
+    counters.count_committed(Progress(1))
+    fill(counters, Progress(2), late=True)
+    counters.count_committed(Progress(2))
+    assert {topic: (each.fired, sum(each.lag.counts)) for topic, each in counters.topics.items()} == {
+        "t": (12, 5),
+        "u": (2, 0),
+    }
+    assert counters.topics["t"].lag.sum == pytest.approx(5 * 0.025)
+
+
+def test_topics_above_the_maximum_are_counted_as_one() -> None:
+    counters = Counters()
+    for number in range(MAX_TOPICS + 3):
+        counters.transaction.fire([(10, [(0, f"topic-{number}", None, b"", None, None)])])
+        counters.count_committed(Progress(number))
+    assert len(counters.topics) == MAX_TOPICS + 1
+    assert counters.topics[OTHER_TOPICS].fired == 3
+    counters.transaction.fire([(10, [(0, "topic-0", None, b"", None, None)])])
+    counters.count_committed(Progress(999))
+    assert (counters.topics["topic-0"].fired, counters.topics[OTHER_TOPICS].fired) == (2, 3)
 
 
 def test_a_repeated_transaction_counts_once() -> None:

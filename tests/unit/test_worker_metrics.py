@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from timers.config.settings import Settings
+from timers.core.counters import Counters, Histogram
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import bytes_of_snapshot
 from timers.partition_metrics import PartitionMetrics
@@ -43,3 +46,26 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     assert list(samples.snapshot_age(status)) == [(("requests", "0"), 9.5)]
     status.broker_now_s = None
     assert not list(samples.snapshot_age(status))
+
+
+def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_TOPICS", 2)
+    first, second = Counters(), Counters()
+    parts = {("requests", number): SimpleNamespace(counters=each) for number, each in enumerate((first, second))}
+    status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics=parts), shown_topics=set())
+
+    def fire(counters: Counters, topic: str, count: int) -> None:
+        counters.transaction.fire([(10, [(0, topic, None, b"", None, None)] * count)])
+        counters.transaction.ended_ms = 10_200
+        counters.count_committed(Progress(0))
+
+    fire(first, "orders", 3)
+    fire(second, "mails", 2)
+    assert dict(samples.fired_by_topic(status)) == {("orders",): 3, ("mails",): 2}
+    fire(first, "late-comer", 5)
+    fire(second, "orders", 4)
+    assert dict(samples.fired_by_topic(status)) == {("orders",): 7, ("mails",): 2, ("(other)",): 5}
+    lags = dict(samples.lag_by_topic(status))
+    assert isinstance(lags["orders",], Histogram)
+    assert lags["orders",].counts[2] == 7
+    assert lags["orders",].sum == pytest.approx(7 * 0.2)

@@ -35,6 +35,15 @@ MAX_CALLERS = 100
 OTHER_CALLERS = "other"
 """Counts all callers above the maximum."""
 
+TOPIC_LAG_BOUNDS_S = (0.05, 0.1, 0.25, 1.0, 5.0, 60.0, 3600.0)
+"""Upper bounds of the lag of one callback topic: few, because each is a time series for each topic."""
+
+MAX_TOPICS = 100
+"""Maximum number of callback topics that are counted by name. Producers choose these names."""
+
+OTHER_TOPICS = "(other)"
+"""Counts all topics above the maximum. No topic has this name."""
+
 WAITED, LATE, RETRIED = "waited", "late", "retried"
 """Kinds of firings: the timer waited for its second; it was accepted after its second had fired; it came from the retry
 topic, because its target failed or a backlog was spread. Only the first kind shows the lag of the engine."""
@@ -57,16 +66,35 @@ class Histogram:
         self.sum += value * times
 
 
+Fired: TypeAlias = dict[tuple[str, int], int]
+"""(Callback topic, due second) -> callbacks."""
+
+
+class TopicCounters:
+    """Totals of one callback topic.
+
+    Attributes:
+        fired: callbacks sent.
+        lag: seconds from the due second to the end of the transaction, of timers that waited for their second.
+    """
+
+    __slots__ = ("fired", "lag")
+
+    def __init__(self) -> None:
+        self.fired = 0
+        self.lag = Histogram(TOPIC_LAG_BOUNDS_S)
+
+
 @dataclass(slots=True)
 class TransactionCounters:
     """What one transaction adds to the totals when it is committed. The outbox fills it."""
 
     late: bool = False
     """Its firings are late requests, accepted in the same transaction."""
-    fired: dict[int, int] = field(default_factory=dict)
-    """Due second -> callbacks sent."""
-    fired_after_retry: dict[int, int] = field(default_factory=dict)
-    """Due second of the request -> callbacks that come from the retry topic."""
+    fired: Fired = field(default_factory=dict)
+    """(Callback topic, due second) -> callbacks sent."""
+    fired_after_retry: Fired = field(default_factory=dict)
+    """(Callback topic, due second of the request) -> callbacks that come from the retry topic."""
     retried: int = 0
     """Timers moved to the retry topic."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
@@ -81,14 +109,16 @@ class TransactionCounters:
     """The brokers' time when it ended, committed or not; None if the lag is not measured."""
 
     def fire(self, due: Iterable[DueRows]) -> None:
-        """Add callbacks."""
+        """Add callbacks, all to one topic."""
         fired = self.fired
         for due_s, rows in due:
-            fired[due_s] = fired.get(due_s, 0) + len(rows)
+            if rows:
+                key = rows[0][1], due_s
+                fired[key] = fired.get(key, 0) + len(rows)
 
-    def fire_again(self, due_s: int) -> None:
+    def fire_again(self, topic: str, due_s: int) -> None:
         """Add a callback that comes from the retry topic."""
-        self.fired_after_retry[due_s] = self.fired_after_retry.get(due_s, 0) + 1
+        self.fired_after_retry[topic, due_s] = self.fired_after_retry.get((topic, due_s), 0) + 1
 
     def dead_letter(self, code: str) -> None:
         """Add a dead letter."""
@@ -123,6 +153,7 @@ class Counters:
         callers: (caller, outcome) -> records, where the records name a caller.
         replayed: records read again by recoveries.
         lag: kind of firing -> seconds from the due second to the end of the transaction that fired.
+        topics: callback topic -> its totals; at most :data:`MAX_TOPICS`, and one for the others.
         transaction: the transaction that is being filled; the outbox begins it.
         uncommitted: what was accepted after the last commit; it is counted when a commit covers it.
     """
@@ -139,6 +170,7 @@ class Counters:
         self.promoted_duplicates = 0
         self.replayed = 0
         self.lag = {kind: Histogram(LAG_BOUNDS_S) for kind in (WAITED, LATE, RETRIED)}
+        self.topics: dict[str, TopicCounters] = {}
         self.transaction = TransactionCounters()
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
@@ -158,12 +190,21 @@ class Counters:
         self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
-    def _count_fired(self, kind: str, fired: Mapping[int, int], ended_ms: int | None) -> None:
+    def _count_fired(self, kind: str, fired: Fired, ended_ms: int | None) -> None:
         lag = self.lag[kind]
-        for due_s, count in fired.items():
+        for (topic, due_s), count in fired.items():
             self.fired += count
+            of_topic = self.topics.get(topic) or self._new_topic(topic)
+            of_topic.fired += count
             if ended_ms is not None:
-                lag.observe(max(0.0, ended_ms / 1000 - due_s), count)  # the brokers' time is an estimate
+                lag_s = max(0.0, ended_ms / 1000 - due_s)  # the brokers' time is an estimate
+                lag.observe(lag_s, count)
+                if kind == WAITED:
+                    of_topic.lag.observe(lag_s, count)
+
+    def _new_topic(self, topic: str) -> TopicCounters:
+        name = topic if len(self.topics) < MAX_TOPICS else OTHER_TOPICS
+        return self.topics.setdefault(name, TopicCounters())
 
     def _count_accepted(self, next_offset: int) -> None:
         while self.uncommitted and self.uncommitted[0].to_offset <= next_offset:

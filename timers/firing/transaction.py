@@ -418,7 +418,7 @@ class Transaction:
         for row, key, partition in zip(rows, keys, numbers, strict=True):
             origin = Origin(*row[5] or ())
             self._add(topic, partition, key, row[3], self._fired_headers(row, origin), now_ms, row)
-            self._counters.transaction.fire_again(origin.due_s)
+            self._counters.transaction.fire_again(topic, origin.due_s)
 
     def size(self, row: Row, origin: Origin) -> int:
         """Return the bytes of a batch that holds only the callback of ``row``."""

@@ -30,6 +30,7 @@ class WorkerStatus:
         pool: its machines.
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
+        shown_topics: callback topics that have one.
         unowned: partitions without an owner.
         cluster_id: of the brokers; empty before they have answered.
         was_ready: whether the worker has been ready since its start.
@@ -48,6 +49,7 @@ class WorkerStatus:
         self.pool = pool
         self.query_counts = query_counts
         self.shown_callers: set[str] = set()
+        self.shown_topics: set[str] = set()
         self.unowned = UnownedPartitions()
         self.was_ready = False
         self.cluster_id = ""

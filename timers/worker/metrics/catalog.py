@@ -34,6 +34,19 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: samples.total(status, lambda counters: counters.fired),
     ),
     Entry(
+        "timers_topic_fired_total{topic}",
+        "Callbacks sent to a topic, committed. The first hundred topics have their own label, all others are topic "
+        "(other).",
+        samples.fired_by_topic,
+    ),
+    Entry(
+        "timers_topic_lag_seconds{topic}",
+        "As timers_lag_seconds with the way waited, by callback topic, with fewer bounds. The first hundred topics "
+        "have their own label, all others are topic (other).",
+        samples.lag_by_topic,
+        histogram=True,
+    ),
+    Entry(
         "timers_dead_lettered_total{code}",
         "Dead letters written, committed, by timer-error code.",
         lambda status: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.all_counters(status))),

@@ -13,7 +13,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
+from timers.core.counters import (
+    MAX_CALLERS,
+    MAX_TOPICS,
+    OTHER_CALLERS,
+    OTHER_TOPICS,
+    TOPIC_LAG_BOUNDS_S,
+    Counters,
+    Histogram,
+    TopicCounters,
+)
 from timers.core.progress import NamedSnapshot
 from timers.core.timer import TopicPartition
 from timers.metrics import Labels, Samples
@@ -67,6 +76,29 @@ def callers(status: WorkerStatus) -> Samples:
             shown.add(label)
             totals[label, outcome] = totals.get((label, outcome), 0) + count
     return totals.items()
+
+
+def fired_by_topic(status: WorkerStatus) -> Samples:
+    """Callbacks by topic."""
+    return [((topic,), sum(each.fired for each in parts)) for topic, parts in _topics(status).items()]
+
+
+def lag_by_topic(status: WorkerStatus) -> Samples:
+    """Lags by callback topic, of timers that waited for their second."""
+    for topic, parts in _topics(status).items():
+        yield (topic,), _merged(each.lag for each in parts) or Histogram(TOPIC_LAG_BOUNDS_S)
+
+
+def _topics(status: WorkerStatus) -> dict[str, list[TopicCounters]]:
+    """The totals of all partitions by callback topic. As with callers, a topic that has a label keeps it."""
+    found: dict[str, list[TopicCounters]] = {}
+    shown = status.shown_topics
+    for counters in all_counters(status):
+        for topic, of_topic in list(counters.topics.items()):
+            label = topic if topic in shown or len(shown) < MAX_TOPICS else OTHER_TOPICS
+            shown.add(label)
+            found.setdefault(label, []).append(of_topic)
+    return found
 
 
 def partition_metrics(status: WorkerStatus) -> list[PartitionMetrics]:

@@ -17,10 +17,17 @@ $(VENV)/.run: requirements.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements.txt $(ONLY_DOWNLOADS)
+	@touch $@
+
+# Python takes what was compiled, also if the file has changed since then: so it is deleted, and compiled again.
+COMPILED := $(wildcard $(shell sed -nE 's/.*sources = \["([^"]+)"\].*/\1/p' pyproject.toml))
+
+$(VENV)/.compiled: $(VENV)/.run $(COMPILED) $(wildcard $(COMPILED:.py=.pxd))
+	@rm -f $(COMPILED:.py=.*.so)
 	@$(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt | $(VENV)/.compiled
 	@echo "setting up $(VENV) (packages of requirements-dev.txt) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements-dev.txt $(ONLY_DOWNLOADS)
 	@touch $@
@@ -28,7 +35,7 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 
 # With the trap, Ctrl-C does not end a shell that does not yet wait for its command.
-run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
+run: $(VENV)/.compiled ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
 	@trap : INT; $(BIN)/timers run || test $$? -eq 130
 
 # Compiled modules are kept: without them the start of a worker takes half a second longer.
@@ -180,6 +187,7 @@ lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of 
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -f $(COMPILED:.py=.*.so) $(COMPILED:.py=.c)
 
 .PHONY: $(addprefix test-,$(PARTS))
 .PHONY: help setup run test test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

@@ -23,6 +23,8 @@ from timers.spark.daemon import keep_archives
 class IdempotentProducer(TransactionalProducer):
     """Sends the batches of a transaction without one."""
 
+    batch, write_callbacks = RecordBatch, None  # a compiled batch is always transactional
+
     async def _open(self) -> None:
         self._openings = itertools.count(1)
         self._opening = 0

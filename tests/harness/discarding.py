@@ -11,15 +11,17 @@ from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
 from timers.firing.ports import Settings as FiringSettings
+from timers.firing.producer import TransactionalProducer
 from timers.firing.transaction import Transaction
-from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
+from timers.kafka.aiokafka_internals.record_batch import size_alone
 
 
 class DiscardingProducer:
     """Implements :class:`timers.firing.ports.Producer`."""
 
     throttled_s = 0.0
-    batch = RecordBatch
+    batch = TransactionalProducer.batch
+    write_callbacks = TransactionalProducer.write_callbacks
     size_alone = staticmethod(size_alone)
 
     def open(self) -> None: ...

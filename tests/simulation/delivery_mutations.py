@@ -60,7 +60,7 @@ for topic in [*unanswered]:
         ),
     ),
     "delivery: all timers go to the topic of the first": changed(
-        ("all(row[1] == first for _, rows in due for row in rows)", "True"),
+        ("all(are_for(first, rows) for _, rows in due)", "True"),
     ),
     "delivery: no topic is split": changed(
         (
@@ -160,8 +160,8 @@ for topic in [*unanswered]:
         ("chosen = self._topics.available(topic, partition)", "chosen = partition"),
     ),
     "delivery: all records beside a refused one are refused": changed(
-        ("len(batch.rows) > 1 and not said.records", "False"),
-        ("... or [(0, said.why)]", "... or [(place, said.why) for place in range(len(batch.rows))]"),
+        ("len(batch.offsets) > 1 and not said.records", "False"),
+        ("... or [(0, said.why)]", "... or [(place, said.why) for place in range(len(batch.offsets))]"),
     ),
     "delivery: chunks never shrink": changed(("self._outbox.chunk.failed()", "None")),
     "delivery: shrunk chunks split no stored group": changed(

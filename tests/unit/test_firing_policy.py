@@ -290,8 +290,8 @@ def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> N
     written = Written()
     made = policy(Policy, written)
     rows = [row(1, value=b"v"), row(2, value=b"v"), row(3, value=b"v")]
-    assert made.refuse("fast", rows[1], "no key")
-    assert not made.refuse("fast", rows[1], "again")
+    assert made.refuse("fast", 2, "no key")
+    assert not made.refuse("fast", 2, "again")
     assert not made.refuse("fast", None, "it is no callback")
     made.fire([(DUE_S, rows)])
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
@@ -303,7 +303,7 @@ def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> N
 def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
     written = Written()
     made = policy(RetryPolicy, written)
-    assert made.refuse("fast", retried(2, "fast", 0), "no key")
+    assert made.refuse("fast", 2, "no key")
     made.fire([(NOW_S, [retried(1, "fast", 0), retried(2, "fast", 0)])])
     assert written.did == [
         ("give up", 2, "requests/3/2", "message-refused", "no key"),
@@ -314,12 +314,12 @@ def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
 def test_a_topic_that_refused_a_callback_without_a_key_gets_none_for_some_time() -> None:
     written = Written()
     made = policy(Policy, written)
-    made.refuse("fast", keyless(1), "rejected by the interceptor")
+    made.refuse("fast", 1, "rejected by the interceptor")
     made.begin(Tick(NOW_S * 1000))
     made.fire([(DUE_S, [keyless(1), row(2)])])
     assert written.did == [("send", "fast", 4, DUE_S, [1, 2])], "this reason says nothing of other callbacks"
     written.did.clear()
-    made.refuse("fast", keyless(1), "a compacted topic takes no record without key")
+    made.refuse("fast", 1, "a compacted topic takes no record without key")
     made.begin(Tick(NOW_S * 1000))
     made.fire([(DUE_S, [keyless(3), row(4)])])
     assert written.did == [("retry", 3, "requests/3/3", 0, NOW_S), ("send", "fast", 4, DUE_S, [4])]

@@ -64,7 +64,7 @@ class SimProducer(TransactionalProducer):
     def transact(self, batches: Iterable[Batch], offsets: Any) -> bool:
         counts: dict[str, int] = {}
         for topic, _, batch in batches:
-            counts[topic] = counts.get(topic, 0) + len(batch.rows)
+            counts[topic] = counts.get(topic, 0) + len(batch.offsets)
             batch._build()  # as aiokafka does before it sends
         self.sent.append(counts)
         outcome = self.outcomes.pop(0) if self.outcomes else None

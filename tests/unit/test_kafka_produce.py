@@ -36,7 +36,7 @@ def test_a_sealed_batch_has_the_records_that_were_added() -> None:
     batch = RecordBatch(10_000)
     for index in range(3):
         batch.add(index, 1_000, b"k%d" % index, b"v", [("timer-id", b"%d" % index)])
-        batch.rows.append(None)
+        batch.offsets.append(None)
     batch.seal()
     batch._build()  # as aiokafka does before it sends
     assert [(each.key, each.headers) for each in DefaultRecordBatch(bytes(batch._buffer))] == [

@@ -68,7 +68,7 @@ interrupts then finds none. No Makefile can avoid it."""
 
 
 def test_ctrl_c_ends_make_run_without_an_error_of_make(checkout: Path) -> None:
-    for stamp in (".run", ".dev"):
+    for stamp in (".run", ".compiled", ".dev"):
         (checkout / ".venv" / stamp).touch()
     with subprocess.Popen(
         ["make", "run"],

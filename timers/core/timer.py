@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.lineage import Lineage, PassedBatch
 from timers.core.operation import Operation
+from timers.core.sums import bytes_of
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -82,18 +83,6 @@ def id_text(data: bytes) -> str:
 def id_bytes(text: str) -> bytes:
     """Returns the bytes of an id. Inverse of :func:`id_text`."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def bytes_of(rows: Sequence[Row]) -> int:
-    """Returns the size of topics, keys, values, headers and ids of rows, in bytes; limits on memory use it."""
-    size = 0
-    for _, topic, key, value, headers, origin in rows:
-        size += len(topic) + len(key or "") + len(value)
-        if origin:
-            size += len(origin[0]) + len(origin[3] or "")
-        if headers:
-            size += sum([len(name) + len(value or b"") for name, value in headers])
-    return size
 
 
 def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:

@@ -33,6 +33,7 @@ from timers.core.index import OVERDUE
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
+from timers.core.sums import are_for
 from timers.core.timer import DueRows, Forwarded, Origin, Rejected, Row, Tick, TopicPartition, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.ports import GivenUp, Producer, Requests, Settings, Topics
@@ -214,7 +215,7 @@ class Policy:
             if refusals is None:
                 return
             for topic, error, records in refusals:
-                new = [self.refuse(topic, row, reason) for row, reason in records]
+                new = [self.refuse(topic, offset, reason) for offset, reason in records]
                 if not any(new):
                     self._topics.open_circuit(topic, error)
             self.transaction.begin_again()
@@ -222,19 +223,19 @@ class Policy:
             for ask in self._asked:
                 ask()
 
-    def refuse(self, topic: str, row: Row | None, reason: str) -> bool:
-        """Note until the next transaction that a broker refused a record of ``row``.
+    def refuse(self, topic: str, offset: int | None, reason: str) -> bool:
+        """Note until the next transaction that a broker refused the callback of the request at ``offset``.
 
         Returns:
             False if it is no callback, or was noted before.
         """
-        if row is None:
+        if offset is None:
             return False
         problem = DeliveryProblem("message-refused", reason, None)
-        if row[2] is None and WITHOUT_KEY in reason:
+        if WITHOUT_KEY in reason:
             self._keyless[topic] = self._tick.second + KEYLESS_S, problem
         refused = self._refused.setdefault(topic, {})
-        return refused.setdefault(row[0], problem) is problem
+        return refused.setdefault(offset, problem) is problem
 
     def end_wait(self) -> None:
         """Decide about the timers in :attr:`unanswered`. A topic without an answer counts as failing.
@@ -272,7 +273,7 @@ class Policy:
 
     def _deliver(self, due: Sequence[DueRows]) -> None:
         first = due[0][1][0][1]
-        if all(row[1] == first for _, rows in due for row in rows):
+        if all(are_for(first, rows) for _, rows in due):
             self._deliver_to(first, due)
             return
         by_topic: dict[str, dict[int, list[Row]]] = {}

@@ -88,10 +88,10 @@ class Batch(Protocol):
     """The records of one partition, in order.
 
     Attributes:
-        rows: the timer of each record that is a callback, else None.
+        offsets: the offset of the request of each record that is a callback, else None.
     """
 
-    rows: list[Row | None]
+    offsets: list[int | None]
 
     @property
     def add(self) -> Callable[..., Any]:
@@ -119,6 +119,10 @@ class Producer(Protocol):
 
     def batch(self, max_bytes: int) -> Batch:
         """Return an empty batch."""
+
+    @property
+    def write_callbacks(self) -> Callable[..., None] | None:
+        """Writes the callbacks of many rows into batches, in compiled code; None: :meth:`Batch.add` is faster."""
 
     def size_alone(self, key: bytes | None, value: bytes | None, headers: list[h.Header]) -> int:
         """Return the bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
@@ -228,5 +232,5 @@ class Refusal(NamedTuple):
     topic: str
     error: BaseException
     """What the broker said about the batch."""
-    records: list[tuple[Row | None, str]]
-    """The timer of each bad record, or None if it is no callback; and why it is bad, in one sentence."""
+    records: list[tuple[int | None, str]]
+    """The offset of each bad record's request, or None if it is no callback; and why it is bad, in one sentence."""

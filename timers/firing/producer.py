@@ -47,6 +47,7 @@ from timers.errors import AccessError, Fenced
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.producer_loop import ProducerLoop, wait_awake
@@ -118,7 +119,8 @@ class TransactionalProducer:
         self._quota_logged_s = -QUOTA_LOG_S
         self._producer: AIOKafkaProducer | None = None
 
-    batch = RecordBatch
+    batch = CallbackBatch if IS_COMPILED else RecordBatch
+    write_callbacks = staticmethod(write_callbacks) if IS_COMPILED else None
     size_alone = staticmethod(size_alone)
 
     def open(self) -> None:

@@ -5,7 +5,8 @@ message with our three headers, 2.5 µs of them with the interpreter lock, becau
 message object for each. aiokafka's Cython builder writes the same record into a batch in 0.7 µs (``docs/adr/0003``). So
 a batch is complete before the event loop gets it, and only the record is allocated for a message.
 
-Each batch keeps the rows of its records beside them: so a record that a broker refuses is known by its timer.
+Each batch keeps the offset of each request beside its record: so the timer of a record that a broker refuses is known.
+The rows themselves are not kept: 0.25 µs a timer are saved if Python makes the next rows in their memory.
 
 Two ports lead out: the :class:`Producer`, which sends, and what brokers answer (:class:`Topics`, :class:`Requests`).
 The simulator replaces these only.
@@ -274,7 +275,9 @@ class Transaction:
             self._topics.note_failed(failure.culprits)
             raise
         except NoAnswer as failure:
-            self._topics.note_silent(failure, is_short=sum(len(batch.rows) for _, _, batch in batches) <= FEW_RECORDS)
+            self._topics.note_silent(
+                failure, is_short=sum(len(batch.offsets) for _, _, batch in batches) <= FEW_RECORDS
+            )
             raise
         finally:
             self._counters.transaction.ended_ms = self._now_ms()
@@ -310,11 +313,11 @@ class Transaction:
                     self._topics.open_circuit(topic, said)
                 self._topics.note_times_refused(topic)
                 continue
-            if len(batch.rows) > 1 and not said.records:
+            if len(batch.offsets) > 1 and not said.records:
                 raise TooMuch(str(error), rolled_back=True)
             bad = [(each.place, each.why or said.why) for each in said.records] or [(0, said.why)]
             about = f"{topic!r} refused the callback: {said.name}"
-            refusals.append(Refusal(topic, said, [(batch.rows[place], f"{about} ({why})") for place, why in bad]))
+            refusals.append(Refusal(topic, said, [(batch.offsets[place], f"{about} ({why})") for place, why in bad]))
         self._times_refused |= {said.topic for _, said in error.batches if said.is_of_times}
         return refusals
 
@@ -348,18 +351,18 @@ class Transaction:
         value: bytes | None,
         headers: Sequence[h.Header],
         now_ms: int,
-        row: Row | None = None,
+        offset: int | None = None,
     ) -> None:
-        """Add one record; ``row``: its timer, if it is a callback.
+        """Add one record; ``offset``: of its request, if it is a callback.
 
         :meth:`send` has these lines too: with one loop for both it takes 0.87 µs a timer, and 0.80 µs so.
         """
         batch = self._filling.setdefault(topic, {}).get(partition) or self._new_batch(topic, partition)
         listed = list(headers)  # the builder accepts only lists
-        if batch.add(len(batch.rows), now_ms, key, value, listed) is None:
+        if batch.add(len(batch.offsets), now_ms, key, value, listed) is None:
             batch = self._next_batch(topic, partition)
             batch.add(0, now_ms, key, value, listed)
-        batch.rows.append(row)
+        batch.offsets.append(offset)
 
     def _new_batch(self, topic: str, partition: int) -> Batch:
         batch = self._producer.batch(min(MAX_BATCH_BYTES, self._topics.max_message_bytes.get(topic, MAX_BATCH_BYTES)))
@@ -381,15 +384,25 @@ class Transaction:
     # ---- callbacks ------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
-        """Fire timers of a request topic, or schedules: the hot path of firing, about 1 µs a timer."""
+        """Fire timers of a request topic, or schedules: the hot path of firing.
+
+        It takes about 1 µs a timer, and 0.2 µs where :func:`write_callbacks` is compiled.
+        """
+        self._counters.transaction.fire(due)
+        now_ms, id_prefix, timer_id = self._now_ms(), self._id_prefix, h.TIMER_ID
+        batches = self._filling.setdefault(topic, {})
+        write = self._producer.write_callbacks
+        if write is not None:
+            places = topic, partitions, batches, self._new_batch, self._next_batch
+            for due_s, group in due:
+                named = self._named(due_s, group) if self._cuts else group
+                write(named, *places, now_ms, id_prefix, h.firing(due_s, self._fired_ms), _identity)
+            return
         rows: list[Row] = []
         endings: list[list[h.Header]] = []
         for due_s, group in due:
             rows += self._named(due_s, group) if self._cuts else group
             endings += [h.firing(due_s, self._fired_ms)] * len(group)
-        self._counters.transaction.fire(due)
-        now_ms, id_prefix, timer_id = self._now_ms(), self._id_prefix, h.TIMER_ID
-        batches = self._filling.setdefault(topic, {})
         keys, numbers = _keys_and_partitions(rows, partitions)
         for row, ending, key, partition in zip(rows, endings, keys, numbers, strict=True):
             offset, _, _, value, headers, origin = row
@@ -401,10 +414,10 @@ class Transaction:
             else:
                 all_headers = [*(headers or ()), *_identity(origin, source), *ending]
             batch = batches.get(partition) or self._new_batch(topic, partition)
-            if batch.add(len(batch.rows), now_ms, key, value, all_headers) is None:
+            if batch.add(len(batch.offsets), now_ms, key, value, all_headers) is None:
                 batch = self._next_batch(topic, partition)
                 batch.add(0, now_ms, key, value, all_headers)
-            batch.rows.append(row)
+            batch.offsets.append(offset)
 
     def _named(self, due_s: int, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their sources, which are more than a prefix and the offset after a cut of the log."""
@@ -417,7 +430,7 @@ class Transaction:
         numbers = partitions_for(keys, [row[0] for row in rows], partitions)
         for row, key, partition in zip(rows, keys, numbers, strict=True):
             origin = Origin(*row[5] or ())
-            self._add(topic, partition, key, row[3], self._fired_headers(row, origin), now_ms, row)
+            self._add(topic, partition, key, row[3], self._fired_headers(row, origin), now_ms, row[0])
             self._counters.transaction.fire_again(topic, origin.due_s)
 
     def size(self, row: Row, origin: Origin) -> int:
@@ -531,7 +544,7 @@ class Transaction:
             for row in rows:
                 origin = origin_of(row, due_s, self.source(row[0]))
                 headers = self._fired_headers(row, origin)
-                self._add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms, row)
+                self._add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms, row[0])
         self._counters.transaction.fire(due)
 
     # ---- decisions of the machine ------------------------------------------------------------------------------

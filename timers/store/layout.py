@@ -41,7 +41,8 @@ from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Batch, Lineage
 from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
-from timers.core.timer import Row, bytes_of
+from timers.core.sums import bytes_of
+from timers.core.timer import Row
 
 FORMAT = 2
 """Part of the identity: a store of another version is emptied and rebuilt from the log."""

@@ -59,7 +59,7 @@ class SimBatch:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes | None, bytes | None, Sequence[Header]]] = []
-        self.rows: list[Row | None] = []
+        self.offsets: list[int | None] = []
 
     def add(
         self, place: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
@@ -83,6 +83,7 @@ class SimKafka:
     """
 
     throttled_s = 0.0
+    write_callbacks = None
     size_alone = staticmethod(dead_letter.size)
     usable: ClassVar[Mapping[str, int]] = {}
     max_message_bytes: ClassVar[Mapping[str, int]] = {}

@@ -13,7 +13,7 @@ or, from feature level :data:`timers.core.levels.BY_HEADERS` on, without protobu
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -25,6 +25,7 @@ from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
 from timers.wire.dead_letter import VALUE_TOO_LARGE
+from timers.wire.plain_requests import IS_COMPILED, read_plain
 
 
 def encode(topic: str, key: str, value: bytes) -> bytes:
@@ -35,9 +36,9 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
 def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False) -> Decoded:
     """Decode records of the request topic: the hot path of acceptance.
 
-    It takes about 0.8 µs a record, most of it in protobuf. A row is the only object made for a record. The raw key
-    finds the rows of its second, so that a due second is parsed once for each batch. A record with a condition, which
-    needs an id, is rejected.
+    It takes about 0.8 µs a record, most of it in protobuf, and 0.2 µs a plain one where :func:`read_plain` is compiled.
+    A row is the only object made for a record. The raw key finds the rows of its second, so that a due second is parsed
+    once for each batch. A record with a condition, which needs an id, is rejected.
 
     Args:
         by_headers: whether the feature level allows requests without protobuf; see :func:`read_callback`.
@@ -46,30 +47,39 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
     by_key: dict[bytes | None, list[Row]] = {}  # several keys may share a list: "7" and "007" are one second
     rejections: list[Rejected] = []
     legal: set[str] = set()
+    legal_bytes: dict[bytes, str] = {}
     from_string, rows_of = Future.FromString, by_key.get
-    for record in records:
-        value, headers = record.value, record.headers
-        try:
-            if headers and len(kept := h.without_timer_headers(headers)) < len(headers):
-                topic, key, payload = _with_timer_headers(value, headers, max_request_bytes, by_headers)
-                headers = kept
-            else:
-                try:
-                    future = from_string(value)
-                except (TypeError, DecodeError):
-                    parse(value, max_request_bytes)  # raises the error that says what is wrong
-                    raise
-                topic, key, payload = future.callBackTopic, future.callBackKey, future.callBack
-                if topic not in legal or len(value) > max_request_bytes:
-                    check(value, topic, max_request_bytes)
-                    legal.add(topic)
-            rows = rows_of(record.key)
-            if rows is None:
-                rows = by_key[record.key] = by_due.setdefault(decode_due(record.key), [])
-        except InvalidRequestError as error:
-            rejections.append(rejected(record, error))
-            continue
-        rows.append((record.offset, topic, key, payload, headers or None, None))
+
+    def read(records: Iterable[Any]) -> None:
+        for record in records:
+            value, headers = record.value, record.headers
+            try:
+                if headers and len(kept := h.without_timer_headers(headers)) < len(headers):
+                    topic, key, payload = _with_timer_headers(value, headers, max_request_bytes, by_headers)
+                    headers = kept
+                else:
+                    try:
+                        future = from_string(value)
+                    except (TypeError, DecodeError):
+                        parse(value, max_request_bytes)  # raises the error that says what is wrong
+                        raise
+                    topic, key, payload = future.callBackTopic, future.callBackKey, future.callBack
+                    if topic not in legal or len(value) > max_request_bytes:
+                        check(value, topic, max_request_bytes)
+                        legal.add(topic)
+                        legal_bytes[topic.encode()] = topic
+                rows = rows_of(record.key)
+                if rows is None:
+                    rows = by_key[record.key] = by_due.setdefault(decode_due(record.key), [])
+            except InvalidRequestError as error:
+                rejections.append(rejected(record, error))
+                continue
+            rows.append((record.offset, topic, key, payload, headers or None, None))
+
+    if IS_COMPILED:
+        read_plain(records, max_request_bytes, by_key, legal_bytes, read)
+    else:
+        read(records)
     if rejections:  # a second may have none but rejected records
         by_due = {due_s: rows for due_s, rows in by_due.items() if rows}
     return Decoded(by_due, rejections)

@@ -45,7 +45,7 @@ from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
 from timers.worker.queries.turns import Turns
 from timers.worker.snapshots import SnapshotTaker
-from timers.worker.status import WorkerStatus
+from timers.worker.status import IS_COMPILED, WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
 
@@ -119,6 +119,12 @@ PRODUCER_TIMEOUT_S = 10.0
 a leader, aiokafka asks for metadata without a pause."""
 
 HEALTH_S = 1.0
+
+COMPILED = "requests are read, and callbacks written, by compiled code"
+NOT_COMPILED = (
+    "requests are read, and callbacks written, by Python, which needs more CPU: this worker was installed without a C "
+    "compiler, Python's headers or Cython (docs/install.md)"
+)
 
 END_TIMEOUT_S = 15
 """How long Faust's clients may take to disconnect at the end, after all machines are closed."""
@@ -232,6 +238,7 @@ class TimersApp(faust_internals.App):
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
         logger.info("timers %s: worker %s, data in %s", __version__, self.settings.worker_id, self.settings.data_dir)
+        logger.info("%s", COMPILED if IS_COMPILED else NOT_COMPILED)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
         note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(self._wait_for_engine)

@@ -167,6 +167,7 @@ class SimTransactions:
     """Implements :class:`timers.firing.ports.Producer` on the simulated log, with faults."""
 
     throttled_s = 0.0
+    write_callbacks = None
     size_alone = staticmethod(dead_letter.size)
     """The size that the simulated log compares with the limit of a topic."""
 
@@ -208,7 +209,7 @@ class SimTransactions:
         refused = self.send(ordered, offsets)
         if refused:
             self.producer.abort()
-            if all(said.records or len(batch.rows) == 1 for batch, said in refused):
+            if all(said.records or len(batch.offsets) == 1 for batch, said in refused):
                 for topic in {said.topic for _, said in refused}:
                     self._note_refused(topic)
             raise BatchesRefused(refused)

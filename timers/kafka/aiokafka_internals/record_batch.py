@@ -14,7 +14,6 @@ from __future__ import annotations
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from timers.core.timer import Row
 from timers.wire.headers import Header
 
 NO_COMPRESSION = 0
@@ -44,16 +43,17 @@ class RecordBatch(BatchBuilder):
 
     Attributes:
         add: the builder's own append: (relative offset, timestamp ms, key, value, headers); None if the batch is full.
-        rows: the timer of each record so far, or None if a record is no callback; the caller of ``add`` appends it.
+        offsets: of the request of each record so far, or None if a record is no callback; the caller of ``add`` appends
+            it.
     """
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, NO_COMPRESSION, is_transactional=1)
         self.add = self._builder.append
-        self.rows: list[Row | None] = []
+        self.offsets: list[int | None] = []
 
     def seal(self) -> None:
         """End the batch: tell aiokafka the number of records."""
-        self._relative_offset = len(self.rows)
+        self._relative_offset = len(self.offsets)
         del self.add
         self.close()

@@ -15,7 +15,7 @@ from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.metrics import samples
-from timers.worker.status import WorkerStatus
+from timers.worker.status import IS_COMPILED, WorkerStatus
 
 METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
@@ -351,5 +351,9 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
         histogram=True,
     ),
-    Entry("timers_build_info{version}", "Always 1.", lambda status: [((__version__,), 1)]),
+    Entry(
+        "timers_build_info{version,compiled}",
+        "Always 1. compiled: yes, or no if the worker was installed without a C compiler: then it needs more CPU.",
+        lambda status: [((__version__, "yes" if IS_COMPILED else "no"), 1)],
+    ),
 )

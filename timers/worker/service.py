@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -29,7 +30,7 @@ from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
-from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
+from timers.store.memory_limit import ARENA_BYTES, UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
@@ -113,6 +114,10 @@ def note_cluster(settings: Settings, cluster_id: str) -> None:
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
+
+M_MMAP_THRESHOLD = -3
+"""glibc's option: blocks of this size are given back to the system when they are freed. By default glibc raises the
+size, and keeps the freed write buffers of RocksDB: 60 MB in a burst of 2,000,000 timers."""
 
 PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
@@ -398,3 +403,6 @@ def _tune_interpreter() -> None:
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not all C libraries have it
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, ARENA_BYTES)

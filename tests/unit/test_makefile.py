@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_set_up_shows_what_it_downloads(checkout: Path) -> None:
     # The second installation is of the project itself, and quiet with the real pip.
     project = ["Collecting click==8.1.8", download]
     assert done.stdout.splitlines() == [f"{head}.txt) ...", download, *project, f"{head}-dev.txt) ...", download]
+
+
+def test_a_module_that_is_compiled_is_compiled_again_when_it_changes(checkout: Path) -> None:
+    compiled, source = (checkout / "timers" / "core" / name for name in ("sums.cpython-311-x86_64.so", "sums.py"))
+    source.parent.mkdir(parents=True)
+    source.touch()
+    assert make_setup(checkout, 0).returncode == 0
+    compiled.touch()
+    assert "Nothing to be done" in make_setup(checkout, 0).stdout
+    os.utime(source, (time.time() + 5,) * 2)
+    assert make_setup(checkout, 0).stdout.startswith("Collecting")
+    assert not compiled.exists(), "Python would take it, also if the compiler is gone"
 
 
 def test_a_failure_of_pip_ends_the_set_up(checkout: Path) -> None:

@@ -30,7 +30,7 @@ from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
-from timers.store.memory_limit import ARENA_BYTES, UNCOUNTED_FILES, RocksMemory
+from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
@@ -41,6 +41,7 @@ from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.levels import LevelWatch
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
+from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
@@ -115,10 +116,6 @@ logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
 
-M_MMAP_THRESHOLD = -3
-"""glibc's option: blocks of this size are given back to the system when they are freed. By default glibc raises the
-size, and keeps the freed write buffers of RocksDB: 60 MB in a burst of 2,000,000 timers."""
-
 PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
 a leader, aiokafka asks for metadata without a pause."""
@@ -130,6 +127,10 @@ NOT_COMPILED = (
     "requests are read, and callbacks written, by Python, which needs more CPU: this worker was installed without a C "
     "compiler, Python's headers or Cython (docs/install.md)"
 )
+
+TRIM_S = 2.0
+"""Seconds after which freed memory is given back to the system: glibc keeps the write buffers that RocksDB has flushed,
+60 MB in a burst of 2,000,000 timers."""
 
 END_TIMEOUT_S = 15
 """How long Faust's clients may take to disconnect at the end, after all machines are closed."""
@@ -338,6 +339,13 @@ class TimersApp(faust_internals.App):
             self.status.was_ready = not health.unready(self.status)  # also without a caller of the page
             await self.sleep(HEALTH_S)
 
+    @Service.task
+    async def _give_memory_back(self) -> None:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+        async for _ in every(TRIM_S, self):
+            if trim is not None:
+                await asyncio.to_thread(trim, 0)
+
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
         # After an error it is started again, and finds its partitions.
@@ -403,6 +411,3 @@ def _tune_interpreter() -> None:
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not all C libraries have it
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, ARENA_BYTES)

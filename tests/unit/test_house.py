@@ -29,6 +29,8 @@ LONGER_FUNCTIONS = {
     "tests/spark/test_audit_formats.py:test_every_request_format_adds_up_and_each_planted_fault_is_found": (
         "one scenario on one cluster: each planted fault needs the state before it"
     ),
+    "timers/kafka/aiokafka_internals/callback_batch.py:_write": "compiled: one record, with the types of its numbers",
+    "timers/wire/plain_requests.py:read_plain": "compiled: one loop over bytes, with the types of its numbers",
 }
 """``file:function`` -> why it may be longer."""
 

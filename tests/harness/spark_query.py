@@ -143,6 +143,13 @@ class SparkQuery:
         wait_until(self._ended.is_set, "a micro-batch has ended", READY_S)
         return self
 
+    @property
+    def sources(self) -> list[str]:
+        """Spark's descriptions of its sources, in the order in which it asks for their ends."""
+        progress = self._query.lastProgress
+        assert progress is not None
+        return [source["description"] for source in progress["sources"]]
+
     def wait_for_failure(self) -> None:
         """Wait until the query has failed."""
         try:

@@ -46,6 +46,11 @@ def test_verdicts_and_firings_agree(spark: SparkSession, broker_address: str, tm
         third = COUNT // 3
         told = Counter(each.verdict for each in ids.told(COUNT, PATIENCE_S))
         assert told == {CANCELLED: third, REPLACED: third, EXISTS: third}
+        settings = ids.system.settings
+        assert query.sources == [  # ticks first [I17]
+            f"KafkaV2[Subscribe[{settings.oscillator_topic}]]",
+            f"KafkaV2[Subscribe[{settings.request_topic}, {settings.id_topic}]]",
+        ]
         fired = ids.fired.take(third, PATIENCE_S)
         assert {(each.key, each.value) for each in fired} == {
             (b"key-id-%d" % number, b"second") for number in range(1, COUNT, 3)

@@ -47,6 +47,13 @@ def test_a_line_has_read_fired_and_pending_timers() -> None:
     )
 
 
+def test_requests_of_all_topics_are_counted() -> None:
+    reporter = Reporter(1, ["timer-request", "ids"])
+    reporter.note(3, [done(0)])
+    both = {"description": "KafkaV2[Subscribe[timer-request, ids]]", "numInputRows": 42}
+    assert "42 requests in" in (reporter.line({**progress(), "sources": [both]}) or "")
+
+
 def test_a_rate_below_one_a_second_is_shown() -> None:
     reporter = Reporter(2, ["timer-request"])
     reporter.note(3, [done(0)])

@@ -39,7 +39,7 @@ class Reporter:
 
     def __init__(self, buckets: int, topics: Iterable[str]) -> None:
         self._buckets = buckets
-        self._source = f"[{','.join(topics)}]"
+        self._source = f"[{', '.join(topics)}]"
         self._pending: dict[int, int] = {}
         self._done: tuple[int, Sequence[Any]] = (-1, ())
 

@@ -13,7 +13,7 @@ from aiokafka.record.util import calc_crc32c
 
 from timers.config.settings import Settings
 from timers.errors import LogMismatch
-from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
+from timers.kafka.aiokafka_internals.leader_client import NewestCommitted
 from timers.kafka.progress_log import ProgressLog
 from timers.wire import progress
 

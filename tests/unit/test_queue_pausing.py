@@ -11,8 +11,8 @@ from tests.harness.waiting import wait_until
 def test_partitions_are_not_paused_while_receivers_take_messages(
     monkeypatch: pytest.MonkeyPatch, queue: Opened
 ) -> None:
-    monkeypatch.setattr("timers.queue.pausing.MAX_READY", 1000)
-    monkeypatch.setattr("timers.queue.pausing.MAX_PAUSED", 2000)
+    monkeypatch.setattr("timers.queue.receiver.MAX_READY", 1000)
+    monkeypatch.setattr("timers.queue.receiver.MAX_PAUSED", 2000)
     monkeypatch.setattr("timers.queue.receiver._BATCH", 100)
     queue.transport.messages = 20_000
     queue.call(queue.transport.assigned, [JOBS, OTHER])
@@ -27,8 +27,8 @@ def test_partitions_are_not_paused_while_receivers_take_messages(
 
 
 def test_partitions_are_paused_while_receivers_take_nothing(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
-    monkeypatch.setattr("timers.queue.pausing.MAX_READY", 10)
-    monkeypatch.setattr("timers.queue.pausing.MAX_PAUSED", 20)
+    monkeypatch.setattr("timers.queue.receiver.MAX_READY", 10)
+    monkeypatch.setattr("timers.queue.receiver.MAX_PAUSED", 20)
     monkeypatch.setattr("timers.queue.receiver._BATCH", 3)
     queue.transport.messages = 300
     queue.call(queue.transport.assigned, [JOBS, OTHER])
@@ -43,7 +43,7 @@ def test_a_partition_whose_messages_are_too_large_together_is_paused_until_they_
     monkeypatch: pytest.MonkeyPatch, *, ordered: bool
 ) -> None:
     """In an ordered queue they wait for the first one of their key, and no receiver can take them."""
-    monkeypatch.setattr("timers.queue.pausing.MAX_OPEN_BYTES", 1_000_000)
+    monkeypatch.setattr("timers.queue.receiver.MAX_OPEN_BYTES", 1_000_000)
     queue = Opened(ordered=ordered)
     try:
         queue.transport.sizes[OTHER] = 200_000

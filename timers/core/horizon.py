@@ -230,7 +230,7 @@ class Horizon:
             same_kind.add(record.key)
         yield records[start:], to_offset
 
-    def commit(self) -> None:
+    def note_committed(self) -> None:
         """Note that all records read so far are committed. Only a machine whose store lacks them reads them again."""
         self._committed_s = self._read_s
 

@@ -525,7 +525,7 @@ class Machine:
             raise
         self.progress = self._committed = after
         if self._horizon is not None:
-            self._horizon.commit()
+            self._horizon.note_committed()
         self.counters.count_committed(after)
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:

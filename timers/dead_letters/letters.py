@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from timers.core.timer import key_bytes
-from timers.kafka.topic_offsets import PRODUCERS_CLOCKS_MS
 from timers.request_formats import NATIVE
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
@@ -285,7 +284,7 @@ class Marks:
 
     def may_be_forgotten(self, letter: Letter) -> bool:
         """Whether a mark of this dead letter may have been read, but not kept."""
-        return self._forgotten_ms is not None and letter.timestamp_ms <= self._forgotten_ms + PRODUCERS_CLOCKS_MS
+        return self._forgotten_ms is not None and letter.timestamp_ms <= self._forgotten_ms + checks.PRODUCERS_CLOCKS_MS
 
 
 def _name(letter: str, source: str) -> bytes:

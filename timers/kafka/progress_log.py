@@ -29,8 +29,7 @@ from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka import allowed_level
-from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, Question, log_ends
-from timers.kafka.aiokafka_internals.raw_log import NewestCommitted
+from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import Answer, LogLineages
 from timers.kafka.topics import Cluster

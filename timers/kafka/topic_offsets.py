@@ -24,13 +24,11 @@ from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs
+from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.topics import partition_name
 
 TIMEOUT_S = 30.0
 """How long a leader that moves, or does not answer, is waited for."""
-
-PRODUCERS_CLOCKS_MS = 60_000
-"""Accepted error of a producer's clock."""
 
 Offsets = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""

@@ -17,6 +17,9 @@ MAX_DUE_DIGITS = 11
 
 MAX_DUE_S = 10**MAX_DUE_DIGITS - 1
 
+PRODUCERS_CLOCKS_MS = 60_000
+"""Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
+
 
 class InvalidRequestError(ValueError):
     """A request that cannot be read. ``code`` is for programs; the message is one sentence for a person."""

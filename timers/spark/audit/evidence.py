@@ -6,9 +6,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark import columns
-from timers.spark.audit.outcomes import CLOCKS_MS, MAY, MUST
+from timers.spark.audit.outcomes import MAY, MUST
 from timers.spark.columns import schema
 from timers.wire import headers as h
+from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.topics import SOURCE_PATTERN
 
 FIRING = schema(
@@ -137,7 +138,7 @@ def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
         firings: in the shape of :data:`timers.spark.audit.evidence.FIRING`.
         schedules: in the shape of :data:`timers.spark.audit.outcomes.VERSION`.
     """
-    since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - CLOCKS_MS).alias("since_ms"))
+    since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - PRODUCERS_CLOCKS_MS).alias("since_ms"))
     is_compacted = names_no_request() & (F.col("fired_ms") < F.col("since_ms"))
     known = firings.join(since, SLOT, "left").where(~F.coalesce(is_compacted, F.lit(False)))
     return known.select(firings.columns)

@@ -30,9 +30,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.core import operation
-from timers.kafka.topic_offsets import PRODUCERS_CLOCKS_MS
 from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
+from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES
 
 MUST, MAY, NEVER = "must", "may", "never"
@@ -41,9 +41,6 @@ MUST, MAY, NEVER = "must", "may", "never"
 CANCELLED, REPLACED, REFUSED = operation.CANCELLED, operation.REPLACED, "refused"
 NO_VERDICT = "verdict-not-visible"
 """How a version ends: ``refused`` if its condition was not true; ``verdict-not-visible`` if it is not known."""
-
-CLOCKS_MS = PRODUCERS_CLOCKS_MS
-"""Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
 _CODES_ON_ARRIVAL = sorted({*CODES} - ACCEPTED_CODES)
 
@@ -128,7 +125,7 @@ def of_schedules(requests: DataFrame) -> DataFrame:
     )
     superseded = F.coalesce(F.col("closed_by") == ENDED, F.lit(False)) & ~F.col("left")
     by_users = F.col("closed_by").isin(CANCEL, TIMER, REJECTED)
-    in_time = F.col("closed_ms") + CLOCKS_MS < F.col("due_s") * 1000
+    in_time = F.col("closed_ms") + PRODUCERS_CLOCKS_MS < F.col("due_s") * 1000
     expected = F.when(by_users & in_time, NEVER).when(by_users & ~F.col("left"), MAY).otherwise(MUST)
     closed_as = F.when(F.col("closed_by") == CANCEL, CANCELLED).when(by_users, REPLACED)
     alive = history_of_timers.where(~(superseded & (F.col("last_alike") > F.col("offset"))))
@@ -271,7 +268,7 @@ def _faults(moment: Moment) -> Column:
 def _is_older_than_request(moment: Moment) -> Column:
     """Condition: the callback was appended before its request, even if the clocks differ."""
     by_brokers = F.col("append_ms").isNotNull() & (F.col("timestamp_type") == LOG_APPEND_TIME)
-    tolerance_ms = F.when(by_brokers, moment.clocks_ms).otherwise(CLOCKS_MS)
+    tolerance_ms = F.when(by_brokers, moment.clocks_ms).otherwise(PRODUCERS_CLOCKS_MS)
     return _seen_ms() + tolerance_ms < F.col("accepted_ms")
 
 

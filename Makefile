@@ -112,10 +112,11 @@ PART_cli = $(filter tests/unit/test_cli.py tests/unit/test_cli_%, $(MOCKED))
 PART_clients = $(filter-out $(PART_cli), $(MOCKED))
 # These mostly wait for threads.
 PART_queues = $(filter-out $(MOCKED), $(wildcard tests/unit/test_queue_*.py))
-# Two halves of about the same length. pytest looks at the whole folder for each file that it is given, so it gets the folder.
+# Two halves of about the same length, of which one imports Spark. pytest looks at the whole folder for each file that it is
+# given, so it gets the folder.
 PART_unit = tests/unit $(addprefix --ignore=, $(MOCKED) $(PART_queues))
-PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[m-z]*.py'
-PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-l]*.py'
+PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[k-rt-z]*.py' --ignore-glob='tests/unit/test_s[!p]*.py'
+PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-j]*.py' --ignore-glob='tests/unit/test_sp*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)

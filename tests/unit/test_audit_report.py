@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
 
+from tests.unit.test_web_unsafe_text import HOSTILE, SHOWN, assert_safe
+from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, OPEN, Reason
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.unplaced import MEANING, NO_SOURCE, OTHER_TOPIC, Unplaced
+from timers.wire.printable import printable
 
 DUE = 1_700_000_000
 SETTINGS = Settings.load({"TIMERS_BROKERS": "a:1"})
@@ -217,3 +221,14 @@ def test_a_page_without_requests() -> None:
 @pytest.mark.parametrize(("first", "last", "span"), [(0, 0, 1), (0, 240, 1), (0, 241, 5), (0, 10**11, 365 * 86_400)])
 def test_a_chart_has_a_bounded_number_of_points(first: int, last: int, span: int) -> None:
     assert span_for(first, last) == span
+
+
+def test_the_page_and_the_lines_of_an_audit_are_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(lost=[offender(HOSTILE, callback_topic=HOSTILE)])
+    Output().show(report.as_json(found), *report.lines(found))
+    printed = capsys.readouterr().out
+    assert_safe(printed)
+    assert SHOWN in printed
+    html = report.page(found, SETTINGS)
+    assert_safe(html)
+    assert SHOWN in unescape(html) and printable(HOSTILE) == SHOWN

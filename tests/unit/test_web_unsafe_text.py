@@ -14,18 +14,15 @@ from yarl import URL
 
 import timers
 from tests.harness.sim_console import TOPIC, SimCluster, console
-from tests.unit.test_audit_report import SETTINGS, findings, offender
 from tests.unit.test_web_pages import HTML, IDS, PART, cluster_with, text_of
-from timers.cli.output import Output
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
 from timers.queue.inspection import PartitionStats, QueueStats
-from timers.spark.audit import report
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
-from timers.wire.printable import UNSAFE, printable
+from timers.wire.printable import UNSAFE
 
 WHOLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"
 """Persian, which needs a joiner, and emoji of several characters."""
@@ -167,14 +164,3 @@ def test_only_fields_of_forms_hold_exact_text_and_only_charts_are_markup() -> No
                 assert re.fullmatch(r"<pre [^>]*>", around), (path.name, found[0])
             else:
                 assert path.name == "report.html" and "_chart |" in found[0], (path.name, found[0])
-
-
-def test_the_page_and_the_lines_of_an_audit_are_safe(capsys: pytest.CaptureFixture[str]) -> None:
-    found = findings(lost=[offender(HOSTILE, callback_topic=HOSTILE)])
-    Output().show(report.as_json(found), *report.lines(found))
-    printed = capsys.readouterr().out
-    assert_safe(printed)
-    assert SHOWN in printed
-    html = report.page(found, SETTINGS)
-    assert_safe(html)
-    assert SHOWN in unescape(html) and printable(HOSTILE) == SHOWN

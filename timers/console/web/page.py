@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from timers.console.call import Call, Reply, whole_body
@@ -37,17 +37,8 @@ FIRST_PAINT_S = 0.15
 PART_S = 20.0
 
 
-class Perform(Protocol):
-    """Asks a route of the API on behalf of the user of a page."""
-
-    def __call__(
-        self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
-    ) -> Awaitable[Any]:
-        """The JSON of the answer.
-
-        Raises:
-            Problem: as the route does.
-        """
+Perform: TypeAlias = Callable[..., Awaitable[Any]]
+"""Asks a route of the API on behalf of the user of a page; see :meth:`timers.console.server.Server.perform`."""
 
 
 class Page:

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -127,8 +127,6 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
 
         view = close
 
-    store: Any = SimStore()
-
     class SimParts:
         settings = cluster = ask_log = None
 
@@ -148,7 +146,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
     monkeypatch.setattr(taken, "_formats", {"requests": None})
-    monkeypatch.setattr(takeover, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
+    monkeypatch.setattr(takeover, "open_partition", lambda *_, **__: Opened(Progress(), cast(Any, SimStore()), 0))
     monkeypatch.setattr(takeover, "may_restore", lambda *_: False)
     monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
 

@@ -82,12 +82,16 @@ def _codes() -> Iterator[str]:
 def _form(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_form(each) for each in schema["anyOf"]))
+    if "$ref" in schema:
+        return "object"
     if schema["type"] == "boolean":
         return "true or false"
     if schema["type"] == "object":
         return '`{"base64": "..."}`' if "base64" in schema.get("properties", {}) else "object"
     if schema["type"] == "array":
-        return f"list of {_form(schema['items'])}s" if "items" in schema else "pair"
+        if "items" not in schema:
+            return "pair" if "minItems" in schema else "list"
+        return f"list of {_form(schema['items'])}s"
     default = f", by default {schema['default']}" if "default" in schema else ""
     if "enum" in schema and len(schema["enum"]) <= 5:
         return ", ".join(f"`{each}`" for each in schema["enum"]) + default

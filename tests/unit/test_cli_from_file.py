@@ -174,6 +174,11 @@ def test_a_missing_file_is_wrong_usage(brokers: str, capsys: pytest.CaptureFixtu
         ('{"value": "", "at": 1800000000}', TimerRequest("t", None, b"", DUE_S, headers=[])),
         ('{"value": "", "at": "2027-01-15T08:00:00Z"}', TimerRequest("t", None, b"", DUE_S, headers=[])),
         ('{"value": "", "delay": 1.5}', TimerRequest("t", None, b"", 1_700_000_002, headers=[])),
+        (
+            '{"value": {"b": [1, "ü", null], "base64": "x"}, "delay": "1h"}',
+            TimerRequest("t", None, '{"b":[1,"ü",null],"base64":"x"}'.encode(), 1_700_003_600, headers=[]),
+        ),
+        ('{"value": [], "delay": "1h"}', TimerRequest("t", None, b"[]", 1_700_003_600, headers=[])),
         ('{"value": "", "delay": "1h"}', TimerRequest("t", None, b"", 1_700_003_600, headers=[])),
         (
             '{"topic": "o", "key": {"base64": "/w=="}, "value": {"base64": "/wA="}, "delay": 0, "id": "i", "token":'
@@ -203,7 +208,8 @@ def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
         (b'{"value": "a", "value": "b", "delay": 1}', "a field is given twice"),
         (b'{"delay": 1}', "there is no value"),
         (b'{"value": 5, "delay": 1}', 'value is a number: give a text, or {"base64": "..."}'),
-        (b'{"value": {"a": 1}, "delay": 1}', "value is an object"),
+        (b'{"value": {"a": 1e999}, "delay": 1}', "value cannot be sent as JSON"),
+        (b'{"value": ["\\ud800"], "delay": 1}', "value cannot be sent as JSON"),
         (b'{"value": {"base64": "?"}, "delay": 1}', "value is no base64"),
         (b'{"value": {"base64": 5}, "delay": 1}', "value is no base64"),
         (b'{"value": "", "key": true, "delay": 1}', "key is true or false"),

@@ -1,8 +1,9 @@
-"""Cancelling all timers of a filter: counted first, confirmed, in steps, and never more than the user may."""
+"""Many timers in one request: cancels of a filter, counted first, confirmed and in steps; and batches of new timers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,68 @@ async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(monke
         assert (step["verdicts"]["cancelled"], step["next"]) == (left, None)
         assert problem["verdicts"]["left_out"] + step["verdicts"]["left_out"] == 2, "counted once"
     assert not any(id.startswith("tenant/") for id in cluster.timers)
+
+
+async def set_many(client: Any, *timers: Any, **body: Any) -> tuple[int, Any]:
+    return await answer_of(client, "POST", "/v1/timers/batch", json={"timers": [*timers], **body})
+
+
+def one(id: str, **fields: Any) -> dict[str, Any]:
+    return {"topic": "orders", "value": {"order": id}, "delay": 60, "id": id, **fields}
+
+
+async def test_a_batch_sets_up_to_a_thousand_timers_with_json_as_values() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        status, answer = await set_many(client, *(one(f"o-{number}") for number in range(1000)))
+        assert (status, answer["failed"], len(answer["timers"])) == (201, 0, 1000)
+        assert [each["id"] for each in answer["timers"]] == [f"o-{number}" for number in range(1000)]
+        assert cluster.timers["o-17"].value == b'{"order":"o-17"}'
+        assert (await set_many(client, *(one(f"p-{number}") for number in range(1001))))[0] == 400
+        assert len(cluster.timers) == 1000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "said"),
+    [
+        (one("b", topic="no topic"), "topic-invalid", "timers[1]: topic"),
+        (one("b", delay=-1), "due-invalid", "timers[1]: "),
+        (one("b", colour="red"), "field-invalid", "timers[1]: there is no field"),
+        (one("b", value=None), "value-missing", "timers[1]: value is missing"),
+        ("text", "parameter-invalid", "timers[1] is no object"),
+    ],
+)
+async def test_a_batch_with_a_wrong_timer_is_refused_whole_and_names_its_place(
+    wrong: Any, code: str, said: str
+) -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        status, answer = await set_many(client, one("a"), wrong, one("c"))
+        assert 400 <= status < 500
+        assert (answer["code"], answer["place"]) == (code, 1) and answer["detail"].startswith(said)
+        assert cluster.timers == {}
+        bodies: list[dict[str, Any]] = [{"timers": []}, {"timers": {}}, {}, {"timers": [one("a")], "more": 1}]
+        for body in bodies:
+            given = await answer_of(client, "POST", "/v1/timers/batch", json=body)
+            assert (given[0], given[1]["code"]) == (400, "parameter-invalid"), body
+
+
+async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = SimCluster()
+    write = cluster.schedule
+
+    async def schedule(request: Any) -> str:
+        if request.id == "b":
+            raise PublishError("the brokers refuse it")
+        return await write(request)
+
+    monkeypatch.setattr(cluster, "schedule", schedule)
+    async with console(cluster) as client:
+        status, answer = await set_many(client, one("a"), one("b"), one("c"))
+        assert (status, answer["failed"]) == (201, 1)
+        assert [each.get("id") for each in answer["timers"]] == ["a", None, "c"]
+        assert answer["timers"][1]["code"] == "publish-refused"
+        assert (await set_many(client, one("b")))[1]["code"] == "publish-refused"
+        assert '"order"' not in json.dumps(cluster.recorded[0]), "the log of changes has no values"

@@ -7,7 +7,8 @@ One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timer
      "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
 
 Each line has ``at`` (as :func:`timers.client.times.parse_due` reads it) or ``delay`` (``15m`` or seconds). ``key`` may
-be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat.
+be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat. A
+``value`` that is another object, or a list, is sent as JSON without spaces.
 
 In CSV the first line names the fields, and cells that are empty are missing, except that of the value::
 
@@ -216,7 +217,7 @@ def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
     return TimerRequest(
         fields["topic"],
         data_of("key", fields.get("key")),
-        data_of("value", fields["value"]) or b"",
+        _value(fields["value"]) or b"",
         due_s,
         None,
         _headers(fields.get("headers")),
@@ -246,6 +247,16 @@ def data_of(name: str, value: Any) -> str | bytes | None:
         except (binascii.Error, TypeError, ValueError) as error:
             raise InvalidTimerError(f"{name} is no base64 ({error})") from None
     raise InvalidTimerError(f'{name} is {_kind(value)}: give a text, or {{"base64": "..."}} for bytes')
+
+
+def _value(value: Any) -> str | bytes | None:
+    """The value of a callback: text, the bytes of ``{"base64": ...}``, or another object or a list as JSON."""
+    if isinstance(value, list) or (isinstance(value, dict) and value.keys() != {"base64"}):
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise InvalidTimerError(f"value cannot be sent as JSON ({error})") from None
+    return data_of("value", value)
 
 
 def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:

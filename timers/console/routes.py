@@ -148,6 +148,18 @@ ROUTES: tuple[Route, ...] = (
         headers=(_IDEMPOTENCY_KEY, _IF_NONE_MATCH),
     ),
     Route(
+        "POST",
+        "/v1/timers/batch",
+        "setTimers",
+        OPERATOR,
+        "Set up to 1,000 timers. All are checked before the first is written: one that is wrong is named with its "
+        "place, and nothing is written. To send a batch again after an error, give each timer an id.",
+        (Answer(201, "each timer, or why it was not written", "AcceptedTimers"),),
+        body="NewTimers",
+        example={"timers": [{"topic": "timeouts", "key": "order-17", "value": {"order": 17}, "delay": "15m"}]},
+        problems=(*_PUBLISH, *_INVALID, "busy"),
+    ),
+    Route(
         "GET",
         "/v1/timers",
         "listTimers",

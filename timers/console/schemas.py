@@ -13,6 +13,7 @@ MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
 MAX_LAGS = 2000
 MAX_FIRED = 10_000
+MAX_BATCH = 1000
 
 
 def string(description: str, **more: Any) -> dict[str, Any]:
@@ -80,7 +81,11 @@ LETTER_NAME = string(
 _TIMER_FIELDS = {
     "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
     "key": {**nullable(DATA), "description": "key of the callback; missing or null: none"},
-    "value": {**DATA, "description": "value of the callback, as text or base64"},
+    "value": {
+        "anyOf": [*DATA["anyOf"], {"type": "object"}, {"type": "array"}],
+        "description": 'value of the callback: text, `{"base64": "..."}` for bytes, or another object or a list, '
+        "which is sent as JSON",
+    },
     "at": {
         **TIME,
         "description": "due time: RFC 3339, local (`2030-01-31T12:00:00 Europe/Berlin`), or epoch seconds",
@@ -120,6 +125,22 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {**_TIMER_FIELDS, "id": {**ID, "description": "the id that the timer gets; it may be missing"}},
         "topic",
         "value",
+    ),
+    "NewTimers": _OWN_CHECKS
+    | object_of(
+        {"timers": list_of(reference("NewTimer"), minItems=1, maxItems=MAX_BATCH, description="each is a `NewTimer`")},
+        "timers",
+    ),
+    "AcceptedTimers": object_of(
+        {
+            "timers": list_of(
+                {"type": "object"},
+                description="in the order of the request: `id`, `due` and `due_at` of each, or `code` and `detail` of "
+                "one that was not written",
+            ),
+            "failed": {"type": "integer", "description": "how many were not written, or may not have been"},
+        },
+        *("timers", "failed"),
     ),
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
     "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}),

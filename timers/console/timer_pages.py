@@ -16,6 +16,7 @@ from timers.console.call import CONFIRM_S, Call, Handler, Reply
 from timers.console.conditions import Mark
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
+from timers.console.schemas import MAX_BATCH
 from timers.console.write_log import record_ids
 from timers.core.operation import (
     ABSENT,
@@ -70,6 +71,7 @@ def handlers() -> dict[str, Handler]:
         "cancelTimer": cancel_timer,
         "getHistory": get_history,
         "cancelTimers": cancel_timers,
+        "setTimers": set_timers,
     }
 
 
@@ -93,6 +95,36 @@ async def set_timer(call: Call) -> Reply:
         return verdict
     _check_condition(verdict)
     return _accepted(call, request.id, int(request.at), verdict.version)  # type: ignore[arg-type]
+
+
+async def set_timers(call: Call) -> Reply:
+    """``POST /v1/timers/batch``"""
+    given = call.body.get("timers") if call.body.keys() == {"timers"} else None
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_BATCH:
+        raise Problem("parameter-invalid", f'the body is not {{"timers": [...]}} with 1 to {MAX_BATCH:,} timers')
+    requests = []
+    for place, fields in enumerate(given):
+        if not isinstance(fields, dict):
+            raise Problem("parameter-invalid", f"timers[{place}] is no object with the fields of a timer", place=place)
+        try:
+            requests.append(_request(call, fields))
+        except Problem as problem:
+            detail = f"timers[{place}]: {problem}. No timer of the batch was written"
+            raise Problem(problem.code, detail, place=place) from None
+    written = await asyncio.gather(*map(call.console.cluster.schedule, requests), return_exceptions=True)
+    answers: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    for request, result in zip(requests, written, strict=True):
+        if isinstance(result, TimersError):
+            problems.append(publish_problem(result, request.id))
+            answers.append({"code": problems[-1].code, "detail": str(problems[-1])})
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            answers.append(_accepted(call, result, int(request.at)).body)  # type: ignore[arg-type]
+    if len(problems) == len(requests):
+        raise problems[0]
+    return Reply({"timers": answers, "failed": len(problems)}, 201)
 
 
 async def _set_once(call: Call, key: str) -> Reply:

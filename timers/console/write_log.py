@@ -57,11 +57,15 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
     }
 
 
+_HIDDEN = ("value", "headers", "token", "timers")
+"""Fields that may hold values of callbacks, or secrets."""
+
+
 def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a body without its value, token and headers. Sizes are limited: wrong bodies are recorded too."""
-    names = [name for name in body if name not in ("value", "headers", "token")][:_MAX_FIELDS]
+    names = [name for name in body if name not in _HIDDEN][:_MAX_FIELDS]
     shown = {name[:_MAX_CHARACTERS]: _shortened(body[name]) for name in names}
-    return {**shown, **{name: _hashed(body[name]) for name in ("value", "headers", "token") if name in body}}
+    return {**shown, **{name: _hashed(body[name]) for name in _HIDDEN if name in body}}
 
 
 def _shortened(value: Any) -> Any:

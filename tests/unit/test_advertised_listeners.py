@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.harness.advertising import bootstrap_server
-from timers.client import TimerRequest, TimersClient
+from timers.client import AsyncTimersClient, TimerRequest, TimersClient
+from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.kafka import connection
 from timers.queue import Queue
 
 TOPIC = "timer-request"
@@ -29,11 +35,22 @@ def schedule_with_id(brokers: str) -> object:
     return TimersClient(brokers, timeout_s=2).schedule("t", "k", b"v", delay=5, id="a")
 
 
+def schedule_for_a_second(brokers: str) -> object:
+    return TimersClient(brokers, timeout_s=60).schedule("t", "k", b"v", delay=5, timeout_s=1)
+
+
+def schedule_in_a_task(brokers: str) -> object:
+    async def schedule() -> object:
+        return await AsyncTimersClient(brokers, timeout_s=60).schedule("t", "k", b"v", delay=5, timeout_s=1)
+
+    return asyncio.run(schedule())
+
+
 def send_to_a_queue(brokers: str) -> object:
     return Queue(TOPIC, brokers=brokers, timeout_s=2).send(b"v")
 
 
-CALLS = [schedule, schedule_many, schedule_with_id, send_to_a_queue]
+CALLS = [schedule_for_a_second, schedule_in_a_task, schedule, schedule_many, schedule_with_id, send_to_a_queue]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "kafka.invalid"])
@@ -47,7 +64,18 @@ def test_each_error_names_the_address_that_cannot_be_reached(host: str) -> None:
         closed_port = listener.getsockname()[1]
     with bootstrap_server(host, closed_port) as brokers, ThreadPoolExecutor(len(CALLS)) as threads:
         failures = list(threads.map(failure, CALLS))
-    named = (
-        f"the brokers at {brokers} answer, and name a broker at {host}:{closed_port}, which this machine cannot reach"
-    )
+    named = f"cannot reach the broker at {host}:{closed_port}, which the brokers at {brokers} have named"
+    assert all("acknowledged within 1 s: " in failure for failure in failures[:2])
     assert [failure for failure in failures if named not in failure or "advertised.listeners" not in failure] == []
+
+
+def test_an_old_report_is_not_the_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(connection, "monotonic", lambda: now_s)
+    reports = connection.ErrorReports(Settings.load({"TIMERS_BROKERS": "kafka:9092"}))
+    text = "b2:9092/2: Connect to ipv4#10.0.0.2:9092 failed: Connection refused (after 0ms in state CONNECT)"
+    error: Any = SimpleNamespace(code=lambda: KafkaError._TRANSPORT, str=lambda: text)
+    reports(error)
+    assert "cannot reach the broker at b2:9092" in reports.causes()
+    now_s = 60.0  # it is back
+    assert reports.causes().startswith("is it running, is TIMERS_BROKERS right")

@@ -298,6 +298,19 @@ def test_each_bad_row_of_csv_is_named_with_the_line_where_it_begins() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"value,at,due\nv,1800000000,1900000000\n", "the column 'at' is there twice (`due` is another name of `at`)"),
+        (b"value,at,value\nv,1800000000,w\n", "the column 'value' is there twice: keep one of them"),
+        (b"value,at\rv,1800000000\r", "this is neither JSON nor CSV (new-line character seen in unquoted field"),
+    ],
+)
+def test_a_wrong_header_line_is_named(text: bytes, sentence: str) -> None:
+    [(number, error)] = timers_in(io.BytesIO(text), None, NOW_NS, print)
+    assert number == 1 and str(error).startswith(sentence)
+
+
 def test_a_wrong_column_is_named_for_each_row() -> None:
     [(_, error)], _ = read(b"value,at,topik\nv,1800000000,o\n")
     assert str(error) == "there is no field 'topik': did you mean 'topic'?"

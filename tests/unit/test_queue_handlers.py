@@ -375,8 +375,9 @@ def test_an_interrupt_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             wait_until(lambda: queue.stopping, "the stop")
 
-    queue.run(handler, concurrency=3)  # it returns: a program that runs a queue ends without a traceback
-    assert queue.stopping
+    with pytest.raises(SystemExit) as ended:  # Python shows a traceback for KeyboardInterrupt
+        queue.run(handler, concurrency=3)
+    assert ended.value.code == 130 and queue.stopping
 
 
 @pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"processes": -1}, {"concurrency": 2, "processes": 2}])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from time import sleep
 from typing import Any, cast
 
 import pytest
@@ -216,10 +217,8 @@ def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: di
     sent = {"key": None, "value": b"v", "headers": ()} | changes
     with pytest.raises(InvalidTimerError, match=error):
         records.output(Delivered(), "results", **sent)
-    sender = Sender.__new__(Sender)
-    sender._topic, sender._publisher = "jobs", cast(Any, SimpleNamespace(open=lambda _: None, timeout_s=1.0))
     with pytest.raises(InvalidTimerError, match=error):
-        sender.send([(sent["key"], sent["value"], sent["headers"])])
+        sender_of(Published()).send([(sent["key"], sent["value"], sent["headers"])])
 
 
 class Published:
@@ -273,6 +272,37 @@ def test_messages_that_the_brokers_refuse_are_told_apart() -> None:
     ) as error:
         sender_of(Published(b"b")).send([b"a", b"b", b"c"])
     assert error.value.ids == ["jobs/0/0", None, "jobs/0/2"]
+
+
+def test_answers_that_come_after_a_long_reading_count() -> None:
+    class Late(Published):
+        timeout_s = 0.2
+
+        def submit_record(self, *record: Any) -> None:
+            threading.Timer(0.05, super().submit_record, record).start()
+
+    def slowly() -> Iterator[bytes]:
+        for number in range(3):
+            sleep(0.1)  # together longer than a call may wait
+            yield b"%d" % number
+
+    assert len(sender_of(Late()).send(slowly())) == 3
+
+
+def test_messages_before_one_that_cannot_be_submitted_are_told() -> None:
+    class TooLarge(Published):
+        def submit_record(
+            self, topic: str, key: Any, value: Any, headers: Any, on_result: Callable[[Any], None]
+        ) -> None:
+            if value == b"large":
+                raise PublishError("too large")
+            super().submit_record(topic, key, value, headers, on_result)
+
+    published = TooLarge()
+    with pytest.raises(PartlyPublishedError, match=r"^1 of 3 messages .*: too large$") as error:
+        sender_of(published).send([b"a", b"b", b"large", b"not read"])
+    assert error.value.ids == ["jobs/0/0", "jobs/0/1", None]
+    assert [value for _, value, _ in published.records] == [b"a", b"b"]
 
 
 def test_an_output_keeps_its_headers() -> None:

@@ -92,7 +92,11 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         if if_absent:
             return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is None:
-            return TimerId(await self._publish(partial(self._publisher.submit, request)))
+            publishing = self._publish(partial(self._publisher.submit, request))
+            try:
+                return TimerId(await asyncio.wait_for(publishing, timeout_s))
+            except TimeoutError:
+                raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
         deadline, ids = self._deadline(timeout_s), self._by_id()
         if not ids.is_open:
             await self._connect("ids", partial(ids.open, deadline), deadline)
@@ -100,7 +104,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         try:
             id = await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
         except TimeoutError:
-            raise self._kafka.unreachable_error() from None
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
         return TimerId(id)
 
     async def retry_later(

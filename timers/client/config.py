@@ -225,10 +225,13 @@ class Connection:
             "which creates it"
         )
 
-    def unreachable_error(self, kind: type[PublishError] = UnacknowledgedError) -> TimersError:
-        """The error when no broker answered in time."""
+    def unreachable_error(
+        self, kind: type[PublishError] = UnacknowledgedError, timeout_s: float | None = None
+    ) -> TimersError:
+        """The error when no broker answered within ``timeout_s``, by default that of this connection."""
+        waited_s = self.timeout_s if timeout_s is None else timeout_s
         return self.reports.refusal or kind(
-            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: {self.reports.causes()} Has each "
+            f"no broker at {self.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has each "
             "partition a leader? What was already sent may still be taken"
         )
 

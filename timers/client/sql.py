@@ -53,10 +53,12 @@ class SqlTable:
             cursor.execute(statement, values)
             changed = int(cursor.rowcount)
         except BaseException:
-            with contextlib.suppress(Exception):  # on a lost connection these fail too, and would hide the cause
-                cursor.close()
-                if self._commit:
+            # On a lost connection these fail too, and would hide the cause.
+            if self._commit:
+                with contextlib.suppress(Exception):
                     self._connection.rollback()
+            with contextlib.suppress(Exception):
+                cursor.close()
             raise
         cursor.close()
         if self._commit:

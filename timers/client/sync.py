@@ -59,10 +59,12 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
         if if_absent:
             return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is None:
-            return TimerId(self._publish(partial(self._publisher.submit, request)))
+            return TimerId(self._publish(partial(self._publisher.submit, request), timeout_s))
         deadline, ids = self._deadline(timeout_s), self._by_id()
         ids.open(deadline)
-        return TimerId(self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline))
+        return TimerId(
+            self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline, timeout_s)
+        )
 
     def retry_later(
         self,
@@ -114,18 +116,18 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
-    def _publish(self, submit: Callable[[OnResult], None]) -> str:
-        deadline = self._deadline()
+    def _publish(self, submit: Callable[[OnResult], None], timeout_s: float | None = None) -> str:
+        deadline = self._deadline(timeout_s)
         self._publisher.open(deadline)
         future: Future[str] = Future()
         self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
-        return self._answer(future, deadline)
+        return self._answer(future, deadline, timeout_s)
 
-    def _answer(self, future: Future[str], deadline: float) -> str:
+    def _answer(self, future: Future[str], deadline: float, timeout_s: float | None) -> str:
         try:
             return future.result(left_s(deadline))
         except TimeoutError:
-            raise self._kafka.unreachable_error() from None
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 
     def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
         submission = Submission(submit, left_s(deadline))

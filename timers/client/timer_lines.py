@@ -65,7 +65,11 @@ def timers_in(
     first = next(lines, None)
     if first is None:
         return
-    header = _csv_header(first[1])
+    try:
+        header = _csv_header(first[1])
+    except InvalidTimerError as error:
+        yield first[0], error
+        return
     rows: Iterable[tuple[int, Callable[[], Mapping[str, Any]]]] = (
         ((number, partial(parse_object, line)) for number, line in itertools.chain([first], lines))
         if header is None
@@ -89,14 +93,30 @@ _MAX_CELL_BYTES = 2**31 - 1
 
 
 def _csv_header(line: bytes) -> tuple[list[str], str] | None:
-    """Columns and delimiter of a header line of CSV; None for a line of JSON."""
+    """Fields of the columns and delimiter of a header line of CSV; None for a line of JSON.
+
+    Raises:
+        InvalidTimerError: a field is there twice, or lines end with carriage returns only.
+    """
     csv.field_size_limit(_MAX_CELL_BYTES)  # by default 131,072 characters, and a value may have more
     text = line.decode("utf-8", "replace").strip()
     if text.startswith("{"):
         return None
     delimiter = max(",;\t", key=text.count)
-    columns = [name.strip() for name in next(csv.reader([text], delimiter=delimiter))]
-    return (columns, delimiter) if {"value", "topic", "at", "due", "delay"} & {*columns} else None
+    try:
+        names = [name.strip() for name in next(csv.reader([text], delimiter=delimiter))]
+    except csv.Error as error:
+        raise InvalidTimerError(
+            f"this is neither JSON nor CSV ({error}): save the file with the line ends of Unix or Windows"
+        ) from None
+    columns = [_CSV_NAMES.get(name, name) for name in names]
+    if not {"value", "topic", "at", "delay"} & {*columns}:
+        return None
+    for name in {*columns}:
+        if columns.count(name) > 1:
+            same = " (`due` is another name of `at`)" if name == "at" else ""
+            raise InvalidTimerError(f"the column {quoted(name)} is there twice{same}: keep one of them")
+    return columns, delimiter
 
 
 def _csv_rows(
@@ -136,13 +156,12 @@ def _csv_fields(columns: list[str], cells: list[str]) -> dict[str, Any]:
     for column, cell in zip(columns, cells, strict=True):
         if any("\udc80" <= character <= "\udcff" for character in cell):
             raise InvalidTimerError(f"{column} {quoted(cell):.100} is not UTF-8: save the file as UTF-8")
-        name = _CSV_NAMES.get(column, column)
-        if name == "headers" and cell:
-            fields |= {name: parse_object(b'{"headers":%b}' % cell.encode())["headers"]}
-        elif name == "delay" and _SECONDS.fullmatch(cell):
-            fields[name] = float(cell)
-        elif cell or name == "value":
-            fields[name] = cell
+        if column == "headers" and cell:
+            fields |= {column: parse_object(b'{"headers":%b}' % cell.encode())["headers"]}
+        elif column == "delay" and _SECONDS.fullmatch(cell):
+            fields[column] = float(cell)
+        elif cell or column == "value":
+            fields[column] = cell
     return fields
 
 

@@ -32,6 +32,9 @@ AGAIN_S = 0.2
 
 _FIRST_ATTEMPT_S = 0.25
 
+_RECENT_S = 15.0
+"""librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
+
 _T = TypeVar("_T")
 
 
@@ -184,14 +187,14 @@ class ErrorReports:
     Attributes:
         refusal: why the brokers refuse the connection; None if they do not.
         are_down: no broker takes a connection. A broker that is slow to answer does not count.
-        unreached: address of a broker that the others name -> why no connection to it could be opened.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.refusal: AccessError | None = None
         self.are_down = False
-        self.unreached: dict[str, str] = {}
+        self._unreached: dict[str, tuple[str, float]] = {}
+        """Address of a broker that the others have named -> why no connection to it could be opened, and when."""
 
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
@@ -216,17 +219,22 @@ class ErrorReports:
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.are_down = True
         elif (found := _NOT_CONNECTED.match(error.str())) and found[1] not in settings.brokers.split(","):
-            self.unreached[found[1]] = found[2].removeprefix("Connect to ")
+            self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
+
+    def _unreached_now(self) -> dict[str, str]:
+        """Brokers to which no connection could be opened lately, and why: others may be back."""
+        now_s = monotonic()
+        return {at: reason for at, (reason, since) in self._unreached.items() if now_s - since < _RECENT_S}
 
     def causes(self) -> str:
         """The possible causes when no broker answers, as questions."""
-        if self.unreached:
-            address, reason = next(iter(self.unreached.items()))
-            more = f", nor {len(self.unreached) - 1} others" if len(self.unreached) > 1 else ""
+        if unreached := self._unreached_now():
+            address, reason = next(iter(unreached.items()))
+            more = f" ({len(unreached) - 1} others, too)" if len(unreached) > 1 else ""
             return (
-                f"the brokers at {self._settings.brokers} answer, and name a broker at {address}, which this machine "
-                f"cannot reach{more} ({reason}): is that broker running, and does its advertised.listeners name an "
-                "address that this machine can reach?"
+                f"this machine cannot reach the broker at {address}{more}, which the brokers at "
+                f"{self._settings.brokers} have named ({reason}): is it running, and does its advertised.listeners "
+                "name an address that this machine can reach?"
             )
         return (
             "is it running, is TIMERS_BROKERS right, and do the brokers speak TIMERS_SECURITY_PROTOCOL="
@@ -245,7 +253,7 @@ class ErrorReports:
         if code_of(error) in UNREACHABLE:
             return self.refusal or kind(
                 f"{failed}: {self.causes()}"
-                if self.unreached
+                if self._unreached_now()
                 else f"no broker answers at {self._settings.brokers}: {self.causes()}"
             )
         return kind(f"{failed}: {reason.str()} ({reason.name()})")
@@ -286,7 +294,6 @@ def metadata(
     began_s = monotonic()
     deadline = began_s + timeout_s
     reports.are_down = False
-    reports.unreached.clear()
     attempt_s = _FIRST_ATTEMPT_S
     while True:
         remaining_s = deadline - monotonic()

@@ -97,6 +97,9 @@ _log = logging.getLogger("timers.queue")
 
 _MEMBER_CHARACTERS = 200
 
+INTERRUPTED = 130
+"""Exit code of a program that Ctrl-C has ended, as shells set it."""
+
 _WAIT_S = 0.5
 """Longest time until a thread without a message notices that it must end."""
 
@@ -290,7 +293,10 @@ class Queue:
         return self._state.stuck()
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
-        """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called, or Ctrl-C is pressed.
+        """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
+
+        At Ctrl-C it waits for the running handlers, and raises ``SystemExit``: the program ends with exit code 130, and
+        without a traceback.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
         exception is retried, with the exception as the error: any exception, also ``SystemExit`` of ``sys.exit()``.
@@ -317,8 +323,8 @@ class Queue:
             try:
                 for done in [pool.submit(self._work, handler, bool(processes)) for _ in range(count)]:
                     done.result()
-            except KeyboardInterrupt:
-                _log.info("Ctrl-C: the queue %s stops when its handlers have returned", self.name)
+            except KeyboardInterrupt:  # it ends the program as Ctrl-C does, without a traceback of this loop
+                raise SystemExit(INTERRUPTED) from None
             finally:
                 self.stop()
 

@@ -86,20 +86,31 @@ class Sender:
         """Send messages, and return their sources when the brokers have all of them.
 
         Raises:
-            PublishError: the brokers did not take one of them.
+            PublishError: the brokers did not take one of them. After one that cannot be sent, no further one is read.
             InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number.
         """
         deadline = monotonic() + self._publisher.timeout_s
         self._publisher.open(deadline)
-        answers = _Answers()
+        remaining_s = left_s(deadline)
+        answers, wrong = _Answers(), None
         for index, message in enumerate(messages):
             try:
                 record = record_of(message)
             except InvalidTimerError as error:
                 sentence = wrong_request(index, error).replace("request", "message", 1).replace("scheduled", "sent")
-                raise InvalidTimerError(sentence if index else str(error)) from error
-            self._submit(self._topic, *record, answers.expect())
-        return answers.wait(self._kafka, deadline)
+                wrong = InvalidTimerError(sentence if index else str(error))
+                break
+            on_result = answers.expect()
+            try:
+                self._submit(self._topic, *record, on_result)
+            except TimersError as error:  # the answers say what became of the messages before it
+                on_result(error)
+                break
+        # To read the messages may take longer than a call may wait: the brokers take some of them meanwhile.
+        sources = answers.wait(self._kafka, monotonic() + remaining_s)
+        if wrong is not None:
+            raise wrong
+        return sources
 
     def publish(
         self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], deadline: float

@@ -130,7 +130,9 @@ class PartitionConsumer(Service):
     @Service.task
     async def _watch_transactions(self) -> None:
         async for _ in every(1.0, self):
-            self._pool.held_back.note(self.watermarks(), monotonic())
+            fetched = set(self._pool.with_room())  # watermarks of others are those of a fetch before they were paused
+            watermarks = {tp: marks for tp, marks in self.watermarks().items() if tp in fetched}
+            self._pool.held_back.note(watermarks, monotonic())
 
     @Service.task
     async def _beat(self) -> None:

@@ -172,3 +172,27 @@ def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
     )
     for other in (logged("aiokafka.producer.sender", ValueError("x")), logged("timers", KafkaConnectionError("x"))):
         assert "Traceback" in logging.Formatter().format(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("mode.services", "[^--Web]: Starting... ", False),
+        ("faust.agents", "[^---Agent: timers.worker.ag[.]timer_request]: Stopping... ", False),
+        ("aiokafka.consumer.group_coordinator", "Discovered coordinator 1 for group id timers", False),
+        ("aiokafka.conn", "Unable connect to node with id 1: refused", True),
+        ("mode.worker", "[^TimersWorker]: Starting... ", True),
+        ("mode.worker", "[^TimersWorker]: Signal received: 15 (15) ", True),
+        ("timers.worker.service", "ready: 6 partitions, 0 timers pending", True),
+        ("timers.worker.pool", "Starting... is no part of a library", True),
+    ],
+)
+def test_a_log_begins_with_what_tells_something(
+    name: str, text: str, written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = worker_logs.StartFilter()
+    monkeypatch.setattr(logging.root, "level", logging.INFO)
+    assert starts.filter(record(name, text, level=logging.INFO)) is written
+    assert starts.filter(record(name, text, level=logging.WARNING))
+    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
+    assert starts.filter(record(name, text, level=logging.INFO))

@@ -6,6 +6,7 @@ They are added to the handlers that Faust has set up, so Faust's ``--loglevel`` 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
@@ -47,6 +48,27 @@ class KafkaErrorFilter(logging.Filter):
         return True
 
 
+class StartFilter(logging.Filter):
+    """Drops what libraries say of their own parts at each start and stop: 25 lines between those that tell something.
+
+    They are written if the level is DEBUG.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write ``record``."""
+        if record.levelno != logging.INFO or logging.root.level <= logging.DEBUG:
+            return True
+        text = record.getMessage()
+        library = record.name.partition(".")[0] in ("aiokafka", "kafka")
+        return not (
+            _OF_A_PART.match(text) or (library and text.startswith(("Discovered coord", "Updating subscribed")))
+        )
+
+
+_OF_A_PART = re.compile(r"\[\^-+.*\]: (Starting|Stopping)\.\.\.|\[\^-+.*\]: Shutdown complete!")
+"""Services have such names, with a minus for each service above. The worker itself, ``[^TimersWorker]``, has none."""
+
+
 def timers_error_in(error: BaseException | None) -> TimersError | None:
     """The first :class:`TimersError` among ``error`` and its causes; None if there is none."""
     seen: set[int] = set()  # the contexts of exceptions can form a cycle
@@ -64,5 +86,6 @@ def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
         handler.addFilter(OwnErrorFilter(fatal))
         make_safe([handler])
         handler.addFilter(KafkaErrorFilter())
+        handler.addFilter(StartFilter())
         if log_format == JSON:
             handler.setFormatter(JsonFormatter())

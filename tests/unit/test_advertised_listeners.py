@@ -23,31 +23,37 @@ from timers.queue import Queue
 TOPIC = "timer-request"
 
 
-def schedule(brokers: str) -> object:
-    return TimersClient(brokers, timeout_s=2).schedule("t", "k", b"v", delay=5)
+def schedule(brokers: str) -> None:
+    with TimersClient(brokers, timeout_s=2) as client:
+        client.schedule("t", "k", b"v", delay=5)
 
 
-def schedule_many(brokers: str) -> object:
-    return TimersClient(brokers, timeout_s=2).schedule_many([TimerRequest("t", "k", b"v", delay=5)])
+def schedule_many(brokers: str) -> None:
+    with TimersClient(brokers, timeout_s=2) as client:
+        client.schedule_many([TimerRequest("t", "k", b"v", delay=5)])
 
 
-def schedule_with_id(brokers: str) -> object:
-    return TimersClient(brokers, timeout_s=2).schedule("t", "k", b"v", delay=5, id="a")
+def schedule_with_id(brokers: str) -> None:
+    with TimersClient(brokers, timeout_s=2) as client:
+        client.schedule("t", "k", b"v", delay=5, id="a")
 
 
-def schedule_for_a_second(brokers: str) -> object:
-    return TimersClient(brokers, timeout_s=60).schedule("t", "k", b"v", delay=5, timeout_s=1)
+def schedule_for_a_second(brokers: str) -> None:
+    with TimersClient(brokers, timeout_s=3) as client:
+        client.schedule("t", "k", b"v", delay=5, timeout_s=1)
 
 
-def schedule_in_a_task(brokers: str) -> object:
-    async def schedule() -> object:
-        return await AsyncTimersClient(brokers, timeout_s=60).schedule("t", "k", b"v", delay=5, timeout_s=1)
+def schedule_in_a_task(brokers: str) -> None:
+    async def schedule() -> None:
+        async with AsyncTimersClient(brokers, timeout_s=3) as client:
+            await client.schedule("t", "k", b"v", delay=5, timeout_s=1)
 
-    return asyncio.run(schedule())
+    asyncio.run(schedule())
 
 
-def send_to_a_queue(brokers: str) -> object:
-    return Queue(TOPIC, brokers=brokers, timeout_s=2).send(b"v")
+def send_to_a_queue(brokers: str) -> None:
+    with Queue(TOPIC, brokers=brokers, timeout_s=2) as queue:
+        queue.send(b"v")
 
 
 CALLS = [schedule_for_a_second, schedule_in_a_task, schedule, schedule_many, schedule_with_id, send_to_a_queue]

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from timers import __version__
 from timers.config.settings import Settings
+from timers.core import sums
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
@@ -16,6 +18,7 @@ from timers.errors import StoreError
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
+from timers.kafka.aiokafka_internals import callback_batch
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
@@ -24,9 +27,16 @@ from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
 from timers.store.rocks import RocksStore
+from timers.wire import plain_requests
 from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
+
+IS_COMPILED = sums.IS_COMPILED and plain_requests.IS_COMPILED and callback_batch.IS_COMPILED
+"""Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
+
+BUILT = __version__, "yes" if IS_COMPILED else "no"
+"""The labels of :data:`timers.partition_metrics.BUILD`."""
 
 
 @dataclass(frozen=True)

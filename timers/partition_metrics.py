@@ -22,6 +22,34 @@ STORE, SNAPSHOT, LOG = "store", "snapshot", "log"
 
 HEARTBEAT_PAUSE_S = 1.0
 
+# Names and help texts of the metrics that a worker and the engine on Spark have in common.
+FIRED = "timers_fired_total", "Callbacks sent to their topics, committed."
+DEAD_LETTERED = "timers_dead_lettered_total{code}", "Dead letters written, committed, by timer-error code."
+RETRIED = (
+    "timers_retried_total",
+    "Moves of timers to the retry topic: their target failed or can never take them, or a backlog is spread out.",
+)
+LAG = (
+    "timers_lag_seconds{way}",
+    "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' clock. "
+    "One observation for each callback. way: waited (the timer waited for its second), late (the request came after "
+    "its second), retried (the timer came from the retry topic).",
+)
+BUILD = (
+    "timers_build_info{version,compiled}",
+    "Always 1. compiled: yes, or no if the worker was installed without a C compiler: then it needs more CPU.",
+)
+OPEN_CIRCUITS = (
+    "timers_open_circuits",
+    "Callback topics that failed and have not taken a record of this worker since; their timers go through the retry "
+    "topic.",
+)
+PENDING = "timers_pending{topic,partition}", "Timers stored and not yet fired."
+OVERDUE = (
+    "timers_oldest_overdue_seconds{topic,partition}",
+    "How long the oldest stored timer has been due, by the brokers' clock; 0 if no stored timer is due.",
+)
+
 
 class Heartbeat:
     """Time of a thread's last progress."""

@@ -17,6 +17,7 @@ import yaml
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
+from timers.spark.monitoring import SHARED
 from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
 METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
@@ -80,12 +81,22 @@ def check(expression: str) -> set[str]:
 # ---- alerts ---------------------------------------------------------------------------------------------------------
 
 
+def about(rule: dict[str, Any]) -> str:
+    """Whose metrics an alert reads."""
+    read = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in selectors(rule["expr"])} - OF_THE_PROCESS
+    on_spark = read & {entry.name for entry in (*SPARK_METRICS, *SHARED)}
+    if read & {entry.name for entry in WORKER_METRICS}:
+        return "workers and the engine on Spark" if on_spark else "workers only"
+    return "jobs on Spark only" if on_spark else "queues only"
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_each_alert_can_be_evaluated_and_is_explained(rule: dict[str, Any]) -> None:
     check(rule["expr"])
     assert rule["labels"]["severity"] in {"critical", "warning"}
     annotations = rule["annotations"]
-    assert annotations.keys() == {"summary", "description", "runbook"}
+    assert annotations.keys() == {"summary", "description", "about", "runbook"}
+    assert annotations["about"] == about(rule)
     assert annotations["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
     assert f"\n### {rule['alert']}\n" in OPERATIONS, "the anchor that the alert links to"
     named = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))

@@ -26,7 +26,9 @@ from timers.spark.engine import query, start
 from timers.spark.engine.machines import Known, Opened, Partitions
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
+from timers.spark.engine.processor import decode_counted
 from timers.spark.engine.retries import Retries
+from timers.spark.monitoring import EngineCounts
 
 READY_S = 120.0
 
@@ -91,6 +93,9 @@ class SparkQuery:
         directory: of its checkpoints.
         buckets: number of parts of the state.
         crash: lets it fail once.
+
+    Attributes:
+        counts: what its buckets have done.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class SparkQuery:
         self._spark = spark
         self._system = system
         self._crash = crash
+        self.counts = EngineCounts()
         self._stack = ExitStack()
         self._ended = threading.Event()
 
@@ -133,6 +139,8 @@ class SparkQuery:
         self._stack.close()
 
     def _note(self, number: int, done: Sequence[Any]) -> None:
+        for row in done:
+            self.counts.add(*decode_counted(row["counted"]))
         if any(row["tick_ms"] is not None for row in done):
             self._ended.set()
         if self._crash is not None and any(row["fired"] for row in done) and self._crash.comes(STORED):

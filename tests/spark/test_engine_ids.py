@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.harness.ids import Ids
 from tests.harness.spark_query import COMMITTED, Crash, SparkQuery
-from tests.harness.waiting import due_in
+from tests.harness.waiting import due_in, wait_until
+from timers.core.counters import WAITED, lag_of
 from timers.core.operation import ABSENT, CANCELLED, EXISTS, REPLACED
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -55,6 +56,10 @@ def test_verdicts_and_firings_agree(spark: SparkSession, broker_address: str, tm
         assert {(each.key, each.value) for each in fired} == {
             (b"key-id-%d" % number, b"second") for number in range(1, COUNT, 3)
         }
+        wait_until(lambda: query.counts.numbers().get("fired") == third, "the driver has counted them")
+        assert lag_of(query.counts.numbers(), WAITED).sum > 0
+        # What was cancelled or replaced is stored until its former second, as in a worker.
+        assert sum(pending for pending, _ in query.counts.waiting().values()) == COUNT
     shutil.rmtree(data)
     shutil.rmtree(engine)
     with SparkQuery(spark, ids.system, engine, buckets=3) as query:

@@ -188,3 +188,16 @@ def test_only_one_file_knows_the_kinds_of_entries_by_their_lengths() -> None:
     places = ("timers/core/", "timers/store/", "timers/worker/", "timers/wire/formats/")
     known = {name for name in CODE if name.startswith(places) and asks.search((ROOT / name).read_text())}
     assert known == {"timers/core/operation.py"}, "read entries and operations by the functions of this file"
+
+
+def test_only_one_module_uses_private_parts_of_pyspark() -> None:
+    """What breaks with a new version of Spark stands in one place."""
+    private = re.compile(
+        r"^(?:from|import) py4j|java_gateway|find_spark_home|\._(?:jvm|jsc|jsq|jsparkSession|jdf)\b|_active_spark"
+    )
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "timers").rglob("*.py")
+        if any(private.search(line) for line in path.read_text().splitlines())
+    }
+    assert found == {"timers/spark/jvm.py"}

@@ -24,6 +24,7 @@ from timers.spark.engine.processor import Told
 from timers.spark.engine.query import Plan
 from timers.spark.jobs import engine
 from timers.spark.jobs.engine import _Cause as Cause
+from timers.spark.monitoring import EngineCounts
 
 CLUSTER: Any = SimpleNamespace(partitions={}, topic_ids={})
 
@@ -140,8 +141,16 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
 
     def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
         for number, had_others in enumerate([False, True, False]):
-            rows = [{"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None}]
-            rows += [{"bucket": 9, "pending": 0, "had_others": had_others, "tick_ms": 10 + number}]
+            rows: list[dict[str, Any]] = [
+                {"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None, "counted": "[{}, []]"},
+                {
+                    "bucket": 9,
+                    "pending": 0,
+                    "had_others": had_others,
+                    "tick_ms": 10 + number,
+                    "counted": '[{"fired": 2}, [["t", 0, 3, 9]]]',
+                },
+            ]
             done(number, rows)
         return working
 
@@ -153,10 +162,12 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
     monkeypatch.setattr(beginning, "check_no_workers", check_no_workers)
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     ticks_ms: list[int] = []
+    counts = EngineCounts()
     retries: Any = SimpleNamespace(failure=None)
     with pytest.raises(TimersError, match="2 workers have taken over"):
-        engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append)
+        engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append, counts.add)
     assert not working.isActive and ticks_ms == [10, 11, 12]
+    assert (counts.numbers(), counts.waiting()) == ({"fired": 6}, {("t", 0): (3, 9)})
 
 
 class Plans:
@@ -194,7 +205,7 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     retries: Any = SimpleNamespace(failure=None)
     plans = Plans()
-    engine.run(spark, Settings(), plans, retries, lines.append, stop, print)
+    engine.run(spark, Settings(), plans, retries, lines.append, stop, print, print)
     assert (started, plans.anew) == (["plan 1", "plan 1", "plan 2"], [False, True])
     assert len(lines) == 2 and all(line.startswith("the query ended and starts again: ") for line in lines)
 

@@ -9,8 +9,11 @@ import urllib.request
 
 import pytest
 
+from timers.core.counters import Counters, TransactionCounters, subtracted
+from timers.core.progress import Progress
 from timers.errors import SettingsError
-from timers.spark.monitoring import METRICS, UNLIVE_S, UNREADY_S, Monitor, behind, served
+from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
+from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
 
 class Clock:
@@ -118,3 +121,48 @@ def test_a_job_that_needs_ticks_is_ready_while_they_come() -> None:
     monitor.ticked(6000)
     assert list(monitor.unready()) == said, "it is an older one"
     assert not list(monitor.unlive())
+
+
+def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
+    clock = Clock()
+    monitor = Monitor("engine", 1, clock)
+    in_driver = Counters()
+    in_driver.retried, in_driver.dead_lettered = 2, {"value-too-large": 1}
+    monitor.engine = counts = EngineCounts(lambda: [in_driver], lambda: 4)
+    worked, before = Counters(), Counters().numbers()
+    for fired, due_s in ((3, 1000), (2, 1001)):
+        worked.transaction = TransactionCounters(fired={("orders", due_s): fired}, dead_lettered={"no-such-topic": 1})
+        worked.transaction.ended_ms = 1001_500
+        worked.count_committed(Progress())
+        counts.add(
+            subtracted(worked.numbers(), before), {("timer-request", 0): (7, 998), ("timer-request", 1): (0, None)}
+        )
+        before = worked.numbers()
+    monitor.needs_ticks()
+    monitor.ticked(1_000_000)
+    clock.now_s += 2
+    with served(monitor, 0, "127.0.0.1") as port:
+        _, page = get(port, "/metrics")
+    shown = dict(
+        line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("timers_") and "spark" not in line
+    )
+    assert float(shown["timers_fired_total"]) == 5 and float(shown["timers_retried_total"]) == 2
+    assert float(shown["timers_open_circuits"]) == 4
+    letters = {line: float(value) for line, value in shown.items() if "dead_lettered_total" in line and float(value)}
+    assert letters == {
+        'timers_dead_lettered_total{code="no-such-topic"}': 2,
+        'timers_dead_lettered_total{code="value-too-large"}': 1,
+    }
+    lag = 'timers_lag_seconds_bucket{le="%s",way="waited"}'
+    assert [float(shown[lag % bound]) for bound in ("0.3", "0.5", "1.5")] == [0, 2, 5]
+    assert float(shown['timers_lag_seconds_sum{way="waited"}']) == 3 * 1.5 + 2 * 0.5
+    place = '{partition="%d",topic="timer-request"}'
+    assert [float(shown["timers_pending" + place % number]) for number in (0, 1)] == [7, 0]
+    assert [float(shown["timers_oldest_overdue_seconds" + place % number]) for number in (0, 1)] == [4, 0]
+
+
+def test_shared_metrics_are_those_of_a_worker() -> None:
+    workers = {entry.name_and_labels: (entry.help, entry.kind) for entry in WORKER_METRICS}
+    assert all(workers[entry.name_and_labels] == (entry.help, entry.kind) for entry in SHARED)
+    with served(Monitor("hold", 10), 0, "127.0.0.1") as port:
+        assert "\ntimers_fired_total " not in get(port, "/metrics")[1]

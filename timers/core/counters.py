@@ -125,6 +125,32 @@ class TransactionCounters:
         self.dead_lettered[code] = self.dead_lettered.get(code, 0) + 1
 
 
+_LETTERS, _LAG, _SUM = "dead-lettered/", "lag/", "sum"
+
+
+def lag_of(numbers: Mapping[str, float], way: str) -> Histogram:
+    """The lags of a kind of firing in sums of :meth:`Counters.numbers`."""
+    histogram = Histogram(LAG_BOUNDS_S)
+    histogram.counts = [int(numbers.get(f"{_LAG}{way}/{place}", 0)) for place in range(len(histogram.counts))]
+    histogram.sum = numbers.get(f"{_LAG}{way}/{_SUM}", 0.0)
+    return histogram
+
+
+def dead_lettered_of(numbers: Mapping[str, float]) -> dict[str, int]:
+    """Code -> dead letters in sums of :meth:`Counters.numbers`."""
+    return {name.removeprefix(_LETTERS): int(number) for name, number in numbers.items() if name.startswith(_LETTERS)}
+
+
+def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The sums of two of :meth:`Counters.numbers`."""
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+
+
+def subtracted(later: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    """What has been added to :meth:`Counters.numbers` since an earlier time, without zeros."""
+    return {name: number - earlier.get(name, 0) for name, number in later.items() if number != earlier.get(name, 0)}
+
+
 class Accepted(NamedTuple):
     """Numbers of the requests of one fetch."""
 
@@ -175,6 +201,23 @@ class Counters:
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
         self.uncommitted: list[Accepted] = []
+
+    def numbers(self) -> dict[str, float]:
+        """The totals that engines have in common, each as one number by a name: the differences of two are sums again.
+
+        :func:`lag_of` and :func:`dead_lettered_of` read them.
+        """
+        lags = ((way, histogram) for way, histogram in self.lag.items() if histogram.sum or any(histogram.counts))
+        return {
+            "fired": self.fired,
+            "retried": self.retried,
+            **{f"{_LETTERS}{code}": count for code, count in self.dead_lettered.items()},
+            **{
+                f"{_LAG}{way}/{place}": number
+                for way, histogram in lags
+                for place, number in (*enumerate(histogram.counts), (_SUM, histogram.sum))
+            },
+        }
 
     def count_committed(self, committed: Progress) -> None:
         """Count the open transaction, which has committed the progress ``committed``."""

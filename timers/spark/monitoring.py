@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from time import monotonic
 from typing import Any
 
@@ -18,9 +19,14 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from timers import partition_metrics
+from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
+from timers.core.timer import TopicPartition
+from timers.machine_parts import BUILT
 from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
 from timers.spark import jvm
+from timers.wire.dead_letter import CODES
 
 UNREADY_S = 60.0
 """A job is not ready if it has done nothing for longer than this and three times its interval."""
@@ -41,12 +47,50 @@ class Counts:
     """Records that the job has not read; None if it does not know."""
 
 
+class EngineCounts:
+    """What the engine has fired since the start of its driver, and what waits.
+
+    A micro-batch that fails is not counted: what it has committed is not fired again when Spark repeats it.
+
+    Args:
+        in_driver: returns the counters of the machines that run in the driver.
+        open_circuits: returns the number of targets that fail.
+    """
+
+    def __init__(
+        self, in_driver: Callable[[], Iterable[Counters]] = list, open_circuits: Callable[[], int] = int
+    ) -> None:
+        self._in_driver = in_driver
+        self.open_circuits = open_circuits
+        self._numbers: dict[str, float] = {}
+        self._waiting: dict[TopicPartition, tuple[int, int | None]] = {}
+
+    def add(self, numbers: Mapping[str, float], waiting: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
+        """Note what a bucket has done in a micro-batch that has ended.
+
+        Args:
+            numbers: what it adds to those of :meth:`timers.core.counters.Counters.numbers`.
+            waiting: partition -> number of its timers, and the due second of the first one.
+        """
+        self._numbers = added(self._numbers, numbers)
+        self._waiting = {**self._waiting, **waiting}
+
+    def numbers(self) -> Mapping[str, float]:
+        """The totals, with those of the driver."""
+        return reduce(added, (each.numbers() for each in self._in_driver()), self._numbers)
+
+    def waiting(self) -> Mapping[TopicPartition, tuple[int, int | None]]:
+        """Partition -> number of its timers, and the due second of the first one, as of its last micro-batch."""
+        return self._waiting
+
+
 class Monitor:
     """Counts the micro-batches of one job.
 
     Attributes:
         job: name of the job.
         counts: what it has counted.
+        engine: what an engine has fired; None: the job fires nothing.
 
     Args:
         every_s: seconds between two micro-batches.
@@ -56,6 +100,7 @@ class Monitor:
     def __init__(self, job: str, every_s: float, now_s: Callable[[], float] = monotonic) -> None:
         self.job = job
         self.counts = Counts()
+        self.engine: EngineCounts | None = None
         self._every_s = every_s
         self._now_s = now_s
         self._seen_s = now_s()
@@ -90,6 +135,11 @@ class Monitor:
     def tick_age_s(self) -> float | None:
         """Seconds since a newer tick counted, or since the job began; None if the job needs no ticks."""
         return None if self._tick is None else self._now_s() - self._tick[1]
+
+    def broker_now_s(self) -> float | None:
+        """The brokers' time, by the newest tick that counts; None before the first one."""
+        tick = self._tick
+        return None if tick is None or not tick[0] else tick[0] / 1000 + self._now_s() - tick[1]
 
     def unready(self) -> Iterator[str]:
         """Why the job does not work now."""
@@ -129,7 +179,7 @@ def served(monitor: Monitor, port: int, host: str) -> Iterator[int]:
     Raises:
         SettingsError: the port is in use, or the address is not of this machine.
     """
-    metrics = registry(METRICS, lambda: monitor)
+    metrics = registry((*METRICS, *SHARED), lambda: monitor)
     with closing(MetricsServer(metrics, monitor.unlive, monitor.unready, port, host)) as server:
         yield server.port
 
@@ -179,6 +229,53 @@ METRICS: tuple[Entry[Monitor], ...] = (
         _value(lambda monitor: float(not list(monitor.unready()))),
     ),
 )
+
+
+def _total(name: str) -> Callable[[Monitor], Samples]:
+    return lambda monitor: [] if monitor.engine is None else [((), monitor.engine.numbers().get(name, 0))]
+
+
+def _dead_lettered(monitor: Monitor) -> Samples:
+    if monitor.engine is None:
+        return []
+    found = dict.fromkeys(CODES, 0) | dead_lettered_of(monitor.engine.numbers())
+    return [((code,), count) for code, count in found.items()]
+
+
+def _lag(monitor: Monitor) -> Samples:
+    numbers = {} if monitor.engine is None else monitor.engine.numbers()
+    return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED) if monitor.engine is not None]
+
+
+def _waiting(read: Callable[[Monitor, int, int | None], float | None]) -> Callable[[Monitor], Samples]:
+    def samples(monitor: Monitor) -> Samples:
+        for (topic, partition), each in monitor.engine.waiting().items() if monitor.engine else ():
+            value = read(monitor, *each)
+            if value is not None:
+                yield (topic, str(partition)), value
+
+    return samples
+
+
+def _overdue_s(monitor: Monitor, _: int, oldest_due_s: int | None) -> float | None:
+    now_s = monitor.broker_now_s()
+    return now_s and (0.0 if oldest_due_s is None else max(0.0, now_s - oldest_due_s))
+
+
+SHARED: tuple[Entry[Monitor], ...] = (
+    Entry(*partition_metrics.FIRED, _total("fired")),
+    Entry(*partition_metrics.DEAD_LETTERED, _dead_lettered),
+    Entry(*partition_metrics.RETRIED, _total("retried")),
+    Entry(*partition_metrics.LAG, _lag, histogram=True),
+    Entry(*partition_metrics.PENDING, _waiting(lambda _, pending, __: pending)),
+    Entry(*partition_metrics.OVERDUE, _waiting(_overdue_s)),
+    Entry(
+        *partition_metrics.OPEN_CIRCUITS,
+        lambda monitor: [((), monitor.engine.open_circuits())] if monitor.engine else [],
+    ),
+    Entry(*partition_metrics.BUILD, lambda _: [(BUILT, 1)]),
+)
+"""Metrics under the names that they have in a worker. Only the engine shows those of timers."""
 
 
 class Listener(StreamingQueryListener):

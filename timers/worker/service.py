@@ -29,6 +29,7 @@ from timers.kafka import connection, leaders, progress_log, topics
 from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
+from timers.machine_parts import IS_COMPILED
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
@@ -47,7 +48,7 @@ from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
 from timers.worker.queries.turns import Turns
 from timers.worker.snapshots import SnapshotTaker
-from timers.worker.status import IS_COMPILED, WorkerStatus
+from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
 

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.core import sums
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
-from timers.kafka.aiokafka_internals import callback_batch
 from timers.kafka.own_topics import WrongConfig
 from timers.partition_metrics import Heartbeat
-from timers.wire import plain_requests
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
 from timers.worker.consumer.group_watch import UnownedPartitions
@@ -23,9 +20,6 @@ from timers.worker.levels import LevelWatch
 from timers.worker.machines.pool import Pool
 from timers.worker.queries.pages import QueryCounts
 from timers.worker.ticks import TickReader
-
-IS_COMPILED = sums.IS_COMPILED and plain_requests.IS_COMPILED and callback_batch.IS_COMPILED
-"""Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
 
 class WorkerStatus:

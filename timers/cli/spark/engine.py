@@ -65,6 +65,7 @@ def engine(
     from timers.spark.engine.query import Plan, request_topics, session_settings
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
+    from timers.spark.monitoring import EngineCounts
     from timers.spark.session import session
     from timers.wire.topics import engine_id
 
@@ -108,6 +109,7 @@ def engine(
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
+        monitor.engine = EngineCounts(retries.opener.counters, retries.opener.open_circuits)
         monitor.needs_ticks()
-        job.run(spark, settings, make_plan, retries, say, stop, ticked)
+        job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)
         say("stopped")

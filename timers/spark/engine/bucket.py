@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple
 
 import msgpack
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
+from timers.core.counters import added
 from timers.core.lineage import Lineage
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.machines import Done, Known, MachineRun, Partitions, Producer, Range
+from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range
 from timers.spark.engine.packing import Arrivals
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
@@ -95,10 +97,10 @@ class Read(NamedTuple):
 class Total(NamedTuple):
     """What a bucket did in a micro-batch."""
 
-    fired: int
-    dead_lettered: int
-    retried: int
-    pending: int
+    numbers: Mapping[str, float]
+    """What its machines add to those of :meth:`timers.core.counters.Counters.numbers`."""
+    waiting: Mapping[TopicPartition, tuple[int, int | None]]
+    """Partition -> number of its timers, and the due second of the first one."""
     is_complete: bool
 
 
@@ -189,9 +191,11 @@ class Bucket:
         self._partitions.run([run.go for run in runs.values()])
         state.known.update({tp: run.known for tp, run in runs.items() if run.known is not None})
         state.read_to.update({tp: each.end for tp, each in read.items()})
-        fired, dead_lettered, retried, whole = zip(Done(), *(run.done for run in runs.values()), strict=True)
-        pending = sum(each.pending for each in state.known.values())
-        return Total(sum(fired), sum(dead_lettered), sum(retried), pending, all(whole))
+        done = [run.done for run in runs.values()]
+        waiting = {tp: (each.pending, each.oldest_due_s) for tp, each in state.known.items()}
+        return Total(
+            reduce(added, (each.numbers for each in done), {}), waiting, all(each.is_complete for each in done)
+        )
 
     def _runs(
         self, records: Mapping[TopicPartition, list[RequestRecord]], read: Mapping[TopicPartition, Read], now: Tick

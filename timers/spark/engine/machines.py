@@ -7,13 +7,14 @@ what a bucket must know to leave a partition closed in which nothing is to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from time import monotonic
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from timers.core.counters import Counters
+from timers.core.counters import Counters, subtracted
 from timers.core.lineage import Lineage
 from timers.core.loop import Loop
 from timers.core.ports import Lost
@@ -143,10 +144,8 @@ class Range(NamedTuple):
 class Done(NamedTuple):
     """What the machine of a partition did in a micro-batch."""
 
-    fired: int = 0
-    dead_lettered: int = 0
-    retried: int = 0
-    """Timers that went to the retry topic."""
+    numbers: Mapping[str, float] = MappingProxyType({})
+    """What it adds to those of :meth:`timers.core.counters.Counters.numbers`."""
     is_complete: bool = True
     """Whether all due timers have fired, and all requests were accepted; if not, the next micro-batch continues."""
 
@@ -177,18 +176,17 @@ class MachineRun:
     def go(self) -> None:
         """Accept requests and fire what is due. After a failed transaction, the machine is opened again [I5]."""
         opened = self._partitions.open(self._tp, self.known)
-        before, until = _done(opened.counters), monotonic() + LONGEST_S
+        before, until = opened.counters.numbers(), monotonic() + LONGEST_S
         while True:
             try:
                 with closing(opened):
                     is_complete = self._work(opened, until)
-                    after = _done(opened.counters)
+                    after = opened.counters.numbers()
                     self.known = self._known(opened)
                 break
             except Lost as error:
                 opened = self._partitions.reopen(self._tp, error)
-        fired, dead_lettered, retried = (new - old for new, old in zip(after, before, strict=True))
-        self.done = Done(fired, dead_lettered, retried, is_complete)
+        self.done = Done(subtracted(after, before), is_complete)
 
     def _work(self, opened: Opened, until: float) -> bool:
         """Returns whether nothing is left to do."""
@@ -243,7 +241,3 @@ class MachineRun:
         given = [*self._seconds, *([] if self._range.log_end is None else [(self._tick.second, self._range.log_end)])]
         waiting = [each for each in given if released_s is None or each[0] > released_s]
         return tuple(dict.fromkeys([*([] if released_s is None else [(released_s, 0)]), *waiting[:1], *waiting[-1:]]))
-
-
-def _done(counters: Counters) -> tuple[int, int, int]:
-    return counters.fired, sum(counters.dead_lettered.values()), counters.retried

@@ -22,6 +22,7 @@ from typing import ClassVar, TypeVar
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.config.settings import Settings
+from timers.core.counters import Counters
 from timers.core.loop import Loop
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
@@ -104,6 +105,14 @@ class Opener:
         self._request_reader.close()
         self.loop.submit(self._lineages.close()).result()
         self.loop.close()
+
+    def counters(self) -> list[Counters]:
+        """Those of all partitions that it has opened. Any thread."""
+        return [each.counters for each in list(self._metrics.values())]
+
+    def open_circuits(self) -> int:
+        """Number of callback topics that fail. Any thread."""
+        return len(self.targets.circuit_breaker.circuits())
 
     def metrics(self, tp: TopicPartition) -> PartitionMetrics:
         """Returns the measurements of a partition."""

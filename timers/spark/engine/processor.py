@@ -17,6 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from timers.clock import Clock, boot_id
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
+from timers.core.counters import dead_lettered_of
 from timers.core.lineage import Batch, Lineage
 from timers.core.timer import Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
@@ -29,10 +30,11 @@ INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, ti
 
 OUTPUT = (
     "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
-    "tick_ms bigint, held string, had_others boolean, failing string"
+    "tick_ms bigint, held string, had_others boolean, failing string, counted string"
 )
 """The output row of a bucket: what it did in the micro-batch. ``held`` is why a tick did not count, ``had_others``
-whether partitions had other owners, and ``failing`` an encoded :class:`Failing`."""
+whether partitions had other owners, ``failing`` an encoded :class:`Failing`, and ``counted`` what
+:func:`decode_counted` returns."""
 
 TOLD = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
@@ -89,6 +91,12 @@ class Buckets:
         return {tp: each for tp, each in read.items() if self.keys[tp[1] % len(self.keys)] == key}
 
 
+def decode_counted(text: str) -> tuple[dict[str, float], dict[TopicPartition, tuple[int, int | None]]]:
+    """The value of the column ``counted``: ``numbers`` and ``waiting`` of :class:`timers.spark.engine.bucket.Total`."""
+    numbers, waiting = json.loads(text)
+    return numbers, {(topic, partition): (pending, due_s) for topic, partition, pending, due_s in waiting}
+
+
 class TimerProcessor(StatefulProcessor):
     """Runs the bucket of a key on the rows of a micro-batch."""
 
@@ -139,7 +147,18 @@ def _told() -> Told:
 
 def _frame(bucket: int, done: Total, tick: Tick | None, held: str | None, partitions: Partitions) -> pd.DataFrame:
     tick_ms = pd.array([None if tick is None else tick.append_ms], dtype="Int64")
-    columns = {name: [value] for name, value in done._asdict().items()}
-    said = {"had_others": [partitions.had_others], "failing": [json.dumps(partitions.failing())]}
+    numbers = done.numbers
+    columns = {
+        "fired": [int(numbers.get("fired", 0))],
+        "dead_lettered": [sum(dead_lettered_of(numbers).values())],
+        "retried": [int(numbers.get("retried", 0))],
+        "pending": [sum(pending for pending, _ in done.waiting.values())],
+        "is_complete": [done.is_complete],
+    }
+    said = {
+        "had_others": [partitions.had_others],
+        "failing": [json.dumps(partitions.failing())],
+        "counted": [json.dumps([numbers, [(*tp, *each) for tp, each in done.waiting.items()]])],
+    }
     held_text = pd.array([held], dtype="string")
     return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "held": held_text, **said})

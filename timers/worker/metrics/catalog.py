@@ -7,15 +7,16 @@ values is bounded: partitions that this worker has owned, and the codes and ways
 
 from __future__ import annotations
 
-from timers import __version__
+from timers import partition_metrics
 from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.kafka.own_topics import NOTE, RED, WARNING
+from timers.machine_parts import BUILT
 from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.metrics import samples
-from timers.worker.status import IS_COMPILED, WorkerStatus
+from timers.worker.status import WorkerStatus
 
 METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
@@ -29,8 +30,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: samples.by_format(status, lambda counters: counters.late),
     ),
     Entry(
-        "timers_fired_total",
-        "Callbacks sent to their topics, committed.",
+        *partition_metrics.FIRED,
         lambda status: samples.total(status, lambda counters: counters.fired),
     ),
     Entry(
@@ -47,13 +47,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         histogram=True,
     ),
     Entry(
-        "timers_dead_lettered_total{code}",
-        "Dead letters written, committed, by timer-error code.",
+        *partition_metrics.DEAD_LETTERED,
         lambda status: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.all_counters(status))),
     ),
     Entry(
-        "timers_retried_total",
-        "Moves of timers to the retry topic: their target failed or can never take them, or a backlog is spread out.",
+        *partition_metrics.RETRIED,
         lambda status: samples.total(status, lambda counters: counters.retried),
     ),
     Entry(
@@ -90,10 +88,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         samples.callers,
     ),
     Entry(
-        "timers_lag_seconds{way}",
-        "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' "
-        "clock. One observation for each callback. way: waited (the timer waited for its second), late (the request "
-        "came after its second), retried (the timer came from the retry topic).",
+        *partition_metrics.LAG,
         samples.lag,
         histogram=True,
     ),
@@ -178,13 +173,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: samples.single(sum(metrics.throttled_s for metrics in samples.partition_metrics(status))),
     ),
     Entry(
-        "timers_pending{topic,partition}",
-        "Timers stored and not yet fired.",
+        *partition_metrics.PENDING,
         lambda status: samples.per_partition(status, lambda runner: runner.machine.pending),
     ),
     Entry(
-        "timers_oldest_overdue_seconds{topic,partition}",
-        "How long the oldest stored timer has been due, by the brokers' clock; 0 if no stored timer is due.",
+        *partition_metrics.OVERDUE,
         samples.overdue,
     ),
     Entry(
@@ -318,9 +311,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: samples.single(len(status.held_ticks)),
     ),
     Entry(
-        "timers_open_circuits",
-        "Callback topics that failed and have not taken a record of this worker since; their timers go through the "
-        "retry topic.",
+        *partition_metrics.OPEN_CIRCUITS,
         lambda status: samples.single(status.pool.open_circuits),
     ),
     Entry(
@@ -351,9 +342,5 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
         histogram=True,
     ),
-    Entry(
-        "timers_build_info{version,compiled}",
-        "Always 1. compiled: yes, or no if the worker was installed without a C compiler: then it needs more CPU.",
-        lambda status: [((__version__, "yes" if IS_COMPILED else "no"), 1)],
-    ),
+    Entry(*partition_metrics.BUILD, lambda status: [(BUILT, 1)]),
 )

@@ -24,7 +24,7 @@ COMPILED := $(wildcard $(shell sed -nE 's/.*sources = \["([^"]+)"\].*/\1/p' pypr
 
 $(VENV)/.compiled: $(VENV)/.run $(COMPILED) $(wildcard $(COMPILED:.py=.pxd))
 	@rm -f $(COMPILED:.py=.*.so)
-	@$(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
+	@export PYTHONWARNINGS=ignore; $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements-dev.txt | $(VENV)/.compiled

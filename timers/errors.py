@@ -149,6 +149,10 @@ class StoreError(TimersError):
     """The worker's disk is full, read-only or damaged. No timer is lost: the store is a cache of the request log."""
 
 
+class StoreInUse(StoreError):
+    """Another process has the store open."""
+
+
 class CheckpointMismatch(StoreError):
     """The checkpoint of the engine on Spark does not belong to the log, or is damaged. The log is read again."""
 

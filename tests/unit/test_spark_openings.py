@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
+from timers.errors import StoreInUse
 from timers.kafka.topics import Cluster
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
@@ -41,6 +42,7 @@ class SimOpener:
 
     def __init__(self, *_: Any) -> None:
         self.has_store = True
+        self.in_use = 0
 
     def close(self) -> None:
         """Nothing is open."""
@@ -49,6 +51,9 @@ class SimOpener:
         return ("known", tp[1]) if self.has_store else None
 
     def open(self, tp: TopicPartition, outbox: Any) -> Any:
+        self.in_use -= 1
+        if self.in_use >= 0:
+            raise StoreInUse("another process has it open")
         return "read", tp[1]
 
 
@@ -93,6 +98,20 @@ def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bo
     opener: Any = openings._opener
     opener.has_store = has_store
     assert (openings.open((TOPIC, 0), before), openings.had_others) == expected
+    openings.close()
+
+
+def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    openings = Offline(Places(SETTINGS, CLUSTER, 1))
+    opener: Any = openings._opener
+    monkeypatch.setattr(module, "sleep", lambda _: None)
+    opener.in_use = 2
+    found: Any = openings.open((TOPIC, 0), None)
+    assert found == "read"
+    monkeypatch.setattr(module, "IN_USE_S", -1.0)
+    opener.in_use = 1
+    with pytest.raises(StoreInUse):
+        openings.open((TOPIC, 0), None)
     openings.close()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from timers.core.ports import Lost
-from timers.errors import StoreError
+from timers.errors import StoreError, StoreInUse
 
 UNREADABLE, INCOMPLETE, WRITE_REFUSED, STALE = "unreadable", "incomplete", "write-refused", "stale"
 """Why a store is condemned: a read failed; files are missing; RocksDB takes no more writes; the store has not
@@ -107,7 +107,7 @@ def refusal(path: Path, error: object) -> StoreError | StoreWaits | None:
     if _STALLED in text:
         return StoreWaits(f"the disk of the store in {path} is too slow; the store is opened again when it is closed")
     if _LOCKED in text:
-        return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
+        return StoreInUse(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
     for code, remedy in REMEDIES.items():
         if os.strerror(code) in text:
             if code == errno.ENOSPC and _has_no_inodes(path):

@@ -29,7 +29,7 @@ from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
 from timers.core.store_validity import catch_up
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import CheckpointMismatch, NameTakenError
+from timers.errors import CheckpointMismatch, NameTakenError, StoreInUse
 from timers.firing.breaker import OpenCircuit
 from timers.firing.policy import Policy
 from timers.firing.producer import TransactionalProducer
@@ -66,6 +66,10 @@ READ_RECORDS = 10_000
 
 READ_S = 20.0
 """Longest time without a record of a log that is read again."""
+
+
+IN_USE_S = 30.0
+"""How long another attempt of a task, or an engine that ends, may have a store open: it is fenced."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ class Openings:
         opened = None
         if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
             if known.producer.is_followed_by(self._opening(tp)):
-                opened = self._opener.open_known(tp, known, self._outboxes[tp])
+                opened = self._patiently(tp, partial(self._opener.open_known, tp, known, self._outboxes[tp]))
             else:
                 self.had_others = True
         return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))))
@@ -256,11 +260,14 @@ class Openings:
     # ---- one partition ----------------------------------------------------------------------------------------------
 
     def _patiently(self, tp: TopicPartition, call: Callable[[], _T]) -> _T:
-        """Make a call until the brokers answer."""
+        """Make a call until the brokers answer, and until another attempt of the task has closed the store."""
+        give_up_s = monotonic() + IN_USE_S
         while True:
             try:
                 return call()
-            except (Lost, KafkaException) as error:
+            except (Lost, KafkaException, StoreInUse) as error:
+                if isinstance(error, StoreInUse) and monotonic() > give_up_s:
+                    raise
                 self._pause(tp, error)
 
     def _pause(self, tp: TopicPartition, error: Exception) -> None:

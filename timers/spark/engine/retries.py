@@ -22,7 +22,7 @@ from timers.core.loop import Loop
 from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
-from timers.errors import SparkError, StoreError, TimersError
+from timers.errors import SparkError, StoreError, StoreInUse, TimersError
 from timers.firing.transaction import WITNESS_S, Transaction
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.log_lineage import LogLineages
@@ -213,7 +213,7 @@ class _Server:
             if monotonic() >= at:
                 try:
                     self._open[partition] = self._new(partition)
-                except (Lost, KafkaException) as error:
+                except (Lost, KafkaException, StoreInUse) as error:
                     self._fail(consumer, partition, error, AFTER_LOST)
                     continue
                 del self._opens_at[partition]

@@ -377,7 +377,7 @@ def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
     ("words", "expected"),
     [
         (["timers", "sche"], {"schedule"}),
-        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "promote", "jars"}),
+        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "pending", "promote", "jars"}),
         (["timers", "broker", "sta"], {"start", "status"}),
         (["timers", "schedule", "--from"], {"--from-file"}),
         (["timers", "settings", "-o", "j"], {"json"}),

@@ -273,7 +273,7 @@ def _value(value: Any) -> str | bytes | None:
     if isinstance(value, list) or (isinstance(value, dict) and value.keys() != {"base64"}):
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except (ValueError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidTimerError(f"value cannot be sent as JSON ({error})") from None
     return data_of("value", value)
 

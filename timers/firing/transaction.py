@@ -364,9 +364,11 @@ class Transaction:
             batch.add(0, now_ms, key, value, listed)
         batch.offsets.append(offset)
 
+    def _max_bytes(self, topic: str) -> int:
+        return min(MAX_BATCH_BYTES, self._topics.max_message_bytes.get(topic, MAX_BATCH_BYTES))
+
     def _new_batch(self, topic: str, partition: int) -> Batch:
-        batch = self._producer.batch(min(MAX_BATCH_BYTES, self._topics.max_message_bytes.get(topic, MAX_BATCH_BYTES)))
-        self._filling[topic][partition] = batch
+        batch = self._filling[topic][partition] = self._producer.batch(self._max_bytes(topic))
         return batch
 
     def _next_batch(self, topic: str, partition: int) -> Batch:
@@ -393,7 +395,7 @@ class Transaction:
         batches = self._filling.setdefault(topic, {})
         write = self._producer.write_callbacks
         if write is not None:
-            places = topic, partitions, batches, self._new_batch, self._next_batch
+            places = topic, partitions, batches, self._full, self._max_bytes(topic)
             for due_s, group in due:
                 named = self._named(due_s, group) if self._cuts else group
                 write(named, *places, now_ms, id_prefix, h.firing(due_s, self._fired_ms), _identity)

@@ -192,8 +192,8 @@ def write_callbacks(
     topic: str,
     partitions: int,
     batches: dict[int, CallbackBatch],
-    new_batch: Callable[[str, int], CallbackBatch],
-    next_batch: Callable[[str, int], CallbackBatch],
+    full: list[tuple[str, int, CallbackBatch]],
+    max_bytes: int,
     now_ms: int,
     id_prefix: bytes,
     ending: Sequence[Any],
@@ -202,7 +202,9 @@ def write_callbacks(
     """Write the callbacks of rows of one due second, in order, each into the batch of its key's partition.
 
     Args:
-        batches: partition -> the batch that is being filled; ``new_batch`` and ``next_batch`` add to it.
+        batches: partition -> the batch that is being filled; a first one is added.
+        full: (topic, partition, batch) of full batches; more are added.
+        max_bytes: size of a batch.
         id_prefix: with the offset of a row it is the id of a timer without an origin.
         ending: the last headers.
         identity: returns the headers of a timer with an origin, from it and from its id.
@@ -237,9 +239,12 @@ def write_callbacks(
                 header_count += len(headers)
                 before = encode_headers(headers)
         found = batches.get(partition)
-        batch = new_batch(topic, partition) if found is None else found
+        if found is None:
+            found = batches[partition] = CallbackBatch(max_bytes)
+        batch = found
         if not batch._write(now_ms, key, value, header_count, before, id_prefix, number, last):
-            batch = next_batch(topic, partition)
+            full.append((topic, partition, batch))
+            batch = batches[partition] = CallbackBatch(max_bytes)
             batch._write(now_ms, key, value, header_count, before, id_prefix, number, last)
         batch.offsets.append(offset)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from timers.cli import progress as command
 from timers.config.settings import Settings
-from timers.core.levels import SNAPSHOTS, TRIMMING
+from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.kafka import topic_offsets
 
@@ -31,13 +32,17 @@ class SimOffsets:
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An app with three partitions, one of a topic that is not trimmed."""
     progress = {("timer-request", 0): KNOWN, ("timer-request", 1): KNOWN, ("schedules", 0): KNOWN}
-    found = command._Found(SNAPSHOTS, {"worker-1": TRIMMING}, {f"{topic}/{at}": SNAPSHOTS for topic, at in progress})
+    partitions = {f"{topic}/{at}": SNAPSHOTS for topic, at in progress}
+    app = SimpleNamespace(allowed=SNAPSHOTS, supported=TRIMMING)
     monkeypatch.setattr(command, "load_settings", Settings.load)
-    monkeypatch.setattr(command, "_look_up", lambda settings: found)
+    monkeypatch.setattr(
+        command, "_look_up", lambda settings: command._Found(app.allowed, {"worker-1": app.supported}, partitions)
+    )
     monkeypatch.setattr(command, "_allow", lambda *_: None)
     monkeypatch.setattr(command, "_read", lambda *_: (None, progress))
     monkeypatch.setattr(command, "explained", lambda *_: nullcontext())
     monkeypatch.setattr(topic_offsets, "TopicOffsets", SimOffsets)
+    return app
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -57,3 +62,13 @@ def test_it_says_how_many_offsets_are_deleted_and_when(
     assert "750 offsets of timer-request at once" in said(capsys)
     monkeypatch.setenv("TIMERS_LOG_KEEP_S", "never")
     assert "workers delete" not in said(capsys)
+
+
+def test_the_level_that_does_not_trim_deletes_nothing_and_the_one_after_it_does(
+    app: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.supported = BY_HEADERS_TRIMMED
+    assert "workers delete" not in said(capsys, "--raise", str(BY_HEADERS))
+    for app.allowed in (SNAPSHOTS, BY_HEADERS):
+        assert f"at level {BY_HEADERS_TRIMMED}, workers delete 750 offsets" in said(capsys)
+        assert f"at level {BY_HEADERS_TRIMMED}, workers delete" in said(capsys, "--raise", str(BY_HEADERS_TRIMMED))

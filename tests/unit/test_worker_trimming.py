@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.core.levels import SNAPSHOTS, TRIMMING
+from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Unreadable
 from timers.kafka.trimming import WITHIN_S
@@ -237,8 +237,9 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     assert trial.trim() == 1
 
 
-def test_nothing_is_compared_before_the_level_is_allowed(made: Callable[..., Trial]) -> None:
-    trial = made(level=SNAPSHOTS, allowed=SNAPSHOTS)
+@pytest.mark.parametrize("allowed", [SNAPSHOTS, BY_HEADERS])
+def test_nothing_is_compared_before_a_level_that_trims_is_allowed(made: Callable[..., Trial], allowed: int) -> None:
+    trial = made(level=allowed, allowed=allowed)
     assert trial.trim() == 0
     assert not trial.runner.is_verified
 

@@ -169,12 +169,13 @@ def levels(wanted: int | None, output: Output) -> None:
     """
     settings = load_settings()
     found = _look_up(settings)
-    deletes = max(wanted or 0, found.next) >= feature_levels.TRIMMING > found.allowed
-    deletable = _deletable(settings) if deletes else {}
+    level = found.next if wanted is None else wanted
+    begins = feature_levels.trims(level) and not feature_levels.trims(found.allowed)
+    deletable = _deletable(settings) if begins else {}
     if wanted is not None:
         _allow(settings, found, wanted)
         found = found._replace(allowed=wanted)
-    output.show({**_describe(found), "deletable": deletable}, *_lines(found), *_said_of(settings, deletable))
+    output.show({**_describe(found), "deletable": deletable}, *_lines(found), *_said_of(settings, level, deletable))
 
 
 def _describe(found: _Found) -> dict[str, Any]:
@@ -210,10 +211,10 @@ def _deletable(settings: Settings) -> dict[str, int]:
     return counts
 
 
-def _said_of(settings: Settings, deletable: dict[str, int]) -> list[str]:
+def _said_of(settings: Settings, level: int, deletable: dict[str, int]) -> list[str]:
     keep = "at once" if not settings.log_keep_s else f"when they are {settings.log_keep_s:.0f} s old"
     return [
-        f"at level {feature_levels.TRIMMING}, workers delete {count:,} offsets of {topic} {keep}, after they have "
+        f"at level {level}, workers delete {count:,} offsets of {topic} {keep}, after they have "
         "compared the log with its snapshots (TIMERS_LOG_KEEP_S)"
         for topic, count in sorted(deletable.items())
     ]

@@ -47,7 +47,7 @@ def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
 
 
 def trims(level: int) -> bool:
-    """Returns whether the log of a machine at this level may begin late."""
+    """Returns whether the log of a machine at this level may begin late, or may where this level is allowed."""
     return level == TRIMMING or level >= BY_HEADERS_TRIMMED
 
 

@@ -184,7 +184,7 @@ class Trimmer:
         if known.runner.is_verified:
             known.next_at = monotonic() + LEAST_S
             return
-        if self._allowed.read() < levels.TRIMMING:
+        if not levels.trims(self._allowed.read()):
             return
         where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")

@@ -186,3 +186,10 @@ def test_code_that_awaits_a_client_can_use_simulated_timers() -> None:
     assert [fired.key for fired in timers.sim.advance(10)] == [b"many", b"later", b"id"]
     assert timers.sim.fired[1].timer_id == later
     assert asyncio.run(timers.retry_later(timers.sim.fired[0])) is not None
+
+
+def test_a_request_without_protobuf_is_accepted_as_in_a_new_app() -> None:
+    timers = SimTimers()
+    timers.produce(b"%d" % (timers.clock.now_s + 60), b"{}", [("timer-topic", b"orders")])
+    [fired] = timers.advance(60)
+    assert (fired.topic, fired.value, timers.dead_letters) == ("orders", b"{}", [])

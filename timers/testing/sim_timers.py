@@ -38,12 +38,14 @@ from timers.client.calls import TimerCalls, TimerId
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, wrong_request
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT, UNKNOWN
+from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import InvalidTimerError
 from timers.firing.policy import policy_of
@@ -270,6 +272,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         progress = self._kafka.progress(settings.progress_topic, machine)
         if machine not in self._stores or not spec.catch_up(self._stores[machine], progress):
             self._stores[machine] = MemoryStore()
+        if progress == Progress():
+            progress = Progress.first(levels.OF_ALL)
         counters = Counters()
         clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
         kafka = self._kafka

@@ -14,8 +14,10 @@ from timers.cli import find
 from timers.cli.main import main
 from timers.client import AsyncTimersClient
 from timers.config.settings import Settings
+from timers.core.keys import NEVER
 from timers.core.timer import Origin, Row
 from timers.errors import PublishError
+from timers.testing import SimTimers
 from timers.wire import query as wire
 from timers.wire.verdict import VerdictMessage
 
@@ -39,6 +41,7 @@ class Fleet:
         self.missing = [{"partition": "timer-request/1", "reason": "no owner"}] if missing else []
         self.asked: list[dict[str, str]] = []
         self.cancelled: list[str] = []
+        self.latest = {timer["id"]: timer["source"] for timer in timers}
         self._lock = threading.Lock()
 
     def ask(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -48,9 +51,11 @@ class Fleet:
         more = wire.cursor(wire.position_of(page[-1])) if first + 2 < len(self.timers) else None
         return {"timers": page, "next": more, "missing": self.missing}
 
-    async def cancel(self, client: Any, id: str, **_: Any) -> VerdictMessage:
+    async def cancel(self, client: Any, id: str, *, if_source: str | None = None, **_: Any) -> VerdictMessage:
         if id in self.fails:
             raise PublishError(f"{id}: no verdict within 30 s")
+        if if_source not in (None, self.latest[id]):
+            return VerdictMessage(id, "changed", DUE_S + 604_800, self.latest[id])
         with self._lock:
             self.cancelled.append(id)
         return VerdictMessage(id, "cancelled", DUE_S)
@@ -113,6 +118,31 @@ def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsy
     assert fleet.cancelled == ["c-17/a", "c-17/bb", "c-17/ddddd"]
     assert "3 cancelled; 1 left out: without an id" in err
     assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
+
+
+def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = use(Fleet(*MIXED))
+    fleet.latest["c-17/bb"] = "timer-request-by-id/0/99"
+    code, out, err = run(capsys, "cancel", "--to", "2031-01-01T00:00:00Z")
+    assert (code, fleet.cancelled) == (5, ["c-17/a", "c-17/ddddd"])
+    assert "c-17/bb: nothing was changed: another version is the latest" in out
+    assert "2 cancelled, 1 changed" in err
+
+
+@pytest.mark.parametrize("is_moved_since", [False, True])
+def test_a_listed_source_is_the_condition_for_the_version_that_was_listed(is_moved_since: bool) -> None:
+    timers = SimTimers()
+    for delay in (60, 90):  # the second one replaces the first
+        timers.schedule("orders", "key", b"v", delay=delay, id="c-17/a")
+    waiting = [each for machine in timers._machines() for each in machine.waiting(NEVER)]
+    (row,) = [row for _, rows in waiting for row in rows]
+    listed = wire.describe(row, DUE_S, "timer-request-by-id", 0, moved=False, with_value=False)
+    if is_moved_since:
+        timers.schedule("orders", "key", b"v", delay=604_800, id="c-17/a")
+    verdict = timers.cancel(listed["id"], if_source=listed["source"]).verdict
+    assert (verdict, timers.pending) == (("changed", 1) if is_moved_since else ("cancelled", 0))
 
 
 def test_a_cancel_without_a_verdict_and_a_partition_that_does_not_answer_are_said(

@@ -50,10 +50,11 @@ def cancel(
     """Cancel the timer with this ID, and wait for the verdict. Or cancel all pending timers of a selection.
 
     A selection is one or more of --prefix, --topic, --key, --from and --to, as of `timers list`. Timers without an id
-    cannot be cancelled: they are counted and left out.
+    cannot be cancelled: they are counted and left out. A timer that was changed after it was listed is not cancelled.
 
-    Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 --if-source: it is another version, or
-    too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all that have an id, 4 there is none.
+    Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 nothing was changed: it is another
+    version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all that have an id, 4
+    there is none, or else the highest code of its timers.
 
     \b
       timers cancel order-17
@@ -89,7 +90,7 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
         said = f"{counted(timers.count, 'timer')} would be cancelled"
     else:
         for group in groups(timers, lambda timer: 1, AT_ONCE, AT_ONCE):
-            for result in asyncio.run(_verdicts(settings, [timer["id"] for timer in group], timeout_s)):
+            for result in asyncio.run(_verdicts(settings, group, timeout_s)):
                 if isinstance(result, VerdictMessage):
                     verdicts[result.verdict] += 1
                     output.show(fields(result), sentence(result))
@@ -101,7 +102,7 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
     pages.check()
     if verdicts[_UNDECIDED]:
         raise TimersError(f"{counted(verdicts[_UNDECIDED], 'cancel')} without a verdict: run the command again")
-    return 0 if timers.count else EXIT_CODES["unknown"]
+    return max(map(EXIT_CODES.__getitem__, verdicts), default=0) if timers.count else EXIT_CODES["unknown"]
 
 
 class _Cancellable:
@@ -130,16 +131,18 @@ class _Cancellable:
                 yield timer
 
 
-async def _verdicts(settings: Settings, ids: Sequence[str], timeout_s: float) -> list[VerdictMessage | TimersError]:
-    """The verdict on the cancel of each id, or why there is none."""
+async def _verdicts(
+    settings: Settings, timers: Sequence[Timer], timeout_s: float
+) -> list[VerdictMessage | TimersError]:
+    """The verdict on the cancel of each timer, or why there is none. Only the version that was listed is cancelled."""
     from timers.client import AsyncTimersClient
 
     async with AsyncTimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
 
-        async def one(id: str) -> VerdictMessage | TimersError:
+        async def one(timer: Timer) -> VerdictMessage | TimersError:
             try:
-                return await client.cancel(id, timeout_s=timeout_s)
+                return await client.cancel(timer["id"], if_source=timer["source"], timeout_s=timeout_s)
             except TimersError as error:
                 return error
 
-        return list(await asyncio.gather(*map(one, ids)))
+        return list(await asyncio.gather(*map(one, timers)))

@@ -32,7 +32,7 @@ PATIENCE_S = 200.0
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with EmbeddedBroker(tmp_path / "broker", 0) as broker:
         yield broker
 
 

@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
 from timers.console import letter_box
 from timers.console.letter_box import LetterBox, RetryResult
 from timers.console.problems import Problem
+from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
 from timers.core.timer import Rejected
+from timers.dead_letters import letter_log
 from timers.dead_letters.letter_log import LetterLog, Span
 from timers.dead_letters.letters import Letter, LetterFilter, Marks
 from timers.errors import TimersError
@@ -23,6 +26,7 @@ from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord
+from timers.wire.headers import Header
 
 TOPIC = "dead"
 PARTITIONS, COUNT = 2, 10
@@ -56,13 +60,13 @@ class SimMark:
         return 1, self._written_ms
 
 
-def letter(partition: int, offset: int) -> Letter:
-    value = future.encode("orders", "k", b"v")
-    rejected = Rejected(offset, "target-failing", "a sentence", b"1", value, ())
+def letter(partition: int, offset: int, code: str = "target-failing", headers: Sequence[Header] = ()) -> Letter:
+    value = b"{}" if headers else future.encode("orders", "k", b"v")
+    rejected = Rejected(offset, code, "a sentence", b"1", value, headers)
     record = dead_letter.encode(rejected, f"timer-request/{partition}/{offset}", 10_000)
     decoded = dead_letter.decode(record.headers)
     assert decoded is not None
-    request = RequestRecord(offset, b"1", value, [], 0)
+    request = RequestRecord(offset, b"1", value, list(headers), 0)
     return Letter(TOPIC, partition, offset, offset * 1000, request, decoded, NATIVE)
 
 
@@ -188,6 +192,27 @@ def test_letters_that_are_written_after_the_look_are_not_retried(box: LetterBox,
     ranges = {0: (4, 8)}
     done = box.retry(LetterFilter(), ranges, only_look=False)
     assert (done.published, done.more) == (2, False)
+
+
+@pytest.mark.parametrize(("allowed", "published"), [(FIRST, 1), (BY_HEADERS, 3), (RAISED_TO, 3), (None, 3)])
+def test_a_request_without_protobuf_is_published_when_its_level_is_allowed_or_not_known(
+    allowed: int | None, published: int, box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, workers would reject it again."""
+    asked = []
+
+    def read() -> int:
+        asked.append(1)
+        if allowed is None:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        return allowed
+
+    monkeypatch.setattr(letter_log, "AllowedLevel", lambda settings: SimpleNamespace(read=read))
+    by_headers = [("timer-topic", b"orders")]
+    topics.letters = [*(letter(0, offset, "level-too-low", by_headers) for offset in (0, 2)), letter(0, 4)]
+    done = box.retry(LetterFilter(), {0: (0, 6)}, only_look=False)
+    assert (done.published, len(topics.marks), len(asked)) == (published, published, 1)
+    assert done.left_out == ({"bound to be rejected again": 2} if published == 1 else {})
 
 
 def test_marks_are_read_once_and_in_steps(box: LetterBox, topics: SimTopics) -> None:

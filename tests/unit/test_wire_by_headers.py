@@ -138,6 +138,9 @@ def test_a_dead_letter_shows_what_it_asks_for_and_is_published_again_as_it_was()
     request = decide(letter, letter.request, None, 1_000, force=False).request
     assert request is not None
     assert (request.key, request.value, list(request.headers or ())) == (b"9", JSON, list(sent.headers))
+    too_early = decide(letter, letter.request, None, 1_000, False, BY_HEADERS - 1)
+    assert too_early.request is None and "`timers levels --raise 8` allows it" in too_early.reason
+    assert decide(letter, letter.request, None, 1_000, True, BY_HEADERS - 1).request is not None
 
 
 def test_a_machine_reads_each_request_at_its_level_also_in_a_replay() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
 from tqdm import tqdm
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.dead_letters.letters import Letter, LetterFilter, Marks
-from timers.errors import TimersError
+from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
+from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.clients import reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
@@ -204,6 +207,14 @@ class LetterLog:
             yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S, while_waiting=self._check)
         except KafkaException as error:
             raise self._user_error(error, topic) from error
+
+    @cached_property
+    def allowed_level(self) -> int:
+        """The feature level that the operator allows. If it cannot be read, the highest: it stands against nothing."""
+        try:
+            return AllowedLevel(self._settings).read()
+        except (KafkaException, LogMismatch):
+            return levels.SUPPORTED
 
     def original(self, letter: Letter) -> RequestRecord | None:
         """The request of a dead letter. If the letter has only a part of it, it is read from its source.

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.grouping import groups
 from timers.core.rescue import LOST_FROM_LOG
 from timers.dead_letters.letter_log import LetterLog, Span
@@ -24,7 +25,7 @@ from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
+from timers.wire.dead_letter import LEVEL_TOO_LOW, OVERHEAD_BYTES, Mark
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
 
@@ -154,7 +155,8 @@ class Retry:
         mark = self._marks.of(letter)
         if mark is None and not self._force and self._marks.may_be_forgotten(letter):
             return Decision(None, *_FORGOTTEN)
-        return decide(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force)
+        level = self._log.allowed_level if letter.decoded.code == LEVEL_TOO_LOW else levels.SUPPORTED
+        return decide(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force, level)
 
 
 def _size(pair: LetterAndRequest) -> int:
@@ -182,13 +184,19 @@ class Decision(NamedTuple):
 
 
 def decide(
-    letter: Letter, request: RequestRecord | None, mark: Mark | None, max_request_bytes: int, force: bool
+    letter: Letter,
+    request: RequestRecord | None,
+    mark: Mark | None,
+    max_request_bytes: int,
+    force: bool,
+    level: int = levels.SUPPORTED,
 ) -> Decision:
     """Decide whether the request of a dead letter may be published again.
 
     Args:
         request: the request in the letter, or for a truncated dead letter the one at its source; None if it is gone.
         force: also publish requests that were published before, would be rejected again, or change an id.
+        level: the feature level at which workers will read it.
     """
     request_format = letter.request_format
     if request_format is None:  # a forged source may name any topic
@@ -212,7 +220,7 @@ def decide(
     if request is None:
         reason = "it does not contain its request, which is no longer in its topic"
         return Decision(None, "truncated dead letters whose request is gone", reason)
-    decoded = request_format.newest([request], max_request_bytes)
+    decoded = request_format.decoder(level, rejects_overdue=False)([request], max_request_bytes)
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Decision(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")

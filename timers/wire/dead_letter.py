@@ -12,11 +12,12 @@ OVERHEAD_BYTES = 64 * 1024
 """The engine's topics and producers allow this number of bytes above the largest request, for keys and headers."""
 
 VALUE_TOO_LARGE = "value-too-large"
+LEVEL_TOO_LOW = "level-too-low"
 
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
     *("value-missing", "value-not-a-future", VALUE_TOO_LARGE),
-    *("topic-missing", "topic-invalid", "level-too-low", "topic-unknown", "topic-denied"),
+    *("topic-missing", "topic-invalid", LEVEL_TOO_LOW, "topic-unknown", "topic-denied"),
     *("message-too-large", "message-refused", "target-failing", LOST_FROM_LOG, "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     *("condition-invalid", "condition-without-id", "condition-without-append-time"),

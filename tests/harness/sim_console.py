@@ -154,7 +154,8 @@ class SimCluster(KafkaCluster):
 
     def _refused(self, id: str, condition: str | None) -> VerdictMessage | None:
         """The verdict on a condition that is not true. A cancelled id has a source, and no timer."""
-        source, timer = self.sources.get(id), self.timers.get(id)
+        timer = self.timers.get(id)
+        source = self.sources.get(id, f"{TOPIC}/0/1" if timer else None)
         due_s = None if timer is None else int(timer.at)  # type: ignore[arg-type]
         if due_s in self.fired and condition == source:
             return VerdictMessage(id, TOO_LATE, due_s, source)

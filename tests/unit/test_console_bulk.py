@@ -54,6 +54,26 @@ async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyP
     assert len(recorded) == 30 and all(id.startswith("tenant/") for id in recorded)
 
 
+async def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new version may go to a topic that the filter, or the user, does not have."""
+    cluster = cluster_of(6)
+    listing = cluster.ask
+
+    async def ask(path: str, parameters: Any) -> Any:
+        answer = await listing(path, parameters)
+        if parameters.get("limit") == str(timer_pages.AT_ONCE):
+            cluster.timers["tenant/001"] = TimerRequest("other-a", None, b"", 1_950_000_000, id="tenant/001")
+            cluster.sources["tenant/001"] = f"{TOPIC}/0/99"
+        return answer
+
+    monkeypatch.setattr(cluster, "ask", ask)
+    async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
+        _, first = await cancel(client, topic="tenant-a")
+        _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
+    assert (step["verdicts"]["cancelled"], step["verdicts"]["changed"]) == (2, 1)
+    assert "tenant/001" in cluster.timers
+
+
 async def test_a_user_cancels_only_what_it_may(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     path.write_text(USERS)

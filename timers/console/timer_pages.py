@@ -487,8 +487,8 @@ _SELECTION = ("topic", "from", "to", "prefix", "key")
 async def cancel_timers(call: Call) -> Reply:
     """``POST /v1/timers/cancel``: cancels all timers that match a filter, in steps that the caller asks for.
 
-    Each step is one request, so it can be stopped by sending no other one. A timer is cancelled by its id: if it was
-    replaced since it was listed, its new version is cancelled.
+    Each step is one request, so it can be stopped by sending no other one. The version that was listed is cancelled:
+    one that replaced it since is not, unless a later page lists it.
     """
     selection = {name: call.body[name] for name in _SELECTION if name in call.body}
     if not selection:
@@ -505,7 +505,7 @@ async def cancel_timers(call: Call) -> Reply:
     signer = call.console.signer
     position = signer.open(purpose, call.user, call.body["confirm"], now_s)
     verdicts, following, problem = await _cancel_some(call, selection, position)
-    counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, UNKNOWN, UNDECIDED, "left_out")}
+    counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, TOO_LATE, CHANGED, UNDECIDED, "left_out")}
     is_last = following is None and problem is None
     again = None if is_last else signer.sign(purpose, call.user, following, now_s + CURSOR_S)
     if problem is not None:
@@ -547,30 +547,30 @@ async def _cancel_some(
             timers, following, missing = await _matching_page(call, selection, position, AT_ONCE)
             if missing:
                 raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
-            ids = [timer["id"] for timer in timers if _is_cancellable(call, timer)]
-            if ids:
-                await record_ids(call, ids)
+            mine = [timer for timer in timers if _is_cancellable(call, timer)]
+            if mine:
+                await record_ids(call, [timer["id"] for timer in mine])
         except Problem as problem:
             return verdicts, position, problem
-        results = await asyncio.gather(*(_cancel_one(call, id) for id in ids))
+        results = await asyncio.gather(*(_cancel_one(call, timer) for timer in mine))
         verdicts.update(each for each in results if isinstance(each, str))
         for each in results:
             if isinstance(each, Problem):
                 return verdicts, position, each
-        verdicts["left_out"] += len(timers) - len(ids)
+        verdicts["left_out"] += len(timers) - len(mine)
         position = following
         if position is None or monotonic() > end_s:
             return verdicts, position, None
 
 
-async def _cancel_one(call: Call, id: str) -> str | Problem:
+async def _cancel_one(call: Call, timer: Timer) -> str | Problem:
     """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
     try:
-        return (await call.console.cluster.cancel(id, VERDICT_S)).verdict
+        return (await call.console.cluster.cancel(timer["id"], VERDICT_S, timer["source"])).verdict
     except NoVerdictError:
         return UNDECIDED
     except TimersError as error:
-        return publish_problem(error, id)
+        return publish_problem(error, timer["id"])
 
 
 async def _matching_page(

@@ -15,7 +15,7 @@ from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Page, Screen, kept_number
 from timers.console.web.rendering import link, moment
-from timers.core.operation import ALREADY_FIRED, CANCELLED, UNKNOWN
+from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json
 from timers.wire.query import FIRED, REPLACED, given_in
@@ -58,7 +58,8 @@ def _seconds(text: str) -> str:
 COUNTED = {
     CANCELLED: "cancelled",
     ALREADY_FIRED: "fired before",
-    UNKNOWN: "were no longer pending",
+    TOO_LATE: "fired meanwhile",
+    CHANGED: "changed meanwhile: they stay as they are now",
     UNDECIDED: "undecided: their cancel takes effect when a worker reads it",
     "left_out": "left out: they have no id, wait for a retry, or are not yours",
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness import class_archive
+from tests.harness import class_archive, compiled
 from timers.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     report: Any = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_configure() -> None:
+    """Refuse to test machine code that is older than its source."""
+    if changed := compiled.stale():
+        raise pytest.UsageError(f"{', '.join(map(str, changed))}: changed after it was compiled; run make setup")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import timers
+
 PYTHON, COMPILED = "python", "compiled"
+
+
+PRODUCT = Path(timers.__file__).parent
+
+
+def stale() -> list[Path]:
+    """Sources that were changed after they were compiled: Python takes what was compiled."""
+    compiled = {each.with_name(each.name.partition(".")[0]): each for each in PRODUCT.rglob("*.so")}
+    sources = {source: each for base, each in compiled.items() for source in base.parent.glob(f"{base.name}.p[yx]*")}
+    return [source for source, each in sources.items() if source.stat().st_mtime > each.stat().st_mtime]
 
 
 def forms(module: ModuleType) -> dict[str, Any]:
@@ -23,6 +35,4 @@ def forms(module: ModuleType) -> dict[str, Any]:
     loader.exec_module(as_python)
     if loaded == source:
         return {PYTHON: as_python}
-    changed = max(each.stat().st_mtime for each in (source, source.with_suffix(".pxd")) if each.exists())
-    assert changed <= loaded.stat().st_mtime, f"{source} was changed after it was compiled: run make setup"
     return {PYTHON: as_python, COMPILED: module}

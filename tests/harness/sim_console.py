@@ -248,7 +248,7 @@ class SimCluster(KafkaCluster):
             return History(cancelled, [], self.callback_topics)
         return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
 
-    async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+    async def stored_request(self, id: str, source: str, topic: str | None) -> TimerRequest | None:
         timer = self.timers.get(id)
         return timer if timer is not None and self._shown(id)["source"] == source else None
 

@@ -197,3 +197,22 @@ async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_ar
         assert answer["timers"][1]["code"] == "publish-refused"
         assert (await set_many(client, one("b")))[1]["code"] == "publish-refused"
         assert '"order"' not in json.dumps(cluster.recorded[0]), "the log of changes has no values"
+        assert [each["id"] for each in cluster.recorded[0]["body"]["timers"]["listed"]] == ["a", "b", "c"]
+
+
+async def test_an_error_that_no_code_expects_does_not_hide_what_else_a_batch_has_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = SimCluster()
+    write = cluster.schedule
+
+    async def schedule(request: Any) -> str:
+        if request.id == "b":
+            raise RuntimeError("secret")
+        return await write(request)
+
+    monkeypatch.setattr(cluster, "schedule", schedule)
+    async with console(cluster) as client:
+        status, answer = await set_many(client, one("a"), one("b"))
+    assert (status, answer["failed"]) == (201, 1) and "secret" not in json.dumps(answer)
+    assert (answer["timers"][0]["id"], answer["timers"][1]["code"]) == ("a", "unknown")

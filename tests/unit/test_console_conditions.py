@@ -68,8 +68,8 @@ async def test_a_timer_is_not_moved_if_another_request_comes_in_between_and_move
         assert (await answer_of(client, "PUT", ONE, json=TIMER))[0] == 201
         stored = cluster.stored_request
 
-        async def replaced_now(id: str, source: str) -> TimerRequest | None:
-            request = await stored(id, source)
+        async def replaced_now(id: str, source: str, topic: str | None) -> TimerRequest | None:
+            request = await stored(id, source, topic)
             cluster.sources[id] = "sim-requests/0/99"
             return request
 

@@ -312,6 +312,24 @@ async def test_unknown_paths_methods_and_errors_are_problems(caplog: pytest.LogC
             assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.parametrize(("topic", "value"), [("orders", b"v"), ("other", None), (None, None)])
+async def test_a_request_is_read_as_when_it_was_accepted(
+    monkeypatch: pytest.MonkeyPatch, topic: str | None, value: bytes | None
+) -> None:
+    """A Future with a header for the topic was a Future below the level of requests without protobuf."""
+    request, source = future.encode("orders", "k", b"v"), "timer-request-by-id/0/7"
+    headers = [("timer-due", b"1900000000"), ("timer-topic", b"other")]
+
+    async def read(*_: Any) -> dict[str, RequestRecord]:
+        return {source: RequestRecord(7, b"one", request, headers, 1_800_000_000_000)}
+
+    monkeypatch.setattr(kafka_cluster._Requests, "read", read)
+    cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1"}))
+    found = await cluster.stored_request("one", source, topic)
+    assert found is not None and (found.topic, found.value) == (topic or "other", value or request)
+    await cluster.close()
+
+
 async def test_a_request_that_is_larger_than_this_console_allows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     value, source = future.encode("orders", "k", b"x" * 3000), "timer-request-by-id/0/7"
     record = RequestRecord(7, b"one", value, [("timer-due", b"1900000000")], 1_800_000_000_000)
@@ -323,10 +341,10 @@ async def test_a_request_that_is_larger_than_this_console_allows_is_named(monkey
     for limit in (4000, 2000):
         cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_MAX_REQUEST_BYTES": str(limit)}))
         if limit > len(value):
-            found = await cluster.stored_request("one", source)
+            found = await cluster.stored_request("one", source, None)
             assert found is not None and found.value == b"x" * 3000
         else:
             with pytest.raises(Problem, match="TIMERS_MAX_REQUEST_BYTES of this console") as raised:
-                await cluster.stored_request("one", source)
+                await cluster.stored_request("one", source, None)
             assert raised.value.code == "value-too-large"
         await cluster.close()

@@ -132,3 +132,11 @@ def test_a_topic_that_cannot_be_read_does_not_hide_the_others(look: Any) -> None
 def test_topics_that_cannot_be_read_in_time_are_left_out(look: Any) -> None:
     found = look(Cluster(orders=(0, 1, CALLBACK)), within_s=-1.0)
     assert found.left_out == {"orders": "it was not read within -1 s"}
+
+
+def test_a_partition_is_not_read_longer_than_the_time_allows(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 0.5, 9.0])
+    monkeypatch.setattr(past_firings, "monotonic", lambda: next(clock, 9.0))
+    found = look(Cluster(orders=(0, 5, CALLBACK)), within_s=1.0)
+    assert places(found) == [("orders", 0)]
+    assert found.left_out == {"orders": "it was not read within 1 s"}

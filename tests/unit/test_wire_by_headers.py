@@ -182,3 +182,10 @@ def test_no_raise_forgets_that_a_log_begins_late_or_says_so_of_one_that_was_not_
     assert wanted(level, permitted, is_verified=True) == verified
     assert trims(unverified) == trims(level)
     assert [each for each in range(FIRST, SUPPORTED + 1) if trims(each)] == [TRIMMING, BY_HEADERS_TRIMMED]
+
+
+@pytest.mark.parametrize("payload", [JSON, future.encode("secret", "k", b"nested")])
+def test_what_is_said_of_a_request_that_cannot_be_read_follows_its_header_and_not_its_payload(payload: bytes) -> None:
+    """A user sees the dead letters of the topics that the user may see."""
+    headers = [TO_ORDERS, ("timer-key", b"17")]
+    assert future.summarize_request(b"1700000000000", payload, headers) == (None, "orders", b"17")

@@ -63,15 +63,19 @@ def read_past_firings(
     spans, left_out = _spans(offsets, topics, since_ms)
     newest: list[tuple[int, int, CallbackRecord]] = []
     numbers = count()
+    not_in_time = f"it was not read within {within_s:.0f} s"
     consumer = reader(librdkafka(settings), enable_partition_eof=True, auto_offset_reset="earliest")
     with closing(consumer):
         for topic in sorted(spans, key=lambda topic: sum(map(len, spans[topic].values()))):
             try:
                 for partition, span in spans[topic].items():
                     if monotonic() > end_s:
-                        left_out[topic] = f"it was not read within {within_s:.0f} s"
+                        left_out[topic] = not_in_time
                         break
                     for message in read(consumer, topic, partition, span.start, span.stop, timeout_s=SILENT_S):
+                        if monotonic() > end_s:
+                            left_out[topic] = not_in_time
+                            break
                         record = CallbackRecord.of(message).cut(KEPT_BYTES)
                         if record.due_s is None or h.last(record.headers, h.TIMER_FIRED) is None:
                             continue  # no callback; a request of a timer with an id has a due second, too

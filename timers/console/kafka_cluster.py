@@ -322,8 +322,11 @@ class KafkaCluster:
         """What the topics say about a timer that a worker has described, or with None about an id that none knows."""
         return await self._reading.run(history.read, self._settings, self._letters, id, timer)
 
-    async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+    async def stored_request(self, id: str, source: str, topic: str | None) -> TimerRequest | None:
         """The request of a timer with an id, as its topic has it; None if it is another one.
+
+        Args:
+            topic: of its callback; None if it is not known. It says how the request was read when it was accepted.
 
         Raises:
             RequestDeletedError: the topic no longer has it.
@@ -332,9 +335,11 @@ class KafkaCluster:
         if record is None or record.key != id_key(id):
             return None
         limit = self._settings.max_request_bytes
-        decoded = future_by_id.decode([record], limit, by_headers=True)
-        for due_s, ((_, topic, key, value, headers, _),) in decoded.rows.items():
-            return TimerRequest(topic, key, value, due_s, headers=headers or (), id=id)
+        for by_headers in (True, False):
+            decoded = future_by_id.decode([record], limit, by_headers=by_headers)
+            for due_s, ((_, found, key, value, headers, _),) in decoded.rows.items():
+                if topic in (None, found):
+                    return TimerRequest(found, key, value, due_s, headers=headers or (), id=id)
         if any(each.code == VALUE_TOO_LARGE for each in decoded.rejected):
             # It was accepted when it was written: the limit of the workers is larger, or was.
             why = f"the request of {quoted(id)} is larger than TIMERS_MAX_REQUEST_BYTES of this console ({limit} bytes)"

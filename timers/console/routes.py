@@ -153,7 +153,8 @@ ROUTES: tuple[Route, ...] = (
         "setTimers",
         OPERATOR,
         "Set up to 1,000 timers. All are checked before the first is written: one that is wrong is named with its "
-        "place, and nothing is written. To send a batch again after an error, give each timer an id.",
+        "place, and nothing is written. To send a batch again after an error, give each timer an id. "
+        "A batch counts as one request of the user's rate, and its body may be as large as that of one timer.",
         (Answer(201, "each timer, or why it was not written", "AcceptedTimers"),),
         body="NewTimers",
         example={"timers": [{"topic": "timeouts", "key": "order-17", "value": {"order": 17}, "delay": "15m"}]},

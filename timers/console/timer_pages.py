@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection
 from time import monotonic
@@ -47,6 +48,8 @@ from timers.wire.formats.future_by_id import decode_id
 from timers.wire.printable import quoted
 from timers.wire.query import Timer
 from timers.wire.verdict import VerdictMessage
+
+logger = logging.getLogger(__name__)
 
 CURSOR_S = 3600.0
 """How long a cursor is valid."""
@@ -115,8 +118,12 @@ async def set_timers(call: Call) -> Reply:
     answers: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for request, result in zip(requests, written, strict=True):
-        if isinstance(result, TimersError):
-            problems.append(publish_problem(result, request.id))
+        if isinstance(result, Exception):
+            if isinstance(result, TimersError):
+                problems.append(publish_problem(result, request.id))
+            else:  # raised, it would hide which timers were written
+                logger.error("a timer of a batch: an error that no code expects", exc_info=result)
+                problems.append(Problem("unknown", "an internal error: the timer may be set or not"))
             answers.append({"code": problems[-1].code, "detail": str(problems[-1])})
         elif isinstance(result, BaseException):
             raise result
@@ -240,7 +247,7 @@ async def move_timer(call: Call) -> Reply:
     if timer["state"] == wire.FIRED:
         raise _already_fired(id, timer["due"])
     try:
-        request = await call.console.cluster.stored_request(id, source)
+        request = await call.console.cluster.stored_request(id, source, timer.get("topic"))
     except RequestDeletedError as deleted:
         request = await _request_of_row(call, id, source, str(deleted))
     if request is None:

@@ -16,6 +16,9 @@ from timers.errors import TimersError
 from timers.wire.query import format_due
 
 _MAX_FIELDS = 30
+_MAX_LISTED = 500_000
+"""Characters of what is recorded of a batch; of a larger one its length and its hash."""
+
 _MAX_CHARACTERS = 1000
 """A longer key or name is recorded by its length and its hash."""
 
@@ -57,6 +60,9 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
     }
 
 
+_LISTED = ("id", "topic", "at", "delay")
+"""What is recorded of each timer of a batch."""
+
 _HIDDEN = ("value", "headers", "token", "timers")
 """Fields that may hold values of callbacks, or secrets."""
 
@@ -65,7 +71,12 @@ def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a body without its value, token and headers. Sizes are limited: wrong bodies are recorded too."""
     names = [name for name in body if name not in _HIDDEN][:_MAX_FIELDS]
     shown = {name[:_MAX_CHARACTERS]: _shortened(body[name]) for name in names}
-    return {**shown, **{name: _hashed(body[name]) for name in _HIDDEN if name in body}}
+    hidden = {name: _hashed(body[name]) for name in _HIDDEN if name in body}
+    if isinstance(timers := body.get("timers"), list):  # of a batch
+        listed = [{name: each[name] for name in _LISTED if name in each} for each in timers if isinstance(each, dict)]
+        if len(json.dumps(listed)) <= _MAX_LISTED:
+            hidden["timers"]["listed"] = listed
+    return {**shown, **hidden}
 
 
 def _shortened(value: Any) -> Any:

@@ -76,7 +76,7 @@ class Letter:
         rows = {} if self.request_format is None else self.request_format.read(self.request).rows
         for due_s, (row,) in rows.items():
             return future.RequestSummary(due_s, row[1], key_bytes(row[2]))
-        return future.summarize_request(self.request.key, self.request.value)
+        return future.summarize_request(self.request.key, self.request.value, self.request.headers)
 
     @property
     def written_at(self) -> str:

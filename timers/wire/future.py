@@ -149,11 +149,16 @@ class RequestSummary(NamedTuple):
     key: bytes | None
 
 
-def summarize_request(request_key: bytes | None, request: bytes | None) -> RequestSummary:
-    """Return what a record asks for, as far as it can be read."""
+def summarize_request(
+    request_key: bytes | None, request: bytes | None, headers: Sequence[h.Header] | None = None
+) -> RequestSummary:
+    """Return what a record asks for, as far as it can be read. With a header for the topic, its value is a payload."""
     due_s = None
     with contextlib.suppress(InvalidRequestError):
         due_s = decode_due(request_key)
+    own = h.timer_headers(headers or ())
+    if h.TIMER_TOPIC in own:
+        return RequestSummary(due_s, (own[h.TIMER_TOPIC] or b"").decode(errors="replace"), own.get(h.TIMER_KEY))
     with contextlib.suppress(DecodeError):
         if request is not None:
             future = Future.FromString(request)

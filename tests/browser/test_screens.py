@@ -59,6 +59,34 @@ def test_a_screen_can_be_used_by_all(screen: str, seen: ConsoleProcess, open_pag
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_phone_shows_the_labels_of_columns_and_the_time_of_its_zone(seen: ConsoleProcess, open_page: Any) -> None:
+    watched = open_page(seen.url, viewport={"width": 360, "height": 800}, timezone_id="Asia/Kolkata")
+    watched.expected = ["404"]
+    page = watched.page
+    for screen in SCREENS:
+        page.goto(seen.url + screen)
+        settled(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, screen
+        if screen == "/timers":
+            labels = "td => getComputedStyle(td, '::before').content"
+            assert page.locator("#list td").nth(1).evaluate(labels) == '"Timer: "'
+        if screen in ("/", "/timers", "/timer?id=seen%2F1"):
+            due = page.locator("time").first
+            here = page.evaluate("at => new Date(at).toTimeString().slice(0, 8)", due.get_attribute("datetime"))
+            assert due.locator("+ .rel").inner_text().endswith(f"{here} UTC+5:30")
+
+
+def test_the_field_of_a_topic_is_completed(seen: ConsoleProcess, open_page: Any) -> None:
+    page = open_page(seen.url).page
+    page.goto(seen.url + "/timers")
+    topic = page.locator("#list td:nth-child(3)").first.inner_text()
+    assert page.locator("#topics option").count() == 0, "the brokers are asked when they are needed"
+    page.get_by_label("Callback topic").focus()
+    page.locator(f'#topics option[value="{topic}"]').wait_for(state="attached")
+    offered = page.locator("#topics option").evaluate_all("all => all.map(each => each.value)")
+    assert offered == sorted(offered) and not [each for each in offered if each.startswith(("timer-", "__"))]
+
+
 def focus(page: Any) -> str:
     """Name of the element that the keyboard is at."""
     name: str = page.evaluate(

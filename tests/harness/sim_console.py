@@ -279,6 +279,9 @@ class SimCluster(KafkaCluster):
         records = [each for each in self.past.records if each.timestamp_ms >= since_s * 1000 and may_see(each.topic)]
         return self.past._replace(records=records)
 
+    async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
+        return sorted(topic for topic in self.lags_of if may_see(topic))
+
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))
 

@@ -151,6 +151,32 @@ async def test_pages_ask_for_a_login(tmp_path: Path) -> None:
             assert response.status == 200 and "order-1" in await response.text()
 
 
+async def test_a_form_that_takes_a_topic_is_completed_with_those_that_the_user_may_see(tmp_path: Path) -> None:
+    users, cluster = tmp_path / "users.toml", cluster_with("order-1")
+    secret = hashlib.sha256(b"secret").hexdigest()
+    users.write_text(f'[[user]]\nname = "ada"\ntoken_sha256 = "{secret}"\ntopics = ["orders-*"]\n')
+    cluster.lags_of = {"orders-2": [], "orders-1": [], "salaries": []}
+    async with console(cluster, **IDS, TIMERS_CONSOLE_USERS_FILE=str(users)) as client:
+        client.session.headers["Authorization"] = "Bearer secret"
+        for path in ("/timers", "/timers/new", "/due", "/live", "/lag", "/dead-letters"):
+            text = await text_of(client, path)
+            assert 'list="topics"' in text and 'id="topics" hx-get="/topics"' in text, path
+        text = await text_of(client, "/topics")
+    assert text.strip() == '<option value="orders-1"><option value="orders-2">'
+
+
+async def test_each_cell_of_a_list_has_the_label_of_its_column() -> None:
+    """On a phone its heading is not seen."""
+    cluster = with_letters("rejected")
+    cluster.queue_stats["mails"] = QueueStats("mails", "jobs", 7, 3, False, None, 75.0, 0, ())
+    cluster.past = PastFirings([firing("timeouts", 1, int(time.time()))], {})
+    async with console(cluster, **IDS) as client:
+        for path in ("/timers", "/dead-letters", "/queues", "/fired"):
+            (table,) = re.findall(r'<table class="dense list".*?</table>', await text_of(client, path), re.DOTALL)
+            columns = re.findall(r"<th [^>]*>([^<]+)", table)
+            assert columns and re.findall(r'<td role="cell" data-label="([^"]+)"', table) == columns, path
+
+
 async def test_broken_and_partial_answers_are_said_in_words() -> None:
     cluster = cluster_with("order-1")
     cluster.worker_fails = True

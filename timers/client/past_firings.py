@@ -55,12 +55,7 @@ def read_past_firings(
     """
     end_s = monotonic() + within_s
     offsets = TopicOffsets(settings, skips_leaderless=True)
-    topics = [
-        topic
-        for topic in offsets.all()
-        if topic not in settings.own_topics and not _is_internal(topic) and may_see(topic)
-    ]
-    spans, left_out = _spans(offsets, topics, since_ms)
+    spans, left_out = _spans(offsets, callback_topics(settings, offsets, may_see), since_ms)
     newest: list[tuple[int, int, CallbackRecord]] = []
     numbers = count()
     not_in_time = f"it was not read within {within_s:.0f} s"
@@ -88,8 +83,14 @@ def read_past_firings(
     return PastFirings([record for *_, record in sorted(newest, reverse=True)], left_out)
 
 
-def _is_internal(topic: str) -> bool:
-    return any(fnmatchcase(topic, pattern) for pattern in names.WORKERS_ONLY)
+def callback_topics(settings: Settings, offsets: TopicOffsets, may_see: Callable[[str], bool]) -> list[str]:
+    """Returns the topics that may be callback topics, and that a user may see."""
+    own, internal = settings.own_topics, names.WORKERS_ONLY
+    return [
+        topic
+        for topic in offsets.all()
+        if topic not in own and not any(fnmatchcase(topic, pattern) for pattern in internal) and may_see(topic)
+    ]
 
 
 def _spans(

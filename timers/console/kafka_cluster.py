@@ -15,7 +15,7 @@ from yarl import URL
 from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
-from timers.client.past_firings import PastFirings, read_past_firings
+from timers.client.past_firings import PastFirings, callback_topics, read_past_firings
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
@@ -32,6 +32,7 @@ from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
+from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.wire import foreign_json, query_signature
@@ -358,6 +359,10 @@ class KafkaCluster:
     async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
         """What has fired since then, on all topics that a user may see."""
         return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S)
+
+    async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
+        """The topics that may be callback topics, and that a user may see."""
+        return await self._reading.run(lambda: callback_topics(self._settings, TopicOffsets(self._settings), may_see))
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,12 @@ async def timers(page: Page) -> Reply:
     return page.show("timers.html", listed=listed, selection=selection, following=following)
 
 
+async def topics(page: Page) -> Reply:
+    """``GET /topics``: the callback topics that complete what is typed into a form."""
+    found = await page.call.console.cluster.topics(page.call.user.may_use_topic)
+    return page.show("parts/topics.html", topics=found)
+
+
 async def _listed(page: Page, selection: dict[str, Any]) -> Any:
     """A page of the list. A rare topic or id is searched for some seconds."""
     end_s, cursor = monotonic() + SEARCH_S, page.given.get("cursor")
@@ -271,6 +277,7 @@ def _body(fields: dict[str, str]) -> dict[str, Any]:
 
 SCREENS = (
     Screen("GET", "/timers", "timers", timers),
+    Screen("GET", "/topics", "topics", topics),
     Screen("GET", "/timers/new", "new", new),
     Screen("POST", "/timers/new", "set", set_timer),
     Screen("POST", "/timers/new/program", "program", as_program),

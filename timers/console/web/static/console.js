@@ -25,8 +25,23 @@
     return seconds > 0 ? `in ${shown}` : `${shown} ago`;
   }
 
+  // The time in the zone of this browser, beside a time in UTC; without the day if that is the same.
+  function local(iso) {
+    const at = new Date(iso);
+    const there = at.toLocaleString("sv-SE", { timeZoneName: "shortOffset" }).replace("GMT", "UTC").replace("−", "-");
+    return there.startsWith(iso.slice(0, 10)) ? there.slice(11) : there;
+  }
+
   function tellTimes() {
     const now_s = ahead_s();
+    for (const each of $$("time[datetime]:not([data-told])")) {
+      each.dataset.told = "";
+      if (!new Date(each.dateTime).getTimezoneOffset()) continue;
+      const beside = document.createElement("span");
+      beside.className = "rel";
+      beside.textContent = local(each.dateTime);
+      each.after(" ", beside);
+    }
     for (const each of $$(".rel[data-at]")) {
       const text = ago(Number(each.dataset.at), now_s);
       if (each.textContent !== text) each.textContent = text;

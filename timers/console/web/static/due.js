@@ -123,7 +123,9 @@
       list.searchParams.set("from", second);
       list.searchParams.set("to", second + 1);
       link.href = list;
-      link.textContent = iso(second);
+      const time = document.createElement("time");
+      time.dateTime = time.textContent = iso(second);
+      link.append(time);
       row.insertCell().append(link);
       for (const text of [number(timers), takes(timers)]) {
         const cell = row.insertCell();

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
 SCREENS = (
     *("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none"),
-    *("/due", "/lag", "/live", "/workers", "/dead-letters", "/queues"),
+    *("/due", "/lag", "/live", "/workers", "/dead-letters", "/queues", "/runbook?name=clocks"),
 )
 
 

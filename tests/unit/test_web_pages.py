@@ -43,6 +43,7 @@ SCREENS = (
     "/workers",
     "/dead-letters",
     "/queues",
+    "/runbook?name=clocks",
 )
 
 
@@ -259,6 +260,20 @@ async def test_what_has_fired_in_the_last_hour_is_shown_and_what_was_left_out() 
         assert (await answer_of(client, "GET", "/v1/fired?limit=10001"))[0] == 400
         cluster.past = PastFirings([], {})
         assert "Nothing has fired since" in await text_of(client, "/fired")
+
+
+async def test_the_runbook_of_a_finding_is_a_link_away() -> None:
+    cluster = cluster_with("order-1")
+    cluster.pages["/health/ready"] = (200, READY.replace(b'"tick_age_s": 0.1', b'"tick_age_s": 9.0'))
+    async with console(cluster, **IDS, TIMERS_CONSOLE_URL="http://127.0.0.1/ops") as client:
+        for path in ("/ops/", "/ops/workers"):
+            assert 'href="/ops/runbook?name=timersnotick"' in await text_of(client, path)
+        text = await text_of(client, "/ops/runbook?name=timersnotick")
+        assert "<h1>TimersNoTick</h1>" in text and "All workers write ticks." in text
+        assert "### " not in text and "Prometheus scrapes no worker" not in text, "it is this section only"
+        for name in re.findall(r'href="/ops/runbook\?name=([^"]+)"', text):
+            await text_of(client, f"/ops/runbook?name={name}")
+        assert "no section" in await text_of(client, "/ops/runbook?name=<b>", 404)
 
 
 async def test_lags_of_a_topic_are_shown() -> None:

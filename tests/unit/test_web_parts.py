@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from timers.console.problems import Problem
 from timers.console.web import timer_screens
 from timers.console.web.board import Figures, Look, Recent, lag_s
 from timers.console.web.diagnosis import RULES, Finding, findings, headline, level
-from timers.console.web.rendering import ago, data, link, moment, ranges, size, span
+from timers.console.web.rendering import ago, data, link, moment, ranges, runbooks, size, span
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
 
@@ -175,12 +175,12 @@ def test_the_headline_says_what_the_findings_mean() -> None:
 
 
 def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:
-    sections = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     mixed = found({"clock_skew_s": 5.0, "version": "2"}, {"id": "w2", "overdue_s": 99.0, "red": {"t/0": "x"}})
     assert [each.level for each in mixed] == ["red", "red", "amber", "amber"] and level(mixed) == "red"
     gone = findings(Figures(NOW_S, [], {})) + findings(Figures(NOW_S, [], {}, Problem("brokers-unreachable", "why")))
     for each in (*mixed, *gone, *(Finding("amber", "", "", "", rule.page) for rule in RULES)):
-        assert f"### {each.page}\n" in sections
+        assert runbooks()[each.page.lower()][0] == each.page
+    assert all(target in runbooks() for _, text in runbooks().values() for target in re.findall(r"\(#([^)]+)\)", text))
 
 
 # ---- figures over time ----------------------------------------------------------------------------------------------

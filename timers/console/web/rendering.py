@@ -49,6 +49,7 @@ def environment(base_path: str) -> Environment:
         "lines": lines,
         "exact": escape,
         "unseen": unseen,
+        "section_links": lambda text: section_links(text, base_path),
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
     found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
@@ -58,6 +59,24 @@ def environment(base_path: str) -> Environment:
 def lines(text: str) -> Markup:
     """Text for an element that shows its lines and tabs."""
     return escape(_safe_lines(text))
+
+
+@cache
+def runbooks() -> dict[str, tuple[str, str]]:
+    """Name of a section of docs/operations.md, as in its links -> its heading and its text."""
+    text = (files("timers.console.web") / "operations.md").read_text("utf-8")
+    found = {}
+    for heading in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
+        following = re.compile(rf"^#{{2,{len(heading[1])}}} ", re.MULTILINE).search(text, heading.end())
+        name = re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-")
+        found[name] = heading[2], text[heading.end() : following.start() if following else None].strip()
+    return found
+
+
+def section_links(text: str, base_path: str) -> Markup:
+    """A section whose links to other sections lead to their pages."""
+    target = rf'<a href="{base_path}/runbook?name=\2">\1</a>'
+    return Markup(re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, str(escape(text))))
 
 
 def unseen(text: str) -> str:

@@ -14,8 +14,9 @@ from timers.console.problems import Problem
 from timers.console.web.board import WAITED, Figures, Recent, lag_s
 from timers.console.web.diagnosis import UNKNOWN, findings, headline, level
 from timers.console.web.page import Page, Screen
-from timers.console.web.rendering import span
+from timers.console.web.rendering import runbooks, span
 from timers.console.worker_metrics import Ways, quantile
+from timers.wire.printable import quoted
 
 NEXT_TIMERS = 8
 
@@ -185,7 +186,17 @@ async def fired(page: Page) -> Reply:
     return page.show("fired.html", listed=listed)
 
 
+async def runbook(page: Page) -> Reply:
+    """``GET /runbook``: a section of docs/operations.md."""
+    name = page.given.get("name", "")
+    if name not in runbooks():
+        raise Problem("not-found", f"docs/operations.md has no section {quoted(name[:100])}")
+    heading, text = runbooks()[name]
+    return page.show("runbook.html", heading=heading, text=text)
+
+
 SCREENS = (
+    Screen("GET", "/runbook", "runbook", runbook),
     Screen("GET", "/fired", "fired", fired),
     Screen("GET", "/workers", "workers", workers),
     Screen("GET", "/lag", "lag", lag),

@@ -76,6 +76,15 @@ def test_a_phone_shows_the_labels_of_columns_and_the_time_of_its_zone(seen: Cons
             assert due.locator("+ .rel").inner_text().endswith(f"{here} UTC+5:30")
 
 
+def test_parts_have_their_size_again_when_a_phone_is_turned(seen: ConsoleProcess, open_page: Any) -> None:
+    page = open_page(seen.url, viewport={"width": 800, "height": 360}).page
+    page.goto(seen.url + "/")
+    settled(page)
+    page.locator("#tiles[style]").wait_for()
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_function("() => tiles.scrollHeight <= tiles.clientHeight")
+
+
 def test_the_field_of_a_topic_is_completed(seen: ConsoleProcess, open_page: Any) -> None:
     page = open_page(seen.url).page
     page.goto(seen.url + "/timers")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import time
+from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from timers.client.fired import CallbackRecord
 from timers.client.past_firings import PastFirings
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S
 from timers.queue.inspection import PartitionStats, QueueStats
 
@@ -260,6 +262,17 @@ async def test_what_has_fired_in_the_last_hour_is_shown_and_what_was_left_out() 
         assert (await answer_of(client, "GET", "/v1/fired?limit=10001"))[0] == 400
         cluster.past = PastFirings([], {})
         assert "Nothing has fired since" in await text_of(client, "/fired")
+
+
+async def test_overview_and_lag_have_the_line_of_the_last_half_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {"waited": Counter({0.1: 5, float("inf"): 5})}
+    async with console(cluster_with("order-1"), **IDS) as client:
+        for path in ("/", "/lag"):
+            assert "Measuring." in await text_of(client, path)
+        monkeypatch.setattr(Board, "line", lambda _: [Recent(at_s, 4.0, 2.5, 7, ways) for at_s in (100.0, 104.0)])
+        for path in ("/", "/lag"):
+            text = await text_of(client, path)
+            assert '"columns": [[100, 104], [50.0, 50.0], [99.0, 99.0], [2.5, 2.5]]' in text, path
 
 
 async def test_the_runbook_of_a_finding_is_a_link_away() -> None:

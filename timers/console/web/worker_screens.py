@@ -38,6 +38,7 @@ async def overview(page: Page) -> Reply:
         headline=headline(figures, found) if figures else "",
         recent=recent,
         lags=lags,
+        line=_line(page.board.line()),
         coming=coming,
     )
 

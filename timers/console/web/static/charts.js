@@ -65,7 +65,7 @@
 
   window.timersCharts = { draw };
   drawAll();
-  addEventListener("timers:fresh", drawAll);
+  addEventListener("timers:fresh", (event) => { if (event.target.querySelector("[data-chart]")) drawAll(); });
   addEventListener("timers:theme", drawAll);
   addEventListener("resize", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

@@ -75,6 +75,13 @@
     part.style.overflow = "auto";
   }
 
+  let width = innerWidth;
+  addEventListener("resize", () => {  // a phone was turned
+    if (innerWidth === width) return;
+    width = innerWidth;
+    for (const part of $$("[data-live]")) part.style.height = part.style.overflow = "";
+  });
+
   function replace(part, fresh, isFirst) {
     if (!isFirst) keepSize(part);
     const said = part.querySelector("[data-say]")?.textContent;

@@ -93,6 +93,10 @@ def test_values_that_are_no_request_are_refused(value: bytes | None, code: str) 
     assert rejection(b"5", value)[0] == code
 
 
+def test_a_payload_without_a_topic_is_told_which_header_is_missing() -> None:
+    assert "no header timer-topic" in rejection(b"5", b"unpaid")[1]
+
+
 def test_a_value_of_exactly_the_limit_is_accepted() -> None:
     value = future.encode("orders", "k", bytes(50))
     assert future.decode([record(b"5", value)], len(value)).rejected == []

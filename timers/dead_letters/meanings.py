@@ -38,7 +38,8 @@ MEANINGS = {
     "value-not-a-future": Meaning(
         "The value is not a protobuf Future: it has another format, or the serializer of a schema registry put bytes "
         "before it.",
-        "Serialize timers.v1.Future without a wrapper; timers schedule sends a correct one.",
+        "Serialize timers.v1.Future without a wrapper; timers schedule sends a correct one. Or name the callback topic "
+        "in the header timer-topic: then the value is the payload, without protobuf.",
     ),
     "value-too-large": Meaning(
         "The value is larger than TIMERS_MAX_REQUEST_BYTES. The dead letter has the first 4,096 bytes of the value, "

@@ -156,7 +156,10 @@ class Transport:
             )
             self._count = self._seen_count = count
             if not count:
-                raise QueueError(f"topic {self.topic!r} does not exist at {self._settings.brokers}: create it")
+                raise QueueError(
+                    f"topic {self.topic!r} does not exist at {self._settings.brokers}: "
+                    f"create it with `timers topics create {self.topic}`"
+                )
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
             self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
             is_new = not self._returns_count

@@ -175,7 +175,9 @@ def parse(value: bytes | None, max_request_bytes: int) -> Future:
         future = Future.FromString(value)
     except DecodeError:
         raise InvalidRequestError(
-            "value-not-a-future", f"the value of {len(value)} bytes is not a Future message (timers/v1/future.proto)"
+            "value-not-a-future",
+            f"the value of {len(value)} bytes is not a Future message (timers/v1/future.proto), and the record has no "
+            f"header {h.TIMER_TOPIC}, which would make it a request without protobuf",
         ) from None
     check_topic(future.callBackTopic, "callBackTopic")
     return future

@@ -144,7 +144,7 @@ def test_prometheus_of_the_compose_file_loads_them() -> None:
 
 def test_the_docs_make_a_prometheus_rule_of_them() -> None:
     """The Prometheus Operator takes the same groups, wrapped; the command stands in the docs, not a second copy."""
-    (command,) = re.findall(r"^(\(printf .*?)\s*\| kubectl apply -f -$", OPERATIONS, re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"^(\(printf .*?)\s*\| kubectl apply -n timers -f -$", OPERATIONS, re.MULTILINE | re.DOTALL)
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     made = yaml.safe_load(done.stdout)
     assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")

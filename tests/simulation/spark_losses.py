@@ -23,7 +23,8 @@ from timers.core.rescue import LOST_FROM_LOG, cut_below
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch
 from timers.kafka.log_lineage import Answer
-from timers.spark.engine.machines import MachineRun
+from timers.spark.engine.bucket import Bucket
+from timers.spark.engine.machines import Known, MachineRun
 from timers.spark.engine.read_logs import ReadLogs
 from timers.v1.future_pb2 import Future
 from timers.wire import future
@@ -36,8 +37,14 @@ LAST_DUE_S = 30
 class LosingSpark(SimSpark):
     """One random run. Mutations replace some of its parts."""
 
-    def __init__(self, seed: int, run: type[MachineRun] = MachineRun, read_logs: type[ReadLogs] = ReadLogs) -> None:
-        super().__init__(seed, SimExecutor, run)
+    def __init__(
+        self,
+        seed: int,
+        run: type[MachineRun] = MachineRun,
+        read_logs: type[ReadLogs] = ReadLogs,
+        bucket: type[Bucket] = Bucket,
+    ) -> None:
+        super().__init__(seed, SimExecutor, run, bucket)
         self._read_logs_of = read_logs
         self.fates: dict[bytes, Fate] = {}
         self._is_stopped = False
@@ -203,6 +210,14 @@ class WithoutLineage(MachineRun):
         return (each._replace(lineage=None) for each in super()._fetches(position))
 
 
+class WithoutLineageOfOld(MachineRun):
+    """What is read again has no lineage, because Spark has read it before."""
+
+    def _fetches(self, position: int) -> Iterator[Fetched]:
+        for each in super()._fetches(position):
+            yield each._replace(lineage=each.lineage if each.from_offset >= self._range.start else None)
+
+
 class ComparesNothing(ReadLogs):
     """Micro-batches read on without a comparison."""
 
@@ -219,10 +234,19 @@ class ComparesTheEndOnly(LosingSpark):
         return None
 
 
+class KnowsAnotherLog(Bucket):
+    """Uses what it knew before a loss was accepted."""
+
+    def _known(self, tp: TopicPartition) -> Known | None:
+        return self.state.known.get(tp)
+
+
 BROKEN: dict[str, Callable[[int], SimSpark]] = {
     "T1 the progress has no lineage": partial(LosingSpark, run=WithoutLineage),
+    "T1 what is read again has no lineage": partial(LosingSpark, run=WithoutLineageOfOld),
     "T1 no comparison in micro-batches": partial(LosingSpark, read_logs=ComparesNothing),
     "T2 the end only": ComparesTheEndOnly,
+    "T2 what was known of the log before": partial(LosingSpark, bucket=KnowsAnotherLog),
 }
 
 

@@ -22,16 +22,18 @@ from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Crashed, Faults
 from tests.simulation.kit.outbox import TOPIC_ID, SimOutbox
+from tests.simulation.kit.store import SimStore
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint
 from tests.simulation.workload import Workload
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
-from timers.core.progress import Progress
+from timers.core.progress import Cuts, Progress
 from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
+from timers.partition import PartitionSpec
 from timers.spark.engine.bucket import Bucket, BucketState, Read
 from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
 from timers.spark.engine.packing import Arrivals
@@ -83,11 +85,13 @@ class SimExecutor(SimWorker):
         (outbox,) = outboxes.values()
         self.opening = Producer(7, outbox.producer.producer.epoch)
 
-    def read_progress(self, machine: TopicPartition) -> Progress:
+    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
         known = self.known
         if known is not None and (self.trusts_any_opening or known.producer.is_followed_by(self.opening)):
-            return known.progress
-        return super().read_progress(machine)
+            is_same = store.applied == known.applied and not known.progress.rescues
+            if is_same and spec.catch_up(store, known.progress):
+                return known.progress  # without a look at the log
+        return super().open_compared(spec, store, progress)
 
 
 class SimPartitions:
@@ -146,16 +150,22 @@ class SimSpark:
 
     Args:
         executor: opens the partitions of a task; run: one partition in a micro-batch. Mutations replace them.
+        bucket: as these.
     """
 
     def __init__(
-        self, seed: int, executor: type[SimExecutor] = SimExecutor, run: type[MachineRun] = MachineRun
+        self,
+        seed: int,
+        executor: type[SimExecutor] = SimExecutor,
+        run: type[MachineRun] = MachineRun,
+        bucket: type[Bucket] = Bucket,
     ) -> None:
         self.random = random.Random(seed)
         self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes)
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
         self._run = run
+        self._bucket = bucket
         self._topics = [self.settings.request_topic, self.settings.id_topic]
         self._requests = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
         retries = [(self.settings.retry_topic, number) for number in range(PARTITIONS)]
@@ -169,6 +179,7 @@ class SimSpark:
         for each in self._executors:
             each.faults = Point()
         self._starts = dict.fromkeys(self._requests, 0)
+        self._cuts: dict[TopicPartition, Cuts] = {}
         self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), self._starts, 0)
         self._old = self.checkpoint.copy()
         self._workers_run = False
@@ -309,11 +320,13 @@ class SimSpark:
         self.checkpoint.planned = None
         self.checkpoint.done.clear()
         self._plan()
+        self._starts = {}  # the query began at others
 
     def _plan(self) -> None:
         """Read the progress, as the engine does before it starts its query."""
         progress = {tp: self._progress_of(tp) for tp in self._requests}
         self._starts = {tp: each.next_offset for tp, each in progress.items()}
+        self._cuts = {tp: each.cuts for tp, each in progress.items()}
         self._begin_query(progress)
         for each in self._executors:
             each.limits = self._limits
@@ -356,7 +369,9 @@ class SimSpark:
 
     def _ends_of_requests(self) -> dict[TopicPartition, int]:
         read, ends = self.checkpoint.ends, {tp: self.log.last_stable(*tp) for tp in self._requests}
-        sizes = {tp: max(0, end - read[tp]) for tp, end in ends.items()}
+        sizes = {tp: end - read[tp] for tp, end in ends.items()}
+        if min(sizes.values()) < 0:
+            raise CheckpointMismatch("some data may have been lost")  # as Spark's source does
         total = sum(sizes.values())
         if total > MOST:  # as Spark's source does with maxOffsetsPerTrigger
             self.happened["limited"] += 1
@@ -404,7 +419,7 @@ class SimSpark:
         ends, ticks_end = query.planned
         encoded, buckets = query.states[number], len(query.states)
         state = BucketState() if encoded is None else BucketState.decode(encoded)
-        bucket = Bucket(state, SimPartitions(self, executor), self._starts, self._run)
+        bucket = self._bucket(state, SimPartitions(self, executor), self._starts, self._cuts, self._run)
         mine = {tp: each for tp, each in self._read.items() if tp[1] % buckets == number}
         arrivals = [each for tp in mine for each in self._arrivals(tp, query.ends[tp], ends)]
         self.random.shuffle(arrivals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from timers.core.clock_guard import ClockGuard, Clocks
-from timers.core.progress import Progress
+from timers.core.lineage import Lineage
+from timers.core.progress import Cuts, Progress
+from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
-from timers.spark.engine.machines import Known, Producer
+from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
+from timers.spark.engine.machines import Known, MachineRun, Producer
 
 NOW_S = 1_800_000_000
 NOTHING: Any = None
@@ -20,6 +23,10 @@ NOTHING: Any = None
 
 
 KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), NOW_S, 2, NOW_S + 60, ((NOW_S, 0), (NOW_S + 1, 9)))
+
+
+TP = "r", 1
+CUT = KNOWN.progress.shortened(3)
 
 
 def test_the_state_is_read_as_it_was_written() -> None:
@@ -32,6 +39,26 @@ def test_the_state_is_read_as_it_was_written() -> None:
 )
 def test_a_partition_without_work_stays_closed(read_to: int, after_s: int, expected: bool) -> None:
     assert KNOWN.has_work(read_to, NOW_S + after_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "planned", "is_used"),
+    [(KNOWN.progress, (), True), (CUT, ((3, 1),), True), (CUT, (), True), (KNOWN.progress, ((3, 1),), False)],
+)
+def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
+    before: Progress, planned: Cuts, is_used: bool
+) -> None:
+    opened: list[Known | None] = []
+
+    class Opened(MachineRun):
+        def go(self) -> None:
+            opened.append(self.known)
+
+    partitions: Any = SimpleNamespace(run=lambda calls: [call() for call in calls])
+    state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN._replace(progress=before)})
+    bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
+    bucket.process([], {TP: Read(9, None, Lineage())}, None)
+    assert [known is not None for known in opened] == [is_used]
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------
@@ -52,7 +79,7 @@ def counted(
 ) -> bool:
     """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
     guard, clocks = ClockGuard(LEAP_S, accept_s), Clocks(boot_s, NOW_S + wall_s)
-    bucket = Bucket(state, NOTHING, {})
+    bucket = Bucket(state, NOTHING, {}, {})
     tick = bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id, fired_s)
     state.tick = tick or state.tick
     return tick is not None

@@ -100,11 +100,19 @@ CLUSTER: Any = SimpleNamespace(cluster_id="cluster-1", partitions={TOPIC: 1}, to
 class Log:
     """A progress log whose brokers answer after some failures."""
 
-    def __init__(self, failures: int = 0, low: int = 0, progress: Progress | None = None, mismatches: int = 0) -> None:
+    def __init__(
+        self,
+        failures: int = 0,
+        low: int = 0,
+        progress: Progress | None = None,
+        mismatches: int = 0,
+        cut: int | None = None,
+    ) -> None:
         self._left = iter(range(failures))
         self._mismatches = iter(range(mismatches))
         self._low = low
         self._progress = progress or Progress()
+        self._cut = cut
 
     def read(self, machines: Any, *, after_fence: bool = True) -> dict[Any, bytes]:
         if next(self._left, None) is not None:
@@ -117,7 +125,7 @@ class Log:
         return self._progress
 
     def check_logs(self, read: dict[Any, Progress]) -> dict[Any, Progress]:
-        return read
+        return read if self._cut is None else {tp: each.shortened(self._cut) for tp, each in read.items()}
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         return self._low, 100
@@ -214,6 +222,15 @@ def test_a_checkpoint_that_cannot_be_used_is_deleted_if_the_log_is_complete(plan
     used = checkpoint(tmp_path, f"state-{FORMAT}-2")
     assert plan(Log(progress=READ_BEFORE), buckets=4).buckets == 4
     assert not used.exists()
+
+
+def test_a_start_that_accepts_a_loss_uses_no_checkpoint_of_the_log_before(plan: Any, tmp_path: Path) -> None:
+    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    before = plan(Log(progress=READ_BEFORE.shortened(30)))
+    assert (before.starts, before.is_new, used.exists()) == ({TP: 30}, False, True), "it was accepted before"
+    made = plan(Log(progress=READ_BEFORE, cut=30))
+    assert (made.starts, made.progress[TP].cuts) == ({TP: 30}, ((30, 1),))
+    assert made.is_new and not used.exists()
 
 
 def test_of_two_checkpoints_the_newer_one_is_used(plan: Any, tmp_path: Path) -> None:

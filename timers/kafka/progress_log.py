@@ -414,7 +414,7 @@ class ProgressLog:
             why = f"the leader of {'/'.join(map(str, min(missing)))} does not tell its leader epochs"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
         found = dict(read)
-        holds = "The checkpoint may still hold timers of them, which become dead letters when the loss is accepted"
+        holds = "Stores of executors may still hold timers of them, which become dead letters when the loss is accepted"
         for tp, progress in read.items():
             (answer,) = answers.get(tp, [None])
             cut = cut_below(progress.next_offset, answer, *self.ends(*tp))

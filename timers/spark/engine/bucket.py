@@ -17,6 +17,7 @@ import msgpack
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.counters import added
 from timers.core.lineage import Lineage
+from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
 from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range
@@ -108,7 +109,9 @@ class Bucket:
     """Runs the machines of a bucket's partitions, one micro-batch at a time.
 
     Args:
-        starts: partition -> the first offset that the query has read, of those of which the state says nothing.
+        starts: partition -> the first offset that the query has read. Of partitions of which neither these nor the state
+            say it, the machine reads the log by itself.
+        cuts: partition -> the cuts of its log when the query started.
         run: one partition in a micro-batch. Tests replace it by a broken one.
 
     Attributes:
@@ -120,11 +123,13 @@ class Bucket:
         state: BucketState,
         partitions: Partitions,
         starts: Mapping[TopicPartition, int],
+        cuts: Mapping[TopicPartition, Cuts],
         run: type[MachineRun] = MachineRun,
     ) -> None:
         self.state = state
         self._partitions = partitions
         self._starts = starts
+        self._cuts = cuts
         self._run = run
 
     def counted(
@@ -202,9 +207,14 @@ class Bucket:
     ) -> dict[TopicPartition, MachineRun]:
         state, runs = self.state, {}
         for tp, (end, log_end, lineage) in read.items():
-            known = state.known.get(tp)
+            known = self._known(tp)
             if known is None or known.has_work(end, now.second):
-                start = state.read_to.get(tp, self._starts.get(tp, 0))
+                start = state.read_to.get(tp, self._starts.get(tp, end))
                 mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
                 runs[tp] = self._run(tp, known, Range(start, end, mine, lineage, log_end), now, self._partitions)
         return runs
+
+    def _known(self, tp: TopicPartition) -> Known | None:
+        """What the state knows of a partition; None if it knew it before a loss was accepted: of another log [I28]."""
+        known, cuts = self.state.known.get(tp), self._cuts.get(tp, ())
+        return known if known is not None and known.progress.cuts[: len(cuts)] == cuts else None

@@ -116,11 +116,6 @@ def forget_planned(spark: SparkSession, checkpoint: str) -> None:
             delete(spark, f"{checkpoint}/{_PLANNED}/{number}")
 
 
-def has_ended(spark: SparkSession, checkpoint: str) -> bool:
-    """Returns whether a micro-batch has ended, so that the checkpoint has a state."""
-    return bool(_numbers(spark, f"{checkpoint}/{_ENDED}"))
-
-
 def _numbers(spark: SparkSession, directory: str) -> list[int]:
     """The numbers of the micro-batches that a directory has files for."""
     path, files = on_storage(spark, directory)

@@ -218,7 +218,8 @@ class MachineRun:
         before: Iterable[Fetched] = self._partitions.read(self._tp, position, start) if position < start else ()
         first = max(position, start)
         rest = [record for record in records if record.offset >= first]
-        return chain(before, [Fetched(first, end, rest, lineage=lineage)] if first < end else [])
+        fetches = chain(before, [Fetched(first, end, rest)] if first < end else [])
+        return (each._replace(lineage=lineage.before(each.to_offset)) for each in fetches)
 
     def _known(self, opened: Opened) -> Known:
         machine = opened.loop.machine

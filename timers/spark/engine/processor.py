@@ -19,6 +19,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
 from timers.core.counters import dead_lettered_of
 from timers.core.lineage import Batch, Lineage
+from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.bucket import Bucket, BucketState, Read, Total
@@ -82,7 +83,9 @@ class Buckets:
     keys: Sequence[int]
     partitions: Callable[[], Partitions]
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Partition -> first offset that the query reads, if it has a new checkpoint."""
+    """Partition -> first offset that the query has read, if this is known."""
+    cuts: Mapping[TopicPartition, Cuts] = field(default_factory=dict)
+    """Partition -> the cuts of its log when the query started."""
     fired_s: int | None = None
     """Second up to which the app had fired when the query started; None: nothing had."""
 
@@ -120,7 +123,7 @@ class TimerProcessor(StatefulProcessor):
         told, partitions = _told(), buckets.partitions()
         state = self._load()
         partitions.adopt(told.circuits, state.tick)
-        bucket = Bucket(state, partitions, buckets.starts)
+        bucket = Bucket(state, partitions, buckets.starts, buckets.cuts)
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         ticks_ms = [tick_ms for _, tick_ms in newest.values()]
         guard = ClockGuard(buckets.settings.max_clock_leap_s, buckets.settings.accept_time_s)

@@ -55,6 +55,8 @@ class Plan:
     """Progress of each partition: the committed one, or that of a new machine."""
     run: int = 0
     """Number of this run of the engine."""
+    is_new: bool = True
+    """Whether the checkpoint is new. If not, its query began at other starts."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -159,8 +161,10 @@ def processed(
     # start in Python, even if it reads little.
     arriving = ticks_of(ticks, keys).unionByName(arrivals_of(requests.coalesce(plan.buckets), keys))
     fired_s = max((each.fired_s for each in plan.progress.values() if each.fired_s is not None), default=None)
+    cuts = {tp: each.cuts for tp, each in plan.progress.items() if each.cuts}
     places = Places(settings, plan.cluster, plan.run)
-    return process(arriving, Buckets(settings, keys, partial(partitions, places), plan.starts, fired_s))
+    began = plan.starts if plan.is_new else {}
+    return process(arriving, Buckets(settings, keys, partial(partitions, places), began, cuts, fired_s))
 
 
 def request_topics(settings: Settings) -> list[str]:

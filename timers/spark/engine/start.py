@@ -108,8 +108,8 @@ class Found(NamedTuple):
 
     def plan(self, max_requests: int, cluster: Cluster, run: int) -> Plan:
         """Returns the plan of a query that starts from it."""
-        path, buckets, *_ = self.checkpoint
-        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run)
+        path, buckets, is_new, _ = self.checkpoint
+        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run, is_new)
 
 
 def check(
@@ -134,8 +134,9 @@ def check(
         TimersError: the engine must not start.
     """
     checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
-    checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew)
-    return Found(checkpoint, *_progress(settings, cluster))
+    starts, progress, has_new_cuts = _progress(settings, cluster)
+    checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew or has_new_cuts)
+    return Found(checkpoint, starts, progress)
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:
@@ -154,8 +155,11 @@ def announce(settings: Settings, cluster: Cluster) -> int:
     return run
 
 
-def _progress(settings: Settings, cluster: Cluster) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress]]:
-    """The first offset to read of each partition of the request topics, and its progress, checked with its log."""
+def _progress(
+    settings: Settings, cluster: Cluster
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress], bool]:
+    """The first offset to read of each partition of the request topics, and its progress, checked with its log; and
+    whether a log has lost its end and this start accepts it: what checkpoints know is of the log before."""
     log = ProgressLog(settings, cluster)
     deadline = monotonic() + TIMEOUT_S
     settled_at = monotonic() + SETTLING_S
@@ -180,10 +184,12 @@ def _progress(settings: Settings, cluster: Cluster) -> tuple[dict[TopicPartition
 
 def _checked(
     log: ProgressLog, topics: Iterable[str], cluster: Cluster
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress]]:
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress], bool]:
     tps = [(topic, partition) for topic in topics for partition in range(cluster.partitions[topic])]
     records = log.read(tps, after_fence=False)
-    progress = log.check_logs({tp: log.check(tp, records.get(tp)) for tp in tps})
+    committed = {tp: log.check(tp, records.get(tp)) for tp in tps}
+    progress = log.check_logs(committed)
     ends = {tp: log.ends(*tp) for tp in tps}
     # What a store lacks below that is read by its machine: without a snapshot, from the start of the log.
-    return {tp: min(max(progress[tp].next_offset, low), high) for tp, (low, high) in ends.items()}, progress
+    starts = {tp: min(max(progress[tp].next_offset, low), high) for tp, (low, high) in ends.items()}
+    return starts, progress, any(each.cuts != committed[tp].cuts for tp, each in progress.items())

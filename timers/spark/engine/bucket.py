@@ -109,8 +109,8 @@ class Bucket:
     """Runs the machines of a bucket's partitions, one micro-batch at a time.
 
     Args:
-        starts: partition -> the first offset that the query has read. Of partitions of which neither these nor the state
-            say it, the machine reads the log by itself.
+        starts: partition -> the first offset that the query has read. If neither these nor the state say it, the
+            machine reads the log by itself.
         cuts: partition -> the cuts of its log when the query started.
         run: one partition in a micro-batch. Tests replace it by a broken one.
 

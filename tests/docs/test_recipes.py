@@ -39,20 +39,33 @@ def receive(timers: SimTimers, names: dict[str, Any], copies: int) -> list[Fired
 @pytest.mark.parametrize("change", [date(2027, 3, 28), date(2027, 10, 31)])
 @pytest.mark.parametrize("at", ["06:00", "00:30", "02:30"])
 def test_a_daily_job_runs_once_a_day(at: str, change: date, copies: int) -> None:
-    """Also in the nights in which clocks change, and if each callback comes twice."""
+    """Also in the nights in which clocks change, and if each callback comes twice and the program starts each hour."""
     names = program(at)
     first = change - timedelta(days=3)
     begin = datetime(first.year, first.month, first.day, 12, tzinfo=BERLIN)
     timers = SimTimers(begin.timestamp())
     ran: list[datetime] = []
-    for _ in range(7 * 24):
-        names["set_next"](timers, datetime.fromtimestamp(timers.clock.now_ms / 1000, BERLIN).date())  # a start an hour
+    for hour in range(7 * 24):
+        if hour == 0 or copies > 1:
+            names["set_next"](timers, datetime.fromtimestamp(timers.clock.now_ms / 1000, BERLIN).date())
         timers.advance(3600)
         ran += [datetime.fromtimestamp(each.due_s, BERLIN) for each in receive(timers, names, copies)]
     days = [first + timedelta(days=day) for day in range(1, 8)]
     assert [each.date() for each in ran] == days
     local = [f"{each:%H:%M}" for each in ran]
     assert local == ["03:00" if at == "02:30" and day == date(2027, 3, 28) else at for day in days]
+
+
+def test_a_callback_that_comes_again_after_the_next_one_sets_nothing() -> None:
+    names = program("06:00")
+    timers = SimTimers(datetime(2027, 3, 1, 12, tzinfo=BERLIN).timestamp())
+    names["set_next"](timers, date(2027, 3, 1))
+    timers.advance(timedelta(days=1))
+    [first] = receive(timers, names, 1)
+    timers.advance(timedelta(days=1))
+    [second] = receive(timers, names, 1)
+    names["report"](timers, first)
+    assert (second.value, timers.fired, timers.pending) == (b"2027-03-03", [], 1)
 
 
 def test_missed_days_run_one_after_the_other() -> None:

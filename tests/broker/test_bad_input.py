@@ -36,6 +36,7 @@ TRIED_ELSEWHERE = {
     "broker/test_refused_records.py": ["message-refused"],
     "unit/test_letters.py": ["lost-from-log"],
     "unit/test_wire_future.py": ["retry-headers-missing"],
+    "unit/test_wire_by_headers.py": ["level-too-low"],
     "broker/test_ids.py": ["id-missing", "id-too-long", "id-not-text", "due-missing"],
     "broker/test_cold_timers.py": ["promotion-invalid"],
     "unit/test_wire_countdown.py": ["field-repeated", "field-invalid", "time-missing"],

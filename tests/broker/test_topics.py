@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tests.harness.scrape import health
@@ -20,8 +21,20 @@ pytestmark = pytest.mark.broker
 
 def config_of(system: System, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
-    return {name: entry.value for name, entry in found.items()}
+    found: dict[str, str] = {}
+
+    def answered() -> bool:
+        try:
+            entries = system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
+        except KafkaException as error:  # the broker may learn of a new topic after it is created
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
+        found.update({name: entry.value for name, entry in entries.items()})
+        return True
+
+    wait_until(answered, f"the configuration of {topic}")
+    return found
 
 
 def test_the_worker_makes_its_topics_as_timers_need_them(running: System) -> None:

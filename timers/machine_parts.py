@@ -94,11 +94,16 @@ def closer(store: RocksStore, outbox: Policy) -> Callable[[], None]:
 
     def close() -> None:
         outbox.transaction.close()
-        try:
-            store.close()
-        except StoreError as error:  # not fatal: requests that were not flushed are read again
-            logger.warning("%s", error)
-        except Exception:  # a bug: it must not stop other partitions
-            logger.exception("a store did not close")
+        close_store(store)
 
     return close
+
+
+def close_store(store: RocksStore) -> None:
+    """Close a store. An error is logged."""
+    try:
+        store.close()
+    except StoreError as error:  # not fatal: requests that were not flushed are read again
+        logger.warning("%s", error)
+    except Exception:  # a bug: it must not stop other partitions
+        logger.exception("a store did not close")

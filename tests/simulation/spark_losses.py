@@ -16,7 +16,7 @@ from tests.simulation.kit.log import SimRecord
 from tests.simulation.loss_simulator import Fate
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS
-from tests.simulation.spark_simulator import SimExecutor, SimSpark
+from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
 from timers.core.lineage import Lineage
 from timers.core.progress import Progress
 from timers.core.rescue import LOST_FROM_LOG, cut_below
@@ -40,7 +40,7 @@ class LosingSpark(SimSpark):
     def __init__(
         self,
         seed: int,
-        run: type[MachineRun] = MachineRun,
+        run: type[MachineRun] = SimRun,
         read_logs: type[ReadLogs] = ReadLogs,
         bucket: type[Bucket] = Bucket,
     ) -> None:
@@ -208,14 +208,14 @@ class LosingSpark(SimSpark):
 # ---- engines that are broken on purpose ----------------------------------------------------------------------------
 
 
-class WithoutLineage(MachineRun):
+class WithoutLineage(SimRun):
     """The progress has no lineage: only the driver that has read a log knows it."""
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
         return (each._replace(lineage=None) for each in super()._fetches(position))
 
 
-class WithoutLineageOfOld(MachineRun):
+class WithoutLineageOfOld(SimRun):
     """What is read again has no lineage, because Spark has read it before."""
 
     def _fetches(self, position: int) -> Iterator[Fetched]:

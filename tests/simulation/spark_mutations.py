@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
-from tests.simulation.spark_simulator import SimExecutor, SimSpark
+from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.spark.engine.machines import Known, MachineRun, Opened, Partitions, Range
+from timers.spark.engine.machines import Known, Opened, Partitions, Range
 
 
 class Trusting(SimExecutor):
@@ -17,7 +17,7 @@ class Trusting(SimExecutor):
     trusts_any_opening: ClassVar[bool] = True
 
 
-class WithoutBarrier(MachineRun):
+class WithoutBarrier(SimRun):
     """Fires timers with ids as soon as their second begins [I17]."""
 
     def __init__(
@@ -26,7 +26,7 @@ class WithoutBarrier(MachineRun):
         super().__init__(tp, known, read._replace(log_end=0), tick, partitions)
 
 
-class SkipsTheGap(MachineRun):
+class SkipsTheGap(SimRun):
     """Accepts what Spark has read now as if the requests before it had been accepted."""
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
@@ -34,7 +34,7 @@ class SkipsTheGap(MachineRun):
             yield each._replace(from_offset=min(position, each.from_offset))
 
 
-class ForgetsARead(MachineRun):
+class ForgetsARead(SimRun):
     """Notes one request more than the machine has read."""
 
     def _known(self, opened: Opened) -> Known:
@@ -42,11 +42,11 @@ class ForgetsARead(MachineRun):
         return known._replace(applied=known.applied + 1, oldest_due_s=None, committed_s=1 << 40)
 
 
-class PromotesSeconds(MachineRun):
+class PromotesSeconds(SimRun):
     """Gives the next machine the seconds that wait as if they were released [I17]."""
 
-    def _later_seconds(self, released_s: int | None) -> tuple[tuple[int, int], ...]:
-        return tuple((second, 0) for second, _ in super()._later_seconds(released_s))
+    def _later_seconds(self, released_s: int | None, position: int) -> tuple[tuple[int, int], ...]:
+        return tuple((second, 0) for second, _ in super()._later_seconds(released_s, position))
 
 
 class EndsWithThePlan(SimSpark):

@@ -115,6 +115,10 @@ class SimPartitions:
         for call in order:
             call()
 
+    def has_time(self) -> bool:
+        """Whether a machine may take another step in this micro-batch."""
+        return self._engine.random.random() < 0.97
+
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
         executor = self._executor
         executor.known = known
@@ -145,6 +149,14 @@ class SimPartitions:
             yield fetched._replace(passed=(), connection=0)  # librdkafka shows no record batches
 
 
+class SimRun(MachineRun):
+    """Has no time at random."""
+
+    def _has_time(self, until: float) -> bool:
+        assert isinstance(self._partitions, SimPartitions)
+        return self._partitions.has_time()
+
+
 class SimSpark:
     """One random run.
 
@@ -157,7 +169,7 @@ class SimSpark:
         self,
         seed: int,
         executor: type[SimExecutor] = SimExecutor,
-        run: type[MachineRun] = MachineRun,
+        run: type[MachineRun] = SimRun,
         bucket: type[Bucket] = Bucket,
     ) -> None:
         self.random = random.Random(seed)

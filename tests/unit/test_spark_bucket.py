@@ -12,10 +12,11 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.lineage import Lineage
 from timers.core.progress import Cuts, Progress
+from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick
 from timers.errors import CheckpointMismatch
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
-from timers.spark.engine.machines import Known, MachineRun, Producer
+from timers.spark.engine.machines import Known, MachineRun, Producer, Range
 
 NOW_S = 1_800_000_000
 NOTHING: Any = None
@@ -59,6 +60,17 @@ def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
     bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
     bucket.process([], {TP: Read(9, None, Lineage())}, None)
     assert [known is not None for known in opened] == [is_used]
+
+
+def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> None:
+    """What was read before it was released need not be committed: a cancel may be in it [I17]."""
+    run = MachineRun(TP, None, Range(100, 200, [], Lineage(), 200), Tick(NOW_S * 1000), NOTHING)
+    barrier = SecondBarrier()
+    for second, end in run._later_seconds(NOW_S, 200):
+        barrier.tick(second, end, position=150)
+    assert barrier.second is None
+    barrier.read(200)
+    assert barrier.second == NOW_S
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------

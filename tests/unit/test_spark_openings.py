@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.simulation.kit import SimClock, SimLog
+from tests.simulation.kit.faults import Faults
+from tests.simulation.kit.outbox import SimTopics, outbox_of
 from timers.config.settings import Settings
 from timers.core.progress import Progress
-from timers.core.timer import TopicPartition
-from timers.errors import StoreInUse
+from timers.core.timer import Tick, TopicPartition
+from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
+from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places
@@ -47,6 +52,9 @@ class SimOpener:
     def close(self) -> None:
         """Nothing is open."""
 
+    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
+        return PartitionMetrics()
+
     def open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
         return ("known", tp[1]) if self.has_store else None
 
@@ -72,6 +80,9 @@ class Offline(Openings):
 
     def _opened(self, tp: TopicPartition, loop: Any, store: Any) -> Any:
         return loop
+
+
+NOW_S = 1_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +123,25 @@ def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest
     opener.in_use = 1
     with pytest.raises(StoreInUse):
         openings.open((TOPIC, 0), None)
+    openings.close()
+
+
+@pytest.mark.parametrize("error", [None, StoreError("the disk is full")])
+def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Exception | None) -> None:
+    """The run failed while a transaction was filled; the next one on this disk waits for the compute lock."""
+    log = SimLog(SimClock(NOW_S))
+    outboxes: Any = [outbox_of(log, SETTINGS, (TOPIC, 0), Faults(), SimTopics(log)) for _ in range(2)]
+    first, second = (each.policy.transaction for each in outboxes)
+    second._compute_lock = first._compute_lock
+    openings = Offline(Places(SETTINGS, CLUSTER, 1))
+    openings._outboxes[TOPIC, 0] = outboxes[0].policy
+    store = Mock(**{"close.side_effect": error})
+    opened = Openings._opened(openings, (TOPIC, 0), cast(Any, None), store)
+    first.begin(Tick(NOW_S * 1000))
+    assert first._compute_lock.locked()
+    opened.close()
+    assert store.close.called and not first._compute_lock.locked()
+    second.begin(Tick(NOW_S * 1000))
     openings.close()
 
 

@@ -241,7 +241,7 @@ class Transaction:
 
     def wait_for(self, unanswered: Collection[str]) -> None:
         """Wait until the brokers have said what they know of topics that the transaction uses first."""
-        self._release_compute_lock()  # so other machines do not wait
+        self.release_compute_lock()  # so other machines do not wait
         self._topics.wait(unanswered, self._producer.keep_waiting)
 
     def commit(self, progress: Progress) -> list[Refusal] | None:
@@ -261,10 +261,10 @@ class Transaction:
         is_due = self._witness.is_due(copy, self._clock_s())
         self._add_progress(progress)
         if self.given_up:
-            self._release_compute_lock()  # so other machines do not wait while requests are read again
+            self.release_compute_lock()  # so other machines do not wait while requests are read again
             self._add_given_up()
         batches = self._take()
-        self._release_compute_lock()
+        self.release_compute_lock()
         if not self._refusals:
             self._began_s = self._clock_s()
         try:
@@ -323,7 +323,7 @@ class Transaction:
 
     def close(self) -> None:
         """Commit what the group does not know yet, if its coordinator answers, and close the producer."""
-        self._release_compute_lock()
+        self.release_compute_lock()
         if self._is_settled:
             with contextlib.suppress(Lost, Fenced, AccessError):  # the next owner has the progress itself
                 self.tell_group()
@@ -336,7 +336,8 @@ class Transaction:
             return max(self._tick.append_ms, int(known_s * 1000))
         return self._tick.append_ms + int((self._clock_s() - self._tick_seen_s) * 1000)
 
-    def _release_compute_lock(self) -> None:
+    def release_compute_lock(self) -> None:
+        """Let other machines compute, if this one was filling its transaction."""
         if self._computing:
             self._computing = False
             self._compute_lock.release()

@@ -83,7 +83,7 @@ class Opened(NamedTuple):
     producer: Producer
     counters: Counters
     close: Callable[[], None]
-    """Releases its store."""
+    """Releases its store, and the compute lock. Raises nothing."""
 
 
 class Failing(NamedTuple):
@@ -196,7 +196,7 @@ class MachineRun:
         loop.add_tick(self._tick, self._range.log_end)
         fetches = self._fetches(machine.position)
         is_idle = self.known is None or self.known.is_idle(self._tick.second)
-        while monotonic() < until:
+        while self._has_time(until):
             if not loop.fetches and (fetched := next(fetches, None)) is not None:
                 loop.add_fetch(fetched)
             if loop.idle:
@@ -210,6 +210,10 @@ class MachineRun:
             if opened.transaction.has_old_witness:
                 opened.transaction.tell_group()
         return not loop.firing and machine.position >= self._range.end
+
+    def _has_time(self, until: float) -> bool:
+        """Whether it may take another step."""
+        return monotonic() < until
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
         """What is between a position and the end of what was read. Spark reads nothing twice, so the log is read again
@@ -234,11 +238,16 @@ class MachineRun:
             committed_s,
             machine.pending,
             machine.oldest_due_s,
-            self._later_seconds(machine.released_s),
+            self._later_seconds(machine.released_s, machine.position),
         )
 
-    def _later_seconds(self, released_s: int | None) -> tuple[tuple[int, int], ...]:
-        """The seconds that the next machine must know. Two wait at most: the barrier keeps no more."""
+    def _later_seconds(self, released_s: int | None, position: int) -> tuple[tuple[int, int], ...]:
+        """The seconds that the next machine must know. Two wait at most: the barrier keeps no more.
+
+        What was read up to ``position`` may not be committed, and the next machine's store may end below: then the
+        released second waits there again.
+        """
         given = [*self._seconds, *([] if self._range.log_end is None else [(self._tick.second, self._range.log_end)])]
         waiting = [each for each in given if released_s is None or each[0] > released_s]
-        return tuple(dict.fromkeys([*([] if released_s is None else [(released_s, 0)]), *waiting[:1], *waiting[-1:]]))
+        released = [] if released_s is None else [(released_s, position)]
+        return tuple(dict.fromkeys([*released, *waiting[:1], *waiting[-1:]]))

@@ -41,7 +41,7 @@ from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.machine_parts import Parts
+from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
@@ -67,9 +67,10 @@ READ_RECORDS = 10_000
 READ_S = 20.0
 """Longest time without a record of a log that is read again."""
 
-
 IN_USE_S = 30.0
-"""How long another attempt of a task, or an engine that ends, may have a store open: it is fenced."""
+"""How long a task waits for a store that another attempt, or an engine that ends, has open. That one is fenced, and
+learns it from its next transaction: a restore, or a log that is read again, may take longer. Then the query starts
+again."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,13 @@ class Openings:
 
     def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore) -> Opened:
         topic_id, counters = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp).counters
-        return Opened(loop, self._outboxes[tp].transaction, topic_id, self._opening(tp), counters, store.close)
+        transaction = self._outboxes[tp].transaction
+
+        def close() -> None:
+            transaction.release_compute_lock()  # a run that failed may have been filling its transaction
+            close_store(store)
+
+        return Opened(loop, transaction, topic_id, self._opening(tp), counters, close)
 
 
 def _request(message: Message) -> RequestRecord:

@@ -22,7 +22,7 @@ MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
 class SimMembership:
     """A member of a group that answers as it is told."""
 
-    in_group = was_dealt = True
+    in_group = True
 
     def __init__(self) -> None:
         self.answer: bool | None = True
@@ -80,6 +80,20 @@ async def test_the_pool_gets_deals_in_their_order_and_the_group_what_the_last_on
     said = worker._sent()
     assert (said[SUPPORTS], said[RAISED], said[OWNS]) == (levels.SUPPORTED, 7, {"timer-request": [0]})
     assert said[URL] == Settings().canonical_url
+    worker._loop_thread.close()
+
+
+async def test_a_worker_is_in_its_group_when_the_pool_has_what_the_group_dealt() -> None:
+    """Before, it has no partition that is not open, and would be ready without any."""
+    worker = consumer(SimPool())
+    worker._member = SimMembership()  # type: ignore[assignment]
+    for generation in (1, 2):
+        worker._on_dealt(Deal(generation, frozenset([MINE]), anew=False))
+        assert (worker.was_dealt, worker.in_group) == (generation == 2, False)
+        async with asyncio.timeout(30):
+            while not worker.in_group:
+                await asyncio.sleep(0)
+        assert worker.was_dealt
     worker._loop_thread.close()
 
 

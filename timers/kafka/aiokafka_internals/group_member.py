@@ -115,7 +115,6 @@ class GroupMember:
 
     Attributes:
         in_group: whether the last deal stands; false before the first one and during a rebalance. Any thread.
-        was_dealt: whether there was a deal since the start. Any thread.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class GroupMember:
         on_ended: Callable[[BaseException], None],
         is_alive: Callable[[], bool],
     ) -> None:
-        self.in_group = self.was_dealt = False
+        self.in_group = False
         self._client = client
         self._group = group
         self._name = name
@@ -349,7 +348,7 @@ class GroupMember:
         self._leads = deals or joined.leader_id.rsplit("-", 5)[0] == self._name
         if self._leads and not deals:
             self._counts = self._partition_counts()
-        self.in_group = self.was_dealt = True
+        self.in_group = True
         self._dealt_id = self._id
         logger.info("deal %d of the group %s: %d partitions", self._generation, self._group, len(partitions))
         self._on_dealt(Deal(self._generation, partitions, self._is_new))

@@ -34,8 +34,6 @@ class Membership(Protocol):
 
     in_group: bool
     """Whether the last deal stands; false before the first one and during a rebalance. Any thread."""
-    was_dealt: bool
-    """Whether there was a deal since the start. Any thread."""
 
     def rejoin(self) -> None:
         """Join again soon. The group rebalances if the member says something else than the last time, or leads."""

@@ -77,6 +77,8 @@ class PartitionConsumer(Service):
         self._member: Membership | None = None
         self._left = False
         self._deal = Deal(0, frozenset(), anew=True)
+        self._taken: Deal | None = None
+        """The deal that the pool has."""
         self._raised = levels.FIRST
         self._woken = asyncio.Event()
         self._loop_thread = LoopThread("timers-consumer")
@@ -92,13 +94,13 @@ class PartitionConsumer(Service):
 
     @property
     def in_group(self) -> bool:
-        """Whether the last deal stands; false before the first one and during a rebalance."""
-        return self._member is not None and self._member.in_group
+        """Whether the last deal stands, and the pool has it; false before the first one and during a rebalance."""
+        return self._member is not None and self._member.in_group and self._taken is self._deal
 
     @property
     def was_dealt(self) -> bool:
         """Whether the group has dealt partitions to this worker since the start, which may be none."""
-        return self._member is not None and self._member.was_dealt
+        return self._taken is not None
 
     @property
     def dealt(self) -> frozenset[TopicPartition]:
@@ -167,7 +169,11 @@ class PartitionConsumer(Service):
 
     def _on_dealt(self, dealt: Deal) -> None:
         self._deal = dealt
-        self._on_main_loop(lambda: self.add_future(self._pool.take(dealt.partitions, anew=dealt.anew)))
+        self._on_main_loop(lambda: self.add_future(self._take(dealt)))
+
+    async def _take(self, dealt: Deal) -> None:
+        self._taken = dealt
+        await self._pool.take(dealt.partitions, anew=dealt.anew)
 
     def _on_left(self, joining: asyncio.Task[None]) -> None:
         error = None if joining.cancelled() else joining.exception()

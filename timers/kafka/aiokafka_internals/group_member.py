@@ -23,7 +23,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -73,6 +73,16 @@ JOIN_MARGIN_S = 10.0
 RETRY_S = 0.2
 """Pause before the coordinator is looked up again."""
 
+HEARTBEAT_S = 1.0
+"""A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
+than Kafka's default of 3 s, and does not grow with the session timeout."""
+
+REBALANCE_S = 60.0
+"""How long the group waits for its members to join. Members of the version before close all machines first."""
+
+LEAVE_TIMEOUT_S = 3.0
+"""How long a member that ends waits for the group's coordinator."""
+
 _NONCE = "nonce"
 """JSON key in what a member says: random text that it changes to get a rebalance."""
 
@@ -86,6 +96,11 @@ class Timing(NamedTuple):
     """Pause between two heartbeats."""
     rebalance_s: float
     """How long the group waits for its members to join."""
+
+    @classmethod
+    def of(cls, session_s: float) -> Self:
+        """Returns the timing of a member with this session timeout."""
+        return cls(session_s, min(HEARTBEAT_S, session_s / 3), REBALANCE_S)
 
 
 class Deal(NamedTuple):
@@ -194,7 +209,7 @@ class GroupMember:
         self._nonce = secrets.token_hex(8)
         self.rejoin()
 
-    async def leave(self, timeout_s: float) -> None:
+    async def leave(self, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
         """Tell the group that the member ends, unless another one has its name by now. Not while :meth:`run` runs.
 
         The group may answer with an error, or not in time: then it waits for the end of the session. A member whose

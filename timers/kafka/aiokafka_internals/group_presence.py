@@ -15,12 +15,8 @@ from aiokafka.errors import KafkaError
 
 from timers.config.settings import Settings
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.group_member import RETRY_S, GroupMember, Timing
+from timers.kafka.aiokafka_internals.group_member import LEAVE_TIMEOUT_S, RETRY_S, GroupMember, Timing
 from timers.threads import LoopThread
-
-HEARTBEAT_S = 1.0
-REBALANCE_S = 60.0
-LEAVE_S = 3.0
 
 
 class Presence:
@@ -45,18 +41,17 @@ class Presence:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(TimeoutError):
-            self._thread.submit(self._end()).result(2 * LEAVE_S)
+            self._thread.submit(self._end()).result(2 * LEAVE_TIMEOUT_S)
         self._thread.close()
 
     async def _start(self) -> None:
-        session_s = self._settings.session_timeout_s
         self._client = client = AIOKafkaClient(**connection.aiokafka(self._settings))
         self._member = GroupMember(
             client,
             self._group,
             f"{self._group}-{secrets.token_hex(8)}",
             (),
-            Timing(session_s, min(HEARTBEAT_S, session_s / 3), REBALANCE_S),
+            Timing.of(self._settings.session_timeout_s),
             dict,
             lambda joined, _: {each: [] for each in joined},
             lambda _: None,
@@ -77,5 +72,5 @@ class Presence:
     async def _end(self) -> None:
         self._taking_part.cancel()
         await asyncio.wait({self._taking_part})
-        await self._member.leave(LEAVE_S)
+        await self._member.leave()
         await self._client.close()

@@ -41,7 +41,7 @@ class Membership(Protocol):
     def request_rebalance(self) -> None:
         """Let the group deal again soon."""
 
-    async def leave(self, timeout_s: float) -> None:
+    async def leave(self) -> None:
         """Tell the group that the member ends, unless another one has its name by now. Not while it takes part."""
 
     async def confirms(self) -> bool | None:

@@ -29,16 +29,6 @@ from timers.worker.consumer.log_reader import POLL_S, LogReader
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 
-HEARTBEAT_S = 1.0
-"""A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
-than Kafka's default of 3 s, and does not grow with the session timeout."""
-
-LEAVE_TIMEOUT_S = 3.0
-"""How long a worker that ends waits for the group's coordinator."""
-
-REBALANCE_S = 60.0
-"""How long the group waits for its members to join. Members of the version before close all machines first."""
-
 REQUEST_TIMEOUT_S = 90.0
 """Longer than a rebalance: the answer to a request to join comes when all members have joined."""
 
@@ -144,13 +134,13 @@ class PartitionConsumer(Service):
         self._beating = asyncio.create_task(keep_heartbeat(self.heartbeat))
         await self._reader.start(self._pool.formats, lambda: self.should_stop)
         if not self.should_stop and not self._left:
-            settings, heartbeat_s = self._settings, min(HEARTBEAT_S, self._settings.session_timeout_s / 3)
+            settings = self._settings
             self._member = member = GroupMember(
                 fetch.client_of(self._reader.consumer),
                 settings.app_id,
                 settings.worker_id,
                 self._pool.formats,
-                Timing(settings.session_timeout_s, heartbeat_s, REBALANCE_S),
+                Timing.of(settings.session_timeout_s),
                 self._sent,
                 deal,
                 self._on_dealt,
@@ -258,7 +248,7 @@ class PartitionConsumer(Service):
             self._left = True
             if self._member is not None:
                 self._joining.cancel()
-                await self._member.leave(LEAVE_TIMEOUT_S)
+                await self._member.leave()
 
         await self._on_thread(leave())
 

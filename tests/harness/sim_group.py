@@ -64,6 +64,7 @@ class SimGroup:
             if self.is_unreachable:
                 raise NodeNotReadyError
             last[group] = asked = asyncio.create_task(answer(last.get(group), node, request))
+            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # else it is logged at any time
             return await asyncio.shield(asked)  # the coordinator knows nothing of a caller that waits no more
 
         async def done(*_: Any) -> bool:

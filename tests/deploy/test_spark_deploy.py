@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from timers.cli.spark.engine import engine
+from timers.cli.spark.jobs import engine
 from timers.cli.spark.options import launch
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.cli.main import main
-from timers.cli.run import last_error
-from timers.cli.worker import faust_command
+from timers.cli.run import faust_command, last_error
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import topic_admin

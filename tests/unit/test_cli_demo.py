@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timers.cli import demo
+from timers.cli import run
 from timers.cli.output import Output
 from timers.errors import UnacknowledgedError, UnreachableError
 
@@ -34,7 +34,7 @@ def test_a_broker_that_is_silent_for_a_while_does_not_end_it(
 ) -> None:
     client: Any = SilentClient(UnacknowledgedError("no answer within 10 s"), UnreachableError("no broker answers"))
     now_s = 1_800_000_000.0
-    monkeypatch.setattr(demo, "time", SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s))
+    monkeypatch.setattr(run, "time", SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s))
 
     def silence() -> Any:
         nonlocal now_s
@@ -44,7 +44,7 @@ def test_a_broker_that_is_silent_for_a_while_does_not_end_it(
 
     checks: list[int] = []
     reader: Any = silence()
-    running = demo._Demo(client, reader, "t", Output(), lambda: checks.append(1))
+    running = run._Demo(client, reader, "t", Output(), lambda: checks.append(1))
     running.run()
     assert len(client.scheduled) > 20 and client.scheduled[0] == "demo-23", "two failed, and the others followed"
     said = capsys.readouterr().err

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from timers.cli import cancel as command
-from timers.cli import find
+from timers.cli import timers as command
 from timers.cli.main import main
 from timers.client import AsyncTimersClient
 from timers.config.settings import Settings
@@ -65,8 +64,7 @@ class Fleet:
 def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(fleet: Fleet) -> Fleet:
         monkeypatch.setattr(command, "load_settings", Settings)
-        for module in (command, find):
-            monkeypatch.setattr(module, "WorkerToAsk", lambda named: fleet)
+        monkeypatch.setattr(command, "WorkerToAsk", lambda named: fleet)
         monkeypatch.setattr(AsyncTimersClient, "cancel", lambda client, id, **named: fleet.cancel(client, id, **named))
         return fleet
 

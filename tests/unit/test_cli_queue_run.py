@@ -38,7 +38,7 @@ class SimQueue:
 
 
 timers.queue.Queue = SimQueue
-importlib.import_module("timers.cli.queue.run").load_settings = lambda: SimpleNamespace(brokers="localhost:1")
+importlib.import_module("timers.cli.queue").load_settings = lambda: SimpleNamespace(brokers="localhost:1")
 sys.exit(main(["queue", "run", "jobs", "module:function"]))
 """
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from timers.cli import queue as module
 from timers.cli.main import main
-from timers.cli.queue import receive as module
 from timers.config.settings import Settings
 from timers.errors import LeaseLostError
 

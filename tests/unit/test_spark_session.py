@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
-from timers.cli.spark.jars import jars as command
+from timers.cli.spark.jobs import jars as command
 from timers.errors import SettingsError, SparkError
 from timers.jars import JarSet
 from timers.signals import children_ignoring_sigterm

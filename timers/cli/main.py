@@ -16,13 +16,12 @@ import click
 
 from timers import __version__
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import flush, say_failure, say_usage
+from timers.cli.output import INTERRUPTED, flush, say_failure, say_usage
 from timers.errors import TimersError
 from timers.logs import make_safe
 from timers.process_limits import raise_open_files
 
 FAILED = 1
-INTERRUPTED = 130
 
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
@@ -57,15 +56,13 @@ _COMMANDS = {
     package="timers.cli",
     lines=_COMMANDS,
     modules={
-        "get": "find:get",
-        "list": "find:list_timers",
+        **{name: f"timers:{name}" for name in ("schedule", "get", "cancel")},
+        "list": "timers:list_timers",
+        **{name: f"run:{name}" for name in ("demo", "console", "worker")},
+        **{name: f"topics:{name}" for name in ("watch", "status")},
         "formats": "settings:formats",
-        "clock": "progress:clock",
-        "levels": "progress:levels",
-        "log": "progress:log",
-        "snapshots": "progress:snapshots",
-        "export": "pending:export",
-        "import-pending": "pending:import_pending",
+        **{name: f"progress:{name}" for name in ("clock", "levels", "log", "snapshots", "export")},
+        "import-pending": "progress:import_pending",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "

@@ -20,6 +20,9 @@ import click
 
 from timers.wire.printable import printable
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

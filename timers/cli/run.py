@@ -1,30 +1,312 @@
-"""``timers run``, which ``make run`` calls: starts a broker, a worker, the demo and a console, and stops them."""
+"""``timers worker``, ``console`` and ``demo``, and ``run``, which ``make run`` calls: it starts them, and a broker."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
-from timers.cli.demo import TOPIC, run_demo
 from timers.cli.lazy import require
 from timers.cli.output import Output, output_option, say
-from timers.cli.reach import check_brokers, names_brokers
-from timers.cli.worker import faust_command
+from timers.cli.reach import check_brokers, load_settings, names_brokers, say_brokers
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings
-from timers.errors import SettingsError, TimersError
+from timers.errors import SettingsError, TimersError, UnacknowledgedError, UnreachableError
 from timers.signals import END_SIGNALS, on_signals
+from timers.wire import headers, topics
+from timers.wire.printable import quoted
 from timers.worker.port import check_port
+
+if TYPE_CHECKING:
+    import ssl
+
+    from timers.client import TimersClient
+    from timers.console.server import Server
+    from timers.kafka.topic_reader import TopicReader
+
+
+def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
+    """The Faust command line of a worker, with this project's defaults for options that are missing."""
+    quiet = ["--quiet"] if settings.log_format == "json" else []  # else Faust prints the names of signals
+    command = [sys.executable, "-m", "timers.worker", "-A", "timers.app", *quiet, "worker"]
+    if not _has_option(options, "--loglevel", "-l"):
+        command += ["-l", "info"]
+    if not _has_option(options, "--web-port", "-p"):
+        command += ["--web-port", str(settings.web_port)]
+    return [*command, *options]
+
+
+def _has_option(options: tuple[str, ...], long: str, short: str) -> bool:
+    return any(option == long or option.startswith((f"{long}=", short)) for option in options)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("options", metavar="[FAUST WORKER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def worker(options: tuple[str, ...]) -> None:
+    """Run the worker, which fires timers: faust -A timers.app worker -l info.
+
+    Options go to Faust as they are (`faust worker --help` lists them). Ctrl-C or SIGTERM stops it cleanly. More workers
+    share the load; on one machine each needs its own TIMERS_WEB_PORT.
+    """
+    require("worker")
+    settings = Settings.load()  # also here: an error is one sentence, without Faust's traceback
+    say_brokers(settings)
+    if not _has_option(options, "--web-port", "-p"):
+        check_port(settings)
+    command = faust_command(options, settings)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+_TOKEN_BYTES = 32
+
+
+@click.command()
+@click.option("--hash-password", is_flag=True, help="Read a password, and print its hash for the file of users.")
+@click.option("--new-token", is_flag=True, help="Print a new bearer token, and its hash for the file of users.")
+def console(hash_password: bool, new_token: bool) -> None:
+    """Run the console: an HTTP API, with pages for a browser, to set, find, change and watch timers.
+
+    It keeps no state. It asks the brokers at TIMERS_BROKERS and the worker at TIMERS_WORKER_URL. By default it only
+    reads, and only this machine reaches it: docs/http-api.md says who may do what.
+
+    \b
+      TIMERS_CONSOLE_WRITE=1 timers console
+      curl http://127.0.0.1:6067/v1/timers
+    """
+    require("console")
+    if hash_password or new_token:
+        _print_hash(new_token)
+        return
+    settings = Settings.load()
+    say_brokers(settings)
+
+    from timers.console.access import check_settings
+    from timers.console.server import address
+
+    check_settings(settings)
+    asyncio.run(_serve(settings, address(settings)))
+
+
+def _print_hash(new_token: bool) -> None:
+    from timers.console import users
+
+    if new_token:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        say(f"token: {token}")
+        Output().show({}, f'token_sha256 = "{users.hash_token(token)}"')
+        return
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise click.UsageError("the password is empty")
+    Output().show({}, f'password = "{users.hash_password(password)}"')
+
+
+async def _serve(settings: Settings, url: str) -> None:
+    from timers.console.kafka_cluster import KafkaCluster
+    from timers.console.server import Server, tls_context
+
+    cluster = KafkaCluster(settings)
+    try:
+        await _run(Server(settings, cluster), settings, tls_context(settings), url)
+    finally:
+        await cluster.close()
+
+
+async def _run(server: Server, settings: Settings, tls: ssl.SSLContext | None, url: str) -> None:
+    from timers.web_site import LimitedSite
+
+    runner = server.runner()
+    await runner.setup()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    try:
+        site = LimitedSite(runner, settings.console_bind, settings.console_port, server.connections, tls)
+        try:
+            await site.start()
+        except OSError as error:
+            raise SettingsError(
+                f"the console cannot listen at TIMERS_CONSOLE_BIND={settings.console_bind} "
+                f"TIMERS_CONSOLE_PORT={settings.console_port} ({error.strerror}): choose another port"
+            ) from None
+        writing = "reads and writes" if settings.console_write else "only reads"
+        say(f"console: {url} ({writing})")
+        await ended.wait()
+    finally:
+        await runner.cleanup()
+
+
+TOPIC = "timers-demo"
+_FIRST_TIMERS = 20
+_FIRST_SPAN_S = 10
+_RUN = "demo-run"
+"""Header with an id of this run: it distinguishes the timers of this demo from those of earlier demos."""
+_HINT_AFTER_S = 15.0
+_POLL_S = 0.5
+_PROBE = "ready?"
+
+
+@click.command()
+@click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
+@output_option()
+def demo(topic: str, output: Output) -> None:
+    """Schedule timers and show each one fire: 20 over the first 10 s, then one a second until Ctrl-C.
+
+    Needs a broker and a worker that runs (`timers run` starts both). Each callback is one line on standard output:
+    fired topic=T key=K due=S lag_ms=N.
+    """
+    if not topics.is_legal(topic):
+        raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}", param_hint="--topic")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT by default
+    run_demo(load_settings(), topic, output)
+
+
+def run_demo(
+    settings: Settings,
+    topic: str,
+    output: Output,
+    check_worker: Callable[[], None] = lambda: None,
+    when_firing: Callable[[], None] = lambda: None,
+    how_to_start: str = "start a worker in another terminal with `timers worker`",
+) -> None:
+    """Run the demo until it is interrupted.
+
+    Args:
+        check_worker: called several times a second; raises to end the demo.
+        when_firing: called once, when a worker fires.
+        how_to_start: what to do while no worker fires.
+    """
+    from timers.client import TimersClient
+    from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
+    from timers.kafka.topic_reader import TopicReader
+
+    topic_admin.create_if_missing(settings, topic, partitions=1)
+    with TopicReader(settings, topic) as reader, TimersClient(settings.brokers, timeout_s=10) as client:
+        _until(reader.assign_partitions, check_worker, f"waiting for topic {topic!r} to appear ...")
+        request_topic = settings.request_topic
+        _until(
+            lambda: topic_admin.exists(settings, request_topic),
+            check_worker,
+            f"topic {request_topic!r} does not exist yet, which a worker creates: {how_to_start}. Waiting ...",
+        )
+        running = _Demo(client, reader, topic, output, check_worker)
+        running.wait_for_worker(how_to_start)
+        when_firing()
+        running.run()
+
+
+def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str) -> None:
+    """Wait until ``done``, and print the hint after 15 s."""
+    hint_at = time.monotonic() + _HINT_AFTER_S
+    while not done():
+        check_worker()
+        if time.monotonic() > hint_at:
+            say(hint)
+            hint_at = float("inf")
+        time.sleep(_POLL_S)
+
+
+class _Demo:
+    """The demo, once broker and topics exist."""
+
+    def __init__(
+        self, client: TimersClient, reader: TopicReader, topic: str, output: Output, check_worker: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._output = output
+        self._check_worker = check_worker
+        self._run = secrets.token_hex(4)
+        self._messages = iter(reader)
+        self._scheduled = 0
+        self._older = 0
+
+    def wait_for_worker(self, how_to_start: str) -> None:
+        """Wait for the callback of a timer that is due already: so the lags do not include the worker's start."""
+        begun = time.monotonic()
+        while not self._schedule(_PROBE, b"", int(time.time())):
+            self._check_worker()
+        hint_at = begun + _HINT_AFTER_S
+        for key in self._own_callbacks():
+            if key == _PROBE:
+                break
+            if time.monotonic() > hint_at:
+                say(f"no callback for {_HINT_AFTER_S:.0f} s: {how_to_start}. Waiting ...")
+                hint_at = float("inf")
+        say("a worker fires timers")
+
+    def run(self) -> None:
+        from timers.client import TimerRequest
+
+        start_s = int(time.time()) + 1
+        each_second = _FIRST_TIMERS // _FIRST_SPAN_S
+        first = [
+            TimerRequest(self._topic, self._next_key(), "hello, later", at=start_s + number // each_second)
+            for number in range(_FIRST_TIMERS)
+        ]
+        self._client.schedule_many([request._replace(headers=self._headers()) for request in first], ids=False)
+        say(f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this")
+        next_s = start_s + _FIRST_SPAN_S
+        for _ in self._own_callbacks(show=True):
+            if time.time() >= next_s - 1:  # one second before it is due
+                self._schedule(self._next_key(), "hello, later", next_s)
+                next_s = max(next_s + 1, int(time.time()) + 1)
+
+    def _schedule(self, key: str, value: str | bytes, at: int) -> bool:
+        """Schedule a timer; False if the brokers do not answer, which this command survives as workers do."""
+        try:
+            self._client.schedule(self._topic, key, value, at=at, headers=self._headers())
+        except (UnreachableError, UnacknowledgedError) as error:
+            say(f"{error}. Going on ...")
+            return False
+        return True
+
+    def _own_callbacks(self, *, show: bool = False) -> Iterator[str | None]:
+        """Keys of this run's callbacks as they arrive; None if none has arrived for 0.1 s."""
+        from timers.client.fired import CallbackRecord
+
+        for message in self._messages:
+            self._check_worker()
+            if message is None:
+                yield None
+                continue
+            record = CallbackRecord.of(message)
+            if headers.last(record.headers, _RUN) == self._run.encode():
+                if show:
+                    self._output.show(record.fields(), record.line(), fg="green")
+                yield (record.key or b"").decode()
+            else:
+                self._note_older()
+
+    def _note_older(self) -> None:
+        self._older += 1
+        if self._older == 1:
+            say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
+
+    def _headers(self) -> dict[str, str]:
+        return {_RUN: self._run}
+
+    def _next_key(self) -> str:
+        self._scheduled += 1
+        return f"demo-{self._scheduled}"
+
 
 _STOP_TIMEOUT_S = 20.0
 _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )(?P<text>.+)$", re.MULTILINE)

@@ -31,7 +31,7 @@ class _Jobs(LazyGroup):
     heading="Jobs",
     modules={
         "import": "bulk_import",  # `import` is a keyword of Python
-        **{name: f"cold_tier:{name}" for name in ("hold", "promote")},
+        **{name: f"jobs:{name}" for name in ("engine", "pending", "hold", "promote", "jars")},
     },
     subcommand_metavar="JOB [OPTIONS]...",
     epilog="Settings are the worker's environment variables. Needs the extra `spark` (docs/install.md) and Java 17 or "

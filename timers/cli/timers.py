@@ -1,28 +1,34 @@
-"""``timers schedule``: one timer from the shell, or many from a file."""
+"""``timers schedule``, ``get``, ``list`` and ``cancel``: one timer, many from a file, or all that a selection names."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never, TypeVar
 
 import click
 
+from timers.asking import missing
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
-from timers.cli.reach import load_settings
-from timers.client.times import from_now, parse_due, parse_duration
+from timers.cli.reach import WorkerToAsk, load_settings, worker_option
+from timers.client.times import from_now, parse_ahead, parse_due, parse_duration
 from timers.config.settings import Settings
+from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED
 from timers.counted import counted
-from timers.errors import InvalidTimerError, TimersError
-from timers.wire.printable import quoted
-from timers.wire.query import format_due
+from timers.errors import InvalidTimerError, QueryError, TimersError
+from timers.wire import query as wire
+from timers.wire import topics
+from timers.wire.printable import one_line, quoted
+from timers.wire.query import Query, Timer, format_due, key_as_bytes
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
@@ -338,3 +344,292 @@ def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
     shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES]))
     more = f" and {len(numbers) - _MAX_BAD_LINES:,} more" if len(numbers) > _MAX_BAD_LINES else ""
     raise PublishError(f"{error}. The brokers confirmed all timers but those of lines {shown}{more}") from error
+
+
+UNKNOWN = 4
+"""Exit code, as of ``timers cancel``."""
+
+
+@click.command()
+@click.argument("id")
+@click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
+@worker_option
+@output_option()
+def get(id: str, with_value: bool, worker: str | None, output: Output) -> int:
+    """Show the timer that has this ID: whether it waits or has fired, when it is due, and where it goes.
+
+    ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
+    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS.
+
+    Exit codes: 0 found, 4 there is no timer of this id, 1 a worker does not answer.
+
+    \b
+      timers get order-17
+      timers get timer-request/2/4711 -o json
+    """
+    if with_value and not output.as_json:
+        raise click.UsageError("--value goes with -o json")
+    if not id:
+        raise click.UsageError("ID is empty")
+    answer = WorkerToAsk(worker).ask(wire.FIND_PATH, {"id": argument_id(id), "value": str(int(with_value))})
+    for timer in answer["timers"]:
+        output.show(timer, _sentence(timer))
+    if not answer["timers"]:
+        say(f"{id}: there is no timer of this id (never set, cancelled, or fired long ago)")
+        return UNKNOWN
+    return 0
+
+
+def _sentence(timer: Timer) -> str:
+    parts = [timer["state"]]
+    if "due" in timer:
+        parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
+    if "topic" in timer:
+        parts.append(f"topic {timer['topic']}")
+        parts.append(f"key {one_line(key_as_bytes(timer))}")
+        parts.append(f"{timer['value_bytes']:,} bytes")
+    if "error" in timer:
+        parts.append(timer["error"])
+    parts.append(f"request {timer['source']}")
+    return f"{timer['id']}: {', '.join(parts)}"
+
+
+COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
+WIDTHS = (20, 24, 24, 28, 0)
+
+
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select timers; :func:`selected` reads them."""
+    options = (
+        click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic."),
+        click.option("--prefix", metavar="TEXT", help="Only timers whose id begins with this text."),
+        click.option("--key", metavar="KEY", help="Only timers whose callbacks have this key."),
+        click.option(
+            "--from",
+            "from_text",
+            metavar="WHEN",
+            help="Due at this time or later: 2h (in two hours), -1h (an hour ago), or 2030-01-31T12:00:00Z.",
+        ),
+        click.option("--to", "to_text", metavar="WHEN", help="Due before this time."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def selected(selection: Mapping[str, str | None], *, with_values: bool = False) -> Query:
+    """The query for the timers that the options of :func:`selection_options` name."""
+    now_s, given = time.time(), {name: text for name, text in selection.items() if text is not None}
+    return Query(
+        topic=given.get("topic"),
+        from_s=parse_ahead(given["from_text"], now_s) if "from_text" in given else 0,
+        to_s=parse_ahead(given["to_text"], now_s) if "to_text" in given else None,
+        with_values=with_values,
+        prefix=argument_id(given.get("prefix", "")),
+        key=argument_id(given["key"]) if "key" in given else None,
+    )
+
+
+@click.command("list")
+@selection_options
+@click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
+@click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
+@worker_option
+@output_option()
+def list_timers(limit: int, with_values: bool, worker: str | None, output: Output, **selection: str | None) -> None:
+    """List the pending timers of all workers, the next to fire first.
+
+    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS. If one
+    of them does not answer, the rest is listed, a sentence says which partitions are missing, and the exit code is 1.
+
+    \b
+      timers list --topic order-timeouts --to 1h
+      timers list --prefix customer-17/
+      timers list -n 0 -o json | jq -r .topic | sort | uniq -c
+    """
+    if with_values and not output.as_json:
+        raise click.UsageError("--values goes with -o json")
+    pages = Pages(WorkerToAsk(worker), selected(selection, with_values=with_values), limit)
+    output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in pages))
+    more = ", and there are more (--limit 0 lists all)" if pages.more else ""
+    say(f"{counted(pages.count, 'timer')}{more}")
+    pages.check()
+
+
+class Pages:
+    """Asks for the timers page by page, and yields them."""
+
+    def __init__(self, worker: WorkerToAsk, query: Query, limit: int) -> None:
+        self._worker = worker
+        self._query = query
+        self._limit = limit
+        self.count = 0
+        self.more = False
+        self._missing: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raise if partitions were missing in at least one page.
+
+        Raises:
+            QueryError: some were.
+        """
+        if self._missing:
+            named = [{"partition": name, "reason": why} for name, why in self._missing.items()]
+            raise QueryError(f"this is not all: no worker answers for {missing({'missing': named})}")
+
+    def __iter__(self) -> Iterator[Timer]:
+        query = self._query
+        while True:
+            left = self._limit - self.count if self._limit else wire.MAX_LIMIT
+            query = query._replace(limit=min(left, wire.MAX_LIMIT))
+            answer = self._worker.ask(wire.LIST_PATH, wire.parameters_of(query))
+            self._missing.update({each["partition"]: each["reason"] for each in answer["missing"]})
+            for timer in answer["timers"]:
+                self.count += 1
+                yield timer
+            if answer["next"] is None:
+                return
+            if self.count == self._limit:
+                self.more = True
+                return
+            query = query._replace(after=wire.parse_cursor(answer["next"]))
+
+
+def cells(timer: Timer) -> tuple[str, ...]:
+    """The cells of a timer under :data:`COLUMNS`."""
+    attempt = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
+    return (
+        timer["due_at"],
+        timer["topic"],
+        one_line(key_as_bytes(timer)),
+        timer["id"] + attempt,
+        f"{timer['value_bytes']:,}",
+    )
+
+
+TIMEOUT_S = 10.0
+
+_UNDECIDED = "undecided"
+
+AT_ONCE = 500
+"""Cancels that are written before their verdicts are awaited."""
+
+
+@click.command()
+@click.argument("id", required=False)
+@selection_options
+@click.option("--dry-run", is_flag=True, help="With a selection: only list the timers that would be cancelled.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds to wait."
+)
+@if_source_option
+@worker_option
+@output_option()
+def cancel(
+    id: str | None,
+    dry_run: bool,
+    timeout_s: float,
+    if_source: str | None,
+    worker: str | None,
+    output: Output,
+    **selection: str | None,
+) -> int:
+    """Cancel the timer with this ID, and wait for the verdict. Or cancel all pending timers of a selection.
+
+    A selection is one or more of --prefix, --topic, --key, --from and --to, as of `timers list`. Timers without an id
+    cannot be cancelled: they are counted and left out. A timer that was changed after it was listed is not cancelled.
+
+    Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 nothing was changed: it is another
+    version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all that have an id, 4
+    there is none, or else the highest code of its timers.
+
+    \b
+      timers cancel order-17
+      timers cancel --prefix customer-17/ --dry-run
+    """
+    is_selection = any(text is not None for text in selection.values())
+    if is_selection == (id is not None):
+        raise click.UsageError("say which: ID, or at least one of --prefix, --topic, --key, --from and --to")
+    if selection["prefix"] == "":
+        raise click.UsageError("--prefix is empty: it would select every timer")
+    if id is None:
+        if if_source is not None:
+            raise click.UsageError("--if-source goes with ID")
+        pages = Pages(WorkerToAsk(worker), selected(selection), 0)
+        return _cancel_all(load_settings(), pages, timeout_s, output, only_look=dry_run)
+    if dry_run or worker is not None:
+        raise click.UsageError("--dry-run and --worker go with a selection, such as --prefix")
+    settings = load_settings()
+
+    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
+
+    with TimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
+        result = client.cancel(argument_id(id), if_source=if_source, timeout_s=timeout_s)
+    output.show(fields(result), sentence(result))
+    return EXIT_CODES[result.verdict]
+
+
+def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Output, *, only_look: bool) -> int:
+    timers = _Cancellable(settings, pages)
+    verdicts: Counter[str] = Counter()
+    if only_look:
+        output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in timers))
+        said = f"{counted(timers.count, 'timer')} would be cancelled"
+    else:
+        for group in groups(timers, lambda timer: 1, AT_ONCE, AT_ONCE):
+            for result in asyncio.run(_verdicts(settings, group, timeout_s)):
+                if isinstance(result, VerdictMessage):
+                    verdicts[result.verdict] += 1
+                    output.show(fields(result), sentence(result))
+                else:
+                    verdicts[_UNDECIDED] += 1
+                    say(str(result))
+        said = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.items()) or "no timer to cancel"
+    say("".join([said, *(f"; {number:,} left out: {why}" for why, number in timers.left_out.items())]))
+    pages.check()
+    if verdicts[_UNDECIDED]:
+        raise TimersError(f"{counted(verdicts[_UNDECIDED], 'cancel')} without a verdict: run the command again")
+    return max(map(EXIT_CODES.__getitem__, verdicts), default=0) if timers.count else EXIT_CODES["unknown"]
+
+
+class _Cancellable:
+    """The timers with an id that wait for their first attempt.
+
+    Attributes:
+        count: how many there were.
+        left_out: why others are not among them -> their number.
+    """
+
+    def __init__(self, settings: Settings, timers: Iterable[Timer]) -> None:
+        self._id_topic = settings.id_topic
+        self._timers = timers
+        self.count = 0
+        self.left_out: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[Timer]:
+        for timer in self._timers:
+            place = topics.parse_source(timer["source"])
+            if place is None or place[0] != self._id_topic:
+                self.left_out["without an id"] += 1
+            elif "retry" in timer:
+                self.left_out["fired, and waiting for another attempt"] += 1
+            else:
+                self.count += 1
+                yield timer
+
+
+async def _verdicts(
+    settings: Settings, timers: Sequence[Timer], timeout_s: float
+) -> list[VerdictMessage | TimersError]:
+    """The verdict on the cancel of each timer, or why there is none. Only the version that was listed is cancelled."""
+    from timers.client import AsyncTimersClient
+
+    async with AsyncTimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
+
+        async def one(timer: Timer) -> VerdictMessage | TimersError:
+            try:
+                return await client.cancel(timer["id"], if_source=timer["source"], timeout_s=timeout_s)
+            except TimersError as error:
+                return error
+
+        return list(await asyncio.gather(*map(one, timers)))

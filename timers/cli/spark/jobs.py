@@ -1,0 +1,346 @@
+"""The jobs ``engine``, ``hold``, ``promote``, ``pending`` and ``jars``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from timers.cli.output import Output, output_option, say
+from timers.cli.progress import existing, explained
+from timers.cli.reach import check_brokers
+from timers.cli.spark.options import MakeLaunch, Monitored, launch_options, metrics_options, stop_event, written
+from timers.client.times import parse_duration
+from timers.clock import Clock
+from timers.config.project import project_dir
+from timers.config.settings import Settings
+from timers.counted import counted
+from timers.kafka import connection
+from timers.wire.query import format_due
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from timers.spark.cold import ColdTables
+
+DEFAULT_BUCKETS = os.cpu_count() or 2
+
+
+@click.command()
+@click.option(
+    "--checkpoint",
+    metavar="URL",
+    help="Directory of the state and progress, on storage that all executors reach (hdfs://, s3a://, a shared disk). "
+    "If it is lost, the engine reads the request topic again.  [default: .timers/spark/engine-APP_ID]",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    help="Number of parts of the state, which is also the number of parallel tasks, up to the number of partitions of "
+    "the request topic. With another number the engine reads this topic again.  [default: that of the checkpoint; for "
+    "a new one, the cores of this machine]",
+)
+@click.option(
+    "--max-requests",
+    type=click.IntRange(1, 10**8),
+    default=120_000,
+    show_default=True,
+    help="Largest number of requests that one micro-batch reads. Limits its memory and its duration.",
+)
+@metrics_options
+@launch_options
+def engine(
+    checkpoint: str | None,
+    buckets: int | None,
+    max_requests: int,
+    make_launch: MakeLaunch,
+    monitored: Monitored,
+) -> None:
+    """Fire timers on Spark instead of with workers.
+
+    Reads requests and ticks, keeps waiting timers in stores on the disks of the executors, and sends the timers that
+    are due, in the same Kafka transactions as a worker: each callback comes exactly once for read_committed receivers.
+    Runs until Ctrl-C or SIGTERM, which stop it between two micro-batches, and interrupt one that takes longer than a
+    minute. A new start continues where it stopped.
+
+    It takes over from workers of the same TIMERS_APP_ID, and workers take over from it: stop one before you start the
+    other.
+    """
+    from timers.kafka import topics
+    from timers.kafka.aiokafka_internals.group_presence import Presence
+    from timers.kafka.allowed_level import allow_in_new_app
+    from timers.spark.engine import start
+    from timers.spark.engine.oscillator import Oscillator
+    from timers.spark.engine.query import Plan, request_topics, session_settings
+    from timers.spark.engine.retries import Retries
+    from timers.spark.jobs import engine as job
+    from timers.spark.monitoring import EngineCounts
+    from timers.spark.session import session
+    from timers.wire.topics import engine_id
+
+    settings = Settings.load()
+    check_brokers(settings)
+    cluster = topics.ensure(settings)
+    checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
+
+    def unseen(error: BaseException) -> None:
+        say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
+
+    group = engine_id(settings.app_id)
+    with stop_event() as stop, Presence(settings, group, unseen), ExitStack() as stack:
+        start.wait_for_workers(settings, say, stop.is_set)
+        if not stop.is_set():
+            allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
+            launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
+            monitor = stack.enter_context(monitored("engine", 1))
+            oscillator = stack.enter_context(Oscillator(settings, Clock()))
+            spark = stack.enter_context(session(launch))
+            stack.enter_context(monitor.watching(spark))
+            start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
+        if stop.is_set():
+            say("stopped")
+            return
+        start.check_no_workers(settings)  # Spark's start has taken a while
+        # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
+        retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
+        run = start.announce(settings, cluster)
+
+        def make_plan(anew: bool) -> Plan:
+            directory, cluster = checkpoint_dir, topics.ensure(settings)
+            plan = start.plan(
+                spark, settings, cluster, run, directory, buckets, DEFAULT_BUCKETS, max_requests, anew=anew
+            )
+            names = ", ".join(request_topics(settings))
+            say(f"firing timers of {names} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
+            return plan
+
+        def ticked(tick_ms: int) -> None:
+            monitor.ticked(tick_ms)
+            oscillator.follow(tick_ms)
+
+        monitor.engine = EngineCounts(retries.opener.counters, retries.opener.open_circuits)
+        monitor.needs_ticks()
+        job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)
+        say("stopped")
+
+
+_LOCAL_TABLES = ".timers/cold"
+"""What the commands call the default directory of the cold tier's tables."""
+
+
+def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option ``--tables``, the directory of the cold tier's tables."""
+    return click.option(
+        "--tables",
+        metavar="URI",
+        help="Directory of the cold tier's tables, which all executors can read and write.  "
+        f"[default: {_LOCAL_TABLES}]",
+    )(command)
+
+
+def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
+    """The tables of the cold tier.
+
+    Args:
+        given: value of ``--tables``.
+
+    Raises:
+        SettingsError: executors on other machines do not reach them.
+    """
+    from timers.spark.cold import ColdTables, default_root
+    from timers.spark.storage import check_shared
+
+    check_shared(spark, "--tables", given or _LOCAL_TABLES, always_local=given is None)
+    return ColdTables(given or default_root())
+
+
+@click.command()
+@tables_option
+@click.option("--once", is_flag=True, help="Move the existing requests, then end.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.IntRange(1, 3600),
+    default=10,
+    show_default=True,
+    help="Seconds between two micro-batches.",
+)
+@output_option()
+@metrics_options
+@launch_options
+def hold(
+    tables: str | None,
+    once: bool,
+    every_s: int,
+    output: Output,
+    make_launch: MakeLaunch,
+    monitored: Monitored,
+) -> None:
+    """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
+
+    Each is moved exactly once, even if processes are killed. Runs until Ctrl-C or SIGTERM. `timers spark promote`
+    writes the timers back before they are due.
+
+    \b
+      timers spark hold
+      timers spark hold --once --tables s3a://bucket/cold
+    """
+    settings = Settings.load()
+    launch = make_launch("hold")
+    check_brokers(settings)
+
+    from timers.spark.jobs import hold as job
+    from timers.spark.session import session
+
+    with (
+        stop_event() as stop,
+        monitored("hold", every_s) as monitor,
+        session(launch) as spark,
+        monitor.watching(spark),
+    ):
+        arguments = job.Hold(settings, cold_tables(spark, tables), None if once else every_s)
+        total = job.run(spark, arguments, say, stop)
+    output.show({"held": total}, f"hold: {total:,} held")
+
+
+@click.command()
+@tables_option
+@click.option("--once", is_flag=True, help="Write back the timers that are near now, maintain the tables, then end.")
+@click.option(
+    "--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds between two runs."
+)
+@click.option("--lead", default="1h", show_default=True, help="How long before its due second a timer is written back.")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=5000,
+    show_default=True,
+    help="Largest number of timers a second.",
+)
+@click.option(
+    "--overdue",
+    is_flag=True,
+    help="Also write back timers that were held long after they were due: if tables were lost, they may fire twice.",
+)
+@output_option()
+@metrics_options
+@launch_options
+def promote(
+    tables: str | None,
+    once: bool,
+    every_s: int,
+    lead: str,
+    rate: int,
+    overdue: bool,
+    output: Output,
+    make_launch: MakeLaunch,
+    monitored: Monitored,
+) -> None:
+    """Write cold timers from the table back to their topics and partitions before they are due.
+
+    Runs until Ctrl-C or SIGTERM. Only one can run: a second one ends the first. Every six hours it merges small files
+    and deletes days whose timers are all written back. Keep it running as long as timers are cold: a timer that is not
+    written back does not fire.
+
+    \b
+      timers spark promote
+      timers spark promote --once --lead 2h --tables s3a://bucket/cold
+    """
+    settings = Settings.load()
+    launch = make_launch("promote")
+    check_brokers(settings)
+    lead_s = int(parse_duration(lead))
+
+    from timers.spark.jobs import promote as job
+    from timers.spark.session import session
+
+    with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
+        arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
+        logs = job.Logs(spark, settings, connection.librdkafka(settings))
+        print_line = say
+        total = job.run(
+            spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop, monitor.ended
+        )
+    output.show({"written_back": total}, f"promote: {total:,} written back")
+
+
+@click.command()
+@click.option("--table", metavar="URI", help="Write a row for each timer to the Delta table in this directory.")
+@output_option()
+@launch_options
+def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
+    """Show how many timers are due in each hour, and write what is pending to a table.
+
+    It reads the newest snapshots and the logs after them, so it does not matter whether workers or the engine on Spark
+    fire the timers, and neither notices it. The table is replaced when all is read. A row has topic, due, hour, due_s,
+    id, key, attempts and source. Timers in the cold tier are not read: `timers spark hold` has a table of them.
+
+    \b
+      timers spark pending
+      timers spark pending --table s3a://bucket/pending --master spark://host:7077
+    """
+    settings = Settings.load()
+    launch = make_launch("pending")
+    check_brokers(settings)
+    failed = f"what is pending of {settings.app_id!r} cannot be read"
+    with explained(settings, failed, "the group's members") as reports:
+        cluster = existing(settings, reports)
+
+    from timers.pending.exporting import exported_topics
+    from timers.request_formats import enabled_formats
+    from timers.spark.jobs import pending as job
+    from timers.spark.session import session
+    from timers.spark.storage import check_shared
+
+    with session(launch) as spark:
+        if table is not None:
+            check_shared(spark, "--table", table)
+        hours = job.run(spark, settings, cluster, table)
+    rows = (
+        ({"hour": hour, "topic": topic, "timers": count}, (format_due(hour), topic, f"{count:,}"))
+        for hour, topic, count in hours
+    )
+    output.table(("HOUR", "TOPIC", "TIMERS"), (20, 40, 0), rows)
+    say(f"{counted(sum(count for *_, count in hours), 'timer')} pending{f', in {table}' if table else ''}")
+    left = enabled_formats(settings).keys() - exported_topics(settings)
+    if left:
+        say(f"timers of {', '.join(sorted(left))} are not read: these topics belong to their users")
+
+
+@click.command()
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Copy the jars to this directory, such as the directory jars of Spark in an image.",
+)
+@click.option("--submit", is_flag=True, help="Print arguments for spark-submit: the jars, and the file that it starts.")
+@output_option()
+def jars(into: Path | None, submit: bool, output: Output) -> None:
+    """Download the jars that the jobs need besides Spark's own, and print their paths.
+
+    They are the Kafka connector and Delta for the installed version of pyspark, with exact versions and checked hashes.
+    `timers spark JOB` needs no such preparation; spark-submit and images do.
+
+    \b
+      spark-submit --master spark://host:7077 $(timers spark jars --submit) audit
+      timers spark jars --into /opt/spark/jars
+    """
+    from timers.spark import __main__ as script
+    from timers.spark.jars import jar_set
+
+    paths = jar_set().ensure(sys.stderr)
+    if into is not None:
+        with written("--into", into):
+            into.mkdir(parents=True, exist_ok=True)
+            paths = [Path(shutil.copy(path, into)) for path in paths]
+    listed = ",".join(map(str, paths))
+    fields = {"jars": list(map(str, paths)), "script": script.__file__}
+    output.show(fields, f"--jars {listed} {script.__file__}" if submit else listed)

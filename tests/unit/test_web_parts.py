@@ -13,7 +13,7 @@ import pytest
 from timers.console.problems import Problem
 from timers.console.web import timer_screens
 from timers.console.web.board import Figures, Look, Recent, lag_s
-from timers.console.web.diagnosis import RULES, Finding, findings, headline, level
+from timers.console.web.diagnosis import Finding, findings, headline, level
 from timers.console.web.rendering import ago, data, link, moment, ranges, runbooks, size, span
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
@@ -178,7 +178,10 @@ def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:
     mixed = found({"clock_skew_s": 5.0, "version": "2"}, {"id": "w2", "overdue_s": 99.0, "red": {"t/0": "x"}})
     assert [each.level for each in mixed] == ["red", "red", "amber", "amber"] and level(mixed) == "red"
     gone = findings(Figures(NOW_S, [], {})) + findings(Figures(NOW_S, [], {}, Problem("brokers-unreachable", "why")))
-    for each in (*mixed, *gone, *(Finding("amber", "", "", "", rule.page) for rule in RULES)):
+    figures = ("clock_back", "brokers_held", "recovering", "open_circuits", "disk_size_bytes")
+    bad = found({**dict.fromkeys(figures, 1), "unread": 20_000}, {"id": "w2", "unread": 12, "unstable": 12})
+    assert len(bad) == 7
+    for each in (*mixed, *gone, *bad):
         assert runbooks()[each.page.lower()][0] == each.page
     assert all(target in runbooks() for _, text in runbooks().values() for target in re.findall(r"\(#([^)]+)\)", text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from timers.console.firing import DO_NOT_FIRE, FIRE, NOT_KNOWN
@@ -16,34 +17,49 @@ MAX_FIRED = 10_000
 MAX_BATCH = 1000
 
 
-def string(description: str, **more: Any) -> dict[str, Any]:
+def string(description: str = "", **more: Any) -> dict[str, Any]:
     """The schema of a text."""
-    return {"type": "string", "description": description, **more}
+    return _of_type("string", description, **more)
+
+
+def number(description: str = "", **more: Any) -> dict[str, Any]:
+    """The schema of a whole number without limits."""
+    return _of_type("integer", description, **more)
 
 
 def integer(low: int, high: int, description: str, **more: Any) -> dict[str, Any]:
     """The schema of a whole number."""
-    return {"type": "integer", "minimum": low, "maximum": high, "description": description, **more}
+    return number(description, minimum=low, maximum=high, **more)
+
+
+def boolean(description: str = "", **more: Any) -> dict[str, Any]:
+    """The schema of a truth value."""
+    return _of_type("boolean", description, **more)
 
 
 def flag(description: str) -> dict[str, Any]:
     """The schema of a parameter that is 0 or 1."""
-    return {"type": "boolean", "default": False, "description": description}
+    return boolean(description, default=False)
 
 
-def object_of(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """The schema of an object without other members."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+def anything(description: str = "") -> dict[str, Any]:
+    """The schema of an object with any members."""
+    return _of_type("object", description)
 
 
-def list_of(items: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _of_type(name: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"type": name, **({"description": description} if description else {}), **more}
+
+
+def object_of(properties: dict[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
+    """The schema of an object without other members; without ``required`` it has all of them."""
+    needed = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+
+
+def list_of(items: dict[str, Any], description: str = "", **more: Any) -> dict[str, Any]:
     """The schema of a list."""
-    return {"type": "array", "items": items, **more}
+    return _of_type("array", description, items=items, **more)
 
 
 def reference(name: str) -> dict[str, Any]:
@@ -51,11 +67,12 @@ def reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+def nullable(schema: dict[str, Any], description: str = "") -> dict[str, Any]:
     """The same schema, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
+    return {"anyOf": [schema, {"type": "null"}], **({"description": description} if description else {})}
 
 
+PAIR = {"type": "array", "minItems": 2, "maxItems": 2}
 TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$", minLength=1, maxLength=249)
 ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
 SECOND = integer(0, MAX_DUE_S, "epoch second")
@@ -66,7 +83,7 @@ MAX_CONFIRM = 8000
 DATA = {
     "anyOf": [
         {"type": "string"},
-        object_of({"base64": string("bytes in base64", contentEncoding="base64")}, "base64"),
+        object_of({"base64": string("bytes in base64", contentEncoding="base64")}),
     ],
     "description": 'text, or {"base64": "..."} for bytes that are not text',
 }
@@ -80,7 +97,7 @@ LETTER_NAME = string(
 
 _TIMER_FIELDS = {
     "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
-    "key": {**nullable(DATA), "description": "key of the callback; missing or null: none"},
+    "key": nullable(DATA, "key of the callback; missing or null: none"),
     "value": {
         "anyOf": [*DATA["anyOf"], {"type": "object"}, {"type": "array"}],
         "description": 'value of the callback: text, `{"base64": "..."}` for bytes, or another object or a list, '
@@ -96,25 +113,27 @@ _TIMER_FIELDS = {
         "description": 'headers of the callback: {"name": "value"}, or a list of pairs',
         "anyOf": [
             {"type": "object", "additionalProperties": nullable(DATA)},
-            list_of({"type": "array", "minItems": 2, "maxItems": 2}),
+            list_of(PAIR),
         ],
     },
 }
 _MISSING = list_of(
-    object_of({"partition": string("<topic>/<partition>"), "reason": string("why it did not answer")}),
-    description="the partitions that the answer does not cover; empty: it covers all",
+    object_of({"partition": string("<topic>/<partition>"), "reason": string("why it did not answer")}, ()),
+    "the partitions that the answer does not cover; empty: it covers all",
 )
 
 _OWN_CHECKS = {"x-timers-own-checks": True}
 """The client library checks such a body, with the sentences that it also has for programs and commands."""
 
+_ACCEPTED = {"id": string(), "due": SECOND, "due_at": string("RFC 3339")}
+
 SCHEMAS: dict[str, dict[str, Any]] = {
     "Problem": {
         "type": "object",
         "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
+            "type": string(),
+            "title": string(),
+            "status": number(),
             "code": string("for programs"),
             "detail": string("one sentence for a person"),
         },
@@ -123,48 +142,36 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "NewTimer": _OWN_CHECKS
     | object_of(
         {**_TIMER_FIELDS, "id": {**ID, "description": "the id that the timer gets; it may be missing"}},
-        "topic",
-        "value",
+        ("topic", "value"),
     ),
     "NewTimers": _OWN_CHECKS
-    | object_of(
-        {"timers": list_of(reference("NewTimer"), minItems=1, maxItems=MAX_BATCH, description="each is a `NewTimer`")},
-        "timers",
-    ),
+    | object_of({"timers": list_of(reference("NewTimer"), "each is a `NewTimer`", minItems=1, maxItems=MAX_BATCH)}),
     "AcceptedTimers": object_of(
         {
             "timers": list_of(
-                {"type": "object"},
-                description="in the order of the request: `id`, `due` and `due_at` of each, or `code` and `detail` of "
-                "one that was not written",
+                anything(),
+                "in the order of the request: `id`, `due` and `due_at` of each, or `code` and `detail` of one that was "
+                "not written",
             ),
-            "failed": {"type": "integer", "description": "how many were not written, or may not have been"},
-        },
-        *("timers", "failed"),
+            "failed": number("how many were not written, or may not have been"),
+        }
     ),
-    "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
-    "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}),
-    "Accepted": object_of(
-        {"id": {"type": "string"}, "due": SECOND, "due_at": string("RFC 3339")}, "id", "due", "due_at"
-    ),
+    "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, ("topic", "value")),
+    "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}, ()),
+    "Accepted": object_of(_ACCEPTED),
     "Timer": {
         "type": "object",
         "properties": {
-            "id": {"type": "string"},
+            **_ACCEPTED,
             "state": {"type": "string", "enum": [PENDING, FIRED, COLD, REPLACED, REJECTED]},
-            "due": SECOND,
-            "due_at": string("RFC 3339"),
             "topic": string("callback topic"),
             "key": nullable(DATA),
-            "value_bytes": {"type": "integer"},
+            "value_bytes": number(),
             "value": string("base64, if asked for with value=1"),
-            "headers": list_of(
-                {"type": "array", "minItems": 2, "maxItems": 2},
-                description="names and values of the callback's headers, if asked for with value=1",
-            ),
+            "headers": list_of(PAIR, "names and values of the callback's headers, if asked for with value=1"),
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("the record that fires, if it is another one"),
-            "retry": {"type": "object"},
+            "retry": anything(),
             "error": string("why the request was rejected"),
         },
         "required": ["id", "source"],
@@ -172,44 +179,33 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "TimerList": object_of(
         {
             "timers": list_of(reference("Timer")),
-            "next": {**nullable(string("cursor of the next page")), "description": "null: this is the last page"},
-            "searched_to": {
-                **nullable(SECOND),
-                "description": "due second up to which all timers were searched; null: all",
-            },
-            "complete": {"type": "boolean", "description": "whether all partitions answered, up to `next`"},
+            "next": nullable(string("cursor of the next page"), "null: this is the last page"),
+            "searched_to": nullable(SECOND, "due second up to which all timers were searched; null: all"),
+            "complete": boolean("whether all partitions answered, up to `next`"),
             "missing": _MISSING,
-        },
-        *("timers", "next", "searched_to", "complete", "missing"),
+        }
     ),
-    "FoundTimers": object_of(
-        {"id": {"type": "string"}, "timers": list_of(reference("Timer")), "missing": _MISSING},
-        *("id", "timers", "missing"),
-    ),
+    "FoundTimers": object_of({"id": string(), "timers": list_of(reference("Timer")), "missing": _MISSING}),
     "Verdict": object_of(
         {
-            "id": {"type": "string"},
+            "id": string(),
             "verdict": string(
                 "what happened to the version before; undecided: no worker has answered yet",
                 enum=["cancelled", "replaced", "already-fired", "unknown", "set", "exists", "undecided"],
             ),
-            "due": {**nullable(SECOND), "description": "due second of the version before"},
-            "version": {**nullable(string("source")), "description": "source of the latest version: its ETag"},
+            "due": nullable(SECOND, "due second of the version before"),
+            "version": nullable(string("source"), "source of the latest version: its ETag"),
         },
-        *("id", "verdict", "due"),
+        ("id", "verdict", "due"),
     ),
     "History": object_of(
         {
-            "timer": {
-                **nullable(reference("Timer")),
-                "description": "null: no worker knows it any more, as after a cancel; `events` say what happened",
-            },
-            "events": list_of(
-                {"type": "object"}, description="set, cancel, rejected, a verdict, dead-letter, fired; with `at_ms`"
+            "timer": nullable(
+                reference("Timer"), "null: no worker knows it any more, as after a cancel; `events` say what happened"
             ),
-            "unread": list_of({"type": "object"}, description="topics that were not read wholly, and why"),
-        },
-        *("timer", "events", "unread"),
+            "events": list_of(anything(), "set, cancel, rejected, a verdict, dead-letter, fired; with `at_ms`"),
+            "unread": list_of(anything(), "topics that were not read wholly, and why"),
+        }
     ),
     "CancelFilter": object_of(
         {
@@ -219,22 +215,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "prefix": {**ID, "description": "all whose id begins with this text"},
             "key": string("all whose callbacks have this key", maxLength=2000),
             "confirm": string("`confirm` or `next` of the answer to the same filter", maxLength=2000),
-        }
+        },
+        (),
     ),
     "CancelStep": object_of(
         {
-            "matching": {"type": "integer", "description": "timers that would be cancelled"},
-            "at_least": {"type": "boolean", "description": "whether there may be more than those that were counted"},
-            "left_out": {
-                "type": "integer",
-                "description": "timers without an id, with an id that the user may not use, or waiting for a retry",
-            },
-            "sample": list_of(reference("Timer"), description="the first ten"),
+            "matching": number("timers that would be cancelled"),
+            "at_least": boolean("whether there may be more than those that were counted"),
+            "left_out": number("timers without an id, with an id that the user may not use, or waiting for a retry"),
+            "sample": list_of(reference("Timer"), "the first ten"),
             "missing": _MISSING,
             "confirm": string("send it with the same filter to cancel them"),
-            "verdicts": {"type": "object", "description": "verdict -> timers of this step"},
-            "next": {**nullable(string("the next step")), "description": "null: all are cancelled"},
-        }
+            "verdicts": anything("verdict -> timers of this step"),
+            "next": nullable(string("the next step"), "null: all are cancelled"),
+        },
+        (),
     ),
     "DeadLetter": {
         "type": "object",
@@ -244,20 +239,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("<topic>/<partition>/<offset> of the dead letter"),
             "topic": nullable(string("callback topic")),
-            "key": {**nullable(DATA), "description": "callback key"},
+            "key": nullable(DATA, "callback key"),
             "due_s": nullable(SECOND),
             "written_at": string("RFC 3339"),
-            "timestamp_ms": {"type": "integer"},
-            "truncated": {"type": "boolean"},
-            "value_bytes": nullable({"type": "integer"}),
-            "value_sha256": nullable({"type": "string"}),
+            "timestamp_ms": number(),
+            "truncated": boolean(),
+            "value_bytes": nullable(number()),
+            "value_sha256": nullable(string()),
             "retried_as": nullable(string("source of the new request")),
-            "retry_known": {
-                "type": "boolean",
-                "description": "false: it may have been retried. The console has not read all marks of retries yet, "
-                "or no longer keeps those of this time",
-            },
-            "request": {"type": "object", "description": "key, value and headers, if asked for with value=1"},
+            "retry_known": boolean(
+                "false: it may have been retried. The console has not read all marks of retries yet, or no longer "
+                "keeps those of this time"
+            ),
+            "request": anything("key, value and headers, if asked for with value=1"),
         },
         "required": ["code", "message", "source", "position"],
     },
@@ -266,39 +260,32 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "dead_letters": list_of(reference("DeadLetter")),
             "next": nullable(string("cursor of the next page")),
             "missing": _MISSING,
-        },
-        *("dead_letters", "next", "missing"),
+        }
     ),
     "Retry": object_of(
         {
-            "names": list_of(LETTER_NAME, minItems=1, maxItems=100, description="these dead letters"),
-            "codes": list_of(CODE, minItems=1, maxItems=50, description="all with one of these codes"),
+            "names": list_of(LETTER_NAME, "these dead letters", minItems=1, maxItems=100),
+            "codes": list_of(CODE, "all with one of these codes", minItems=1, maxItems=50),
             "topic": {**TOPIC, "description": "all with callbacks to this topic"},
             "queue": {**QUEUE, "description": "all that this queue gave up"},
             "since": {**SECOND, "description": "all written since this epoch second"},
             "until": {**SECOND, "description": "all written before this epoch second"},
-            "dry_run": {"type": "boolean", "description": "only say what would be done"},
+            "dry_run": boolean("only say what would be done"),
             "confirm": string("`confirm` of the answer before, to the same filter", maxLength=MAX_CONFIRM),
-        }
+        },
+        (),
     ),
     "Retried": object_of(
         {
-            "requests": {
-                "type": "integer",
-                "description": "requests that match and can be published, of those that were read",
-            },
-            "overdue": {"type": "integer", "description": "those of them that fire at once"},
-            "left_out": {"type": "object", "description": "reason -> dead letters that are not retried"},
-            "published": {"type": "integer", "description": "requests that were published"},
-            "more": {
-                "type": "boolean",
-                "description": "it ended early: there may be more than it says. To go on, send `confirm`",
-            },
-            "retried": list_of({"type": "object"}, description="the first hundred"),
+            "requests": number("requests that match and can be published, of those that were read"),
+            "overdue": number("those of them that fire at once"),
+            "left_out": anything("reason -> dead letters that are not retried"),
+            "published": number("requests that were published"),
+            "more": boolean("it ended early: there may be more than it says. To go on, send `confirm`"),
+            "retried": list_of(anything(), "the first hundred"),
             "missing": _MISSING,
             "confirm": nullable(string("send it with the same request to publish them, or to go on")),
-        },
-        *("requests", "overdue", "left_out", "published", "more", "retried", "missing", "confirm"),
+        }
     ),
     "Workers": object_of(
         {
@@ -307,102 +294,81 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                     {
                         "timers": {"type": "string", "enum": [FIRE, DO_NOT_FIRE, NOT_KNOWN]},
                         "why": string("why not, or why it is not known, in a sentence; else empty"),
-                    },
-                    *("timers", "why"),
+                    }
                 ),
                 "description": "whether all timers fire, as far as it is known now: each partition is fired by a "
                 "worker that answered within 2 s and had a tick in this time",
             },
             "workers": list_of(
-                {"type": "object"},
-                description="`assigned` partitions, readiness, red partitions with reasons, those of them that fire "
-                "(`lossy`), `warnings` and `notes` about the configuration of topics, figures of its metrics; `ready` "
-                "is null and `why` says why if it was not asked; partitions that it is `firing`",
+                anything(),
+                "`assigned` partitions, readiness, red partitions with reasons, those of them that fire (`lossy`), "
+                "`warnings` and `notes` about the configuration of topics, figures of its metrics; `ready` is null and "
+                "`why` says why if it was not asked; partitions that it is `firing`",
             ),
-        },
-        *("state", "workers"),
+        }
     ),
     "Lateness": object_of(
         {
-            "ways": {
-                "type": "object",
-                "description": "way of firing -> since the workers' starts: number, p50, p99, buckets",
-            },
-            "missing": list_of({"type": "object"}, description="workers that did not answer, and why"),
-        },
-        *("ways", "missing"),
+            "ways": anything("way of firing -> since the workers' starts: number, p50, p99, buckets"),
+            "missing": list_of(anything(), "workers that did not answer, and why"),
+        }
     ),
     "Queue": {
         "type": "object",
         "properties": {
-            "name": {"type": "string"},
-            "topic": {"type": "string"},
-            "depth": {"type": "integer", "description": "messages that are not done"},
-            "delayed": {
-                **nullable({"type": "integer"}),
-                "description": "timers that will bring a message; null: unknown",
-            },
-            "delayed_at_least": {"type": "boolean", "description": "whether there may be more than `delayed`"},
-            "oldest_age_s": {
-                **nullable({"type": "number"}),
-                "description": "age of the oldest message that is not done",
-            },
-            "processes": {"type": "integer", "description": "members of its group"},
-            "partitions": list_of({"type": "object"}, description="depth, commits, and what may be running of each"),
-            "unread": list_of(
-                {"type": "string"},
-                description="<topic>/<partition> whose leader does not answer: figures are without it",
-            ),
+            "name": string(),
+            "topic": string(),
+            "depth": number("messages that are not done"),
+            "delayed": nullable(number(), "timers that will bring a message; null: unknown"),
+            "delayed_at_least": boolean("whether there may be more than `delayed`"),
+            "oldest_age_s": nullable({"type": "number"}, "age of the oldest message that is not done"),
+            "processes": number("members of its group"),
+            "partitions": list_of(anything(), "depth, commits, and what may be running of each"),
+            "unread": list_of(string(), "<topic>/<partition> whose leader does not answer: figures are without it"),
         },
         "required": ["name", "topic", "depth", "oldest_age_s", "processes"],
     },
     "QueueList": object_of(
         {
             "queues": list_of(reference("Queue")),
-            "missing": list_of({"type": "object"}, description="queues that were not read, and why"),
-        },
-        *("queues", "missing"),
+            "missing": list_of(anything(), "queues that were not read, and why"),
+        }
     ),
     "Lags": object_of(
         {
-            "topic": {"type": "string"},
+            "topic": string(),
             "lags": list_of(
-                {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
-                description="due second and lag in milliseconds of each callback, in the order of due seconds",
+                {**PAIR, "items": number()},
+                "due second and lag in milliseconds of each callback, in the order of due seconds",
             ),
             "newest": list_of(
-                {"type": "object"},
-                description="the newest hundred, with `timer_id`, `key`, `due_s`, `lag_ms` and `timestamp_ms`",
+                anything(), "the newest hundred, with `timer_id`, `key`, `due_s`, `lag_ms` and `timestamp_ms`"
             ),
-            "complete": {"type": "boolean", "description": "whether all partitions were read in time"},
-        },
-        *("topic", "lags", "newest", "complete"),
+            "complete": boolean("whether all partitions were read in time"),
+        }
     ),
     "PastFirings": object_of(
         {
             "since": SECOND,
-            "found": {"type": "integer", "description": "firings since then, at most 10,000"},
+            "found": number("firings since then, at most 10,000"),
             "fired": list_of(
-                {"type": "object"},
-                description="`topic`, `timer_id`, `source`, `key`, `due_s`, `lag_ms`, `timestamp_ms` and the place",
+                anything(),
+                "`topic`, `timer_id`, `source`, `key`, `due_s`, `lag_ms`, `timestamp_ms` and the place",
             ),
             "left_out": list_of(
-                object_of({"topic": {"type": "string"}, "reason": {"type": "string"}}, "topic", "reason"),
-                description="topics of which there may be more, and why",
+                object_of({"topic": string(), "reason": string()}), "topics of which there may be more, and why"
             ),
-        },
-        *("since", "found", "fired", "left_out"),
+        }
     ),
     "Counts": object_of(
         {
-            "counts": list_of(object_of({"from": SECOND, "timers": {"type": "integer"}}, "from", "timers")),
+            "counts": list_of(object_of({"from": SECOND, "timers": number()})),
             "next": nullable(string("cursor to count on from")),
-            "complete": {"type": "boolean", "description": "whether all timers were counted"},
+            "complete": boolean("whether all timers were counted"),
             "missing": _MISSING,
-        },
-        *("counts", "next", "complete", "missing"),
+        }
     ),
-    "Live": object_of({"live": {"type": "boolean"}}, "live"),
-    "Ready": object_of({"ready": {"type": "boolean"}, "reasons": list_of({"type": "string"})}, "ready", "reasons"),
-    "Document": {"type": "object"},
+    "Live": object_of({"live": boolean()}),
+    "Ready": object_of({"ready": boolean(), "reasons": list_of(string())}),
+    "Document": anything(),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.console.firing import NOT_KNOWN, is_silent, silence
@@ -117,123 +118,49 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
     for reason in worker.get("reasons") or ():
         if not any(reason in str(why) for why in red.values()):
             yield Finding(RED, name, f"This worker is not ready: {reason}.", "", "TimersNotReady")
-    for rule in RULES:
-        if rule.holds({figure: value or 0 for figure, value in worker.items()}):
-            shown = {figure: rule.unit(worker.get(figure) or 0) for figure in rule.figures}
-            yield Finding(rule.level, name, rule.why.format(**shown), rule.way_out, rule.page)
+    yield from _of_figures(worker)
+
+
+def _of_figures(worker: Worker) -> Iterator[Finding]:
+    """What the figures of a worker say. One that it does not have counts as 0."""
+    name, figure = str(worker["id"]), defaultdict(int, {key: value or 0 for key, value in worker.items()})
+    overdue_s, unread, unstable = figure["overdue_s"], figure["unread"], figure["unstable"]
+    if overdue_s > LATE_S:
+        why = f"The oldest timer that has not fired was due {span(overdue_s)} ago."
+        way_out = "A burst of timers or a restart takes some seconds."
+        if overdue_s > OVERDUE_S:
+            way_out = "After a downtime this falls by itself. If it rises, look at the brokers and this worker's log."
+        yield Finding(RED if overdue_s > OVERDUE_S else AMBER, name, why, way_out, "TimersOverdue")
+    if figure["clock_back"]:
+        why = "The brokers' clock is behind seconds that have fired. New requests wait until it has caught up."
+        yield Finding(RED, name, why, "Find the broker whose clock went back.", "TimersBrokerClockBack")
+    if held := figure["brokers_held"]:
+        why = f"Brokers whose clock is too far ahead, and no second clock agrees: {count(held)}."
+        way_out = "Their ticks do not count. Correct the clock of the broker that the worker's log names."
+        yield Finding(AMBER, name, why, way_out, "TimersClockHeld")
+    if recovering := figure["recovering"]:
+        left = f"{count(figure['recovery_remaining'])} records are left."
+        why = f"Partitions that read their log again and do not fire: {count(recovering)}. {left}"
+        yield Finding(AMBER, name, why, "Wait. A restart does not make it faster.", "TimersRecoverySlow")
+    if failing := figure["open_circuits"]:
+        why = f"Callback topics that fail: {count(failing)}. Their timers are tried again, then become dead letters."
+        yield Finding(AMBER, name, why, "The worker's log names each topic and says why.", "TimersTargetsFailing")
+    if unstable and unread:
+        why = f"An open transaction of a producer holds back {count(unstable)} records of request topics."
+        way_out = "If it stays, find the producer and end its transaction."
+        yield Finding(AMBER, name, why, way_out, "TimersRequestsHeldBack")
+    if unread > UNREAD and not unstable:
+        why = f"{count(unread)} requests are not read yet."
+        yield Finding(AMBER, name, why, "Add workers if this does not fall.", "TimersRequestsUnread")
+    free, disk = figure["disk_free_bytes"], figure["disk_size_bytes"]
+    if free < disk * DISK_FREE:
+        why = f"Only {size(free)} of {size(disk)} are free on its disk."
+        yield Finding(AMBER, name, why, "Add disk space, or workers.", "TimersDiskFilling")
+    if (skew_s := abs(figure["clock_skew_s"])) > SKEW_S:
+        why = f"Its clock and the brokers' differ by {span(skew_s)}."
+        way_out = "Timers follow the brokers' clock. Correct the wrong one."
+        yield Finding(AMBER, name, why, way_out, "TimersClockSkew")
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-class Rule(NamedTuple):
-    """Something that figures of a worker say.
-
-    Attributes:
-        figures: that the sentence names.
-        unit: how they are shown.
-    """
-
-    page: str
-    level: str
-    holds: Callable[[Worker], bool]
-    figures: tuple[str, ...]
-    unit: Callable[[float], str]
-    why: str
-    way_out: str
-
-
-RULES = (
-    Rule(
-        "TimersOverdue",
-        AMBER,
-        lambda worker: LATE_S < worker.get("overdue_s", 0) <= OVERDUE_S,
-        ("overdue_s",),
-        span,
-        "The oldest timer that has not fired was due {overdue_s} ago.",
-        "A burst of timers or a restart takes some seconds.",
-    ),
-    Rule(
-        "TimersOverdue",
-        RED,
-        lambda worker: worker.get("overdue_s", 0) > OVERDUE_S,
-        ("overdue_s",),
-        span,
-        "The oldest timer that has not fired was due {overdue_s} ago.",
-        "After a downtime this falls by itself. If it rises, look at the brokers and at this worker's log.",
-    ),
-    Rule(
-        "TimersBrokerClockBack",
-        RED,
-        lambda worker: worker.get("clock_back", 0) > 0,
-        (),
-        count,
-        "The brokers' clock is behind seconds that have fired. New requests wait until it has caught up.",
-        "Find the broker whose clock went back.",
-    ),
-    Rule(
-        "TimersClockHeld",
-        AMBER,
-        lambda worker: worker.get("brokers_held", 0) > 0,
-        ("brokers_held",),
-        count,
-        "Brokers whose clock is too far ahead, and no second clock agrees: {brokers_held}. Their ticks do not count.",
-        "Correct the clock of the broker that the worker's log names.",
-    ),
-    Rule(
-        "TimersRecoverySlow",
-        AMBER,
-        lambda worker: worker.get("recovering", 0) > 0,
-        ("recovering", "recovery_remaining"),
-        count,
-        "Partitions that read their log again and do not fire: {recovering}. {recovery_remaining} records are left.",
-        "Wait. A restart does not make it faster.",
-    ),
-    Rule(
-        "TimersTargetsFailing",
-        AMBER,
-        lambda worker: worker.get("open_circuits", 0) > 0,
-        ("open_circuits",),
-        count,
-        "Callback topics that fail: {open_circuits}. Their timers are tried again, and then become dead letters.",
-        "The worker's log names each topic and says why.",
-    ),
-    Rule(
-        "TimersRequestsHeldBack",
-        AMBER,
-        lambda worker: worker.get("unstable", 0) > 0 and worker.get("unread", 0) > 0,
-        ("unstable",),
-        count,
-        "An open transaction of a producer holds back {unstable} records of request topics.",
-        "If it stays, find the producer and end its transaction.",
-    ),
-    Rule(
-        "TimersRequestsUnread",
-        AMBER,
-        lambda worker: worker.get("unread", 0) > UNREAD and not worker.get("unstable"),
-        ("unread",),
-        count,
-        "{unread} requests are not read yet.",
-        "Add workers if this does not fall.",
-    ),
-    Rule(
-        "TimersDiskFilling",
-        AMBER,
-        lambda worker: worker.get("disk_free_bytes", 1) < worker.get("disk_size_bytes", 0) * DISK_FREE,
-        ("disk_free_bytes", "disk_size_bytes"),
-        size,
-        "Only {disk_free_bytes} of {disk_size_bytes} are free on its disk.",
-        "Add disk space, or workers.",
-    ),
-    Rule(
-        "TimersClockSkew",
-        AMBER,
-        lambda worker: abs(worker.get("clock_skew_s", 0)) > SKEW_S,
-        ("clock_skew_s",),
-        lambda seconds: span(abs(seconds)),
-        "Its clock and the brokers' differ by {clock_skew_s}.",
-        "Timers follow the brokers' clock. Correct the wrong one.",
-    ),
-)
-"""What the figures of a worker say, and which section of docs/operations.md has more."""

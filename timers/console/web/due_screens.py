@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
@@ -25,141 +25,110 @@ async def live(page: Page) -> Reply:
     return page.show("live.html", topics=topics, per_s=PER_S)
 
 
-DAYS = 7
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
-SECONDS_OF_A_ROW = 10
-MAX_S = 99_999_999_999
+MAX_S = 99_999_999_999 - 7 * DAY_S
 
 WORKER_PER_S = 100_000
 """Timers that a worker fires in a second; docs/operations.md says so. The forecast can be made with another figure."""
+
+
+class _Grid(NamedTuple):
+    """A table of cells, each of which leads to the next grid; those of the last one lead to a list of timers.
+
+    Attributes:
+        parameter: of the page's address, with the beginning.
+        digits: that the parameter has of a time such as 2030-01-31T12:00:00Z.
+        by: what the API calls a cell.
+    """
+
+    parameter: str
+    digits: int
+    length_s: int
+    row_s: int
+    cell_s: int
+    by: str
+    columns: tuple[str, ...]
+    title: str
+
+
+_GRIDS = (
+    _Grid("from", 10, 7 * DAY_S, DAY_S, HOUR_S, "hour", tuple(f"{hour:02}" for hour in range(24)), "Hours of a week"),
+    _Grid(
+        *("day", 10, DAY_S, HOUR_S, MINUTE_S, "minute"),
+        tuple("" if minute % 10 else f"{minute:02}" for minute in range(60)),
+        "Minutes of {}",
+    ),
+    _Grid("minute", 16, MINUTE_S, 10, 1, "second", tuple(f"+{second}" for second in range(10)), "Seconds of {}"),
+)
 
 
 async def due(page: Page) -> Reply:
     """``GET /due``"""
     figures = await page.figures()
     topic = page.given.get("topic")
-    if "minute" in page.given:
-        start = _instant("minute", page.given["minute"], r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}", ":00Z")
-        shown = _minute(start, topic)
-    elif "day" in page.given:
-        start = _instant("day", page.given["day"], r"\d{4}-\d{2}-\d{2}", "T00:00:00Z")
-        shown = _day(start, topic)
-    else:
-        now_s = int(page.now_s)
-        first = page.given.get("from")
-        start = _instant("from", first, r"\d{4}-\d{2}-\d{2}", "T00:00:00Z") if first else now_s - now_s % DAY_S
-        shown = _week(start, topic)
+    # Of two parameters, that of the shorter time counts.
+    number = next((number for number in (2, 1) if _GRIDS[number].parameter in page.given), 0)
+    shown = _shown(number, _start(_GRIDS[number], page), topic)
     ready = sum(worker["ready"] is True for worker in figures.workers) if figures else 0
     # With ids, the workers' figure counts cancelled timers until their due second: it would not agree with the cells.
     pending = figures.pending if figures and not page.settings.id_topic else None
     return page.show("due.html", topic=topic or "", per_s=WORKER_PER_S * max(1, ready), pending=pending, **shown)
 
 
-def _instant(name: str, text: str, form: str, rest: str) -> int:
-    """The epoch second of a time in the address of a page.
+def _start(grid: _Grid, page: Page) -> int:
+    """The epoch second with which a grid begins; without a parameter, today.
 
     Raises:
-        Problem: it is none.
+        Problem: the parameter is no time of this form.
     """
+    text = page.given.get(grid.parameter, format_due(int(page.now_s))[: grid.digits])
     try:
-        if re.fullmatch(form, text, re.ASCII):
-            second = int(datetime.fromisoformat(text + rest).timestamp())
-            if 0 <= second <= MAX_S - DAYS * DAY_S:
+        if len(text) == grid.digits and re.fullmatch(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2})?", text, re.ASCII):
+            second = int(datetime.fromisoformat(text + "0000-00-00T00:00:00Z"[grid.digits :]).timestamp())
+            if 0 <= second <= MAX_S:
                 return second
     except ValueError:
         pass
-    raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time of this page, such as 2030-01-31")
+    why = f"{grid.parameter}={quoted(text[:100])} is no time of this page, such as 2030-01-31"
+    raise Problem("parameter-invalid", why)
 
 
-def _week(start: int, topic: str | None) -> dict[str, Any]:
-    rows = [
-        _row(
-            f"{datetime.fromtimestamp(day, UTC):%a} {format_due(day)[:10]}",
-            range(day, day + DAY_S, HOUR_S),
-            HOUR_S,
-            topic,
-            lambda second: link("/due", day=format_due(second)[:10], topic=topic),
-        )
-        for day in range(start, start + DAYS * DAY_S, DAY_S)
-    ]
+def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
+    grid, inner = _GRIDS[number], _GRIDS[number + 1] if number + 1 < len(_GRIDS) else None
+
+    def address(grid: _Grid, second: int) -> str:
+        return link("/due", **{grid.parameter: format_due(max(0, second))[: grid.digits]}, topic=topic)
+
+    def timers(second: int, length_s: int) -> str:
+        return link("/timers", topic=topic, from_=second, to=second + length_s)
+
+    def cell(second: int) -> dict[str, Any]:
+        name = format_due(second).replace("T", " ")[: 20 if grid.cell_s == 1 else 16]
+        return {"from": second, "name": name, "target": address(inner, second) if inner else timers(second, 1)}
+
+    def row(second: int) -> dict[str, Any]:
+        at, day = format_due(second), f"{datetime.fromtimestamp(second, UTC):%a}"
+        name = f"{day} {at[:10]}" if grid.by == "hour" else at[11:19] if grid.by == "second" else at[11:16]
+        cells = [cell(each) for each in range(second, second + grid.row_s, grid.cell_s)]
+        return {"name": name, "list": timers(second, grid.row_s), "cells": cells}
+
+    counts = {by: link("/v1/pending", by=by, topic=topic, from_=start, to=start + grid.length_s) for by in _SIZES}
     return {
-        **_shared("hour", start, DAYS * DAY_S, rows, [f"{hour:02}" for hour in range(24)], topic),
-        "title": "Hours of a week",
-        "up": None,
-        "before": link("/due", **{"from": format_due(max(0, start - DAYS * DAY_S))[:10]}, topic=topic),
-        "after": link("/due", **{"from": format_due(start + DAYS * DAY_S)[:10]}, topic=topic),
+        "by": grid.by,
+        "title": grid.title.format(format_due(start)[: grid.digits].replace("T", " ")),
+        "rows": [row(second) for second in range(start, start + grid.length_s, grid.row_s)],
+        "columns": grid.columns,
+        "list": timers(start, grid.length_s),
+        "up": address(_GRIDS[number - 1], start) if number else None,
+        "before": address(grid, start - grid.length_s),
+        "after": address(grid, start + grid.length_s),
+        "count": counts[grid.by],
+        "minutes": counts["minute"],
+        "seconds": counts["second"],
     }
 
 
-def _day(start: int, topic: str | None) -> dict[str, Any]:
-    rows = [
-        _row(
-            format_due(hour)[11:16],
-            range(hour, hour + HOUR_S, MINUTE_S),
-            MINUTE_S,
-            topic,
-            lambda second: link("/due", minute=format_due(second)[:16], topic=topic),
-        )
-        for hour in range(start, start + DAY_S, HOUR_S)
-    ]
-    columns = [f"{minute:02}" if minute % 10 == 0 else "" for minute in range(60)]
-    return {
-        **_shared("minute", start, DAY_S, rows, columns, topic),
-        "title": f"Minutes of {format_due(start)[:10]}",
-        "up": link("/due", **{"from": format_due(start)[:10]}, topic=topic),
-        "before": link("/due", day=format_due(max(0, start - DAY_S))[:10], topic=topic),
-        "after": link("/due", day=format_due(start + DAY_S)[:10], topic=topic),
-    }
-
-
-def _minute(start: int, topic: str | None) -> dict[str, Any]:
-    rows = [
-        _row(
-            format_due(first)[11:19],
-            range(first, first + SECONDS_OF_A_ROW),
-            1,
-            topic,
-            lambda second: _list(second, 1, topic),
-        )
-        for first in range(start, start + MINUTE_S, SECONDS_OF_A_ROW)
-    ]
-    return {
-        **_shared("second", start, MINUTE_S, rows, [f"+{second}" for second in range(SECONDS_OF_A_ROW)], topic),
-        "title": f"Seconds of {format_due(start)[:16].replace('T', ' ')}",
-        "up": link("/due", day=format_due(start)[:10], topic=topic),
-        "before": link("/due", minute=format_due(max(0, start - MINUTE_S))[:16], topic=topic),
-        "after": link("/due", minute=format_due(start + MINUTE_S)[:16], topic=topic),
-    }
-
-
-def _shared(by: str, start: int, length: int, rows: list[Any], columns: list[str], topic: str | None) -> dict[str, Any]:
-    return {
-        "by": by,
-        "start": start,
-        "end": start + length,
-        "rows": rows,
-        "columns": columns,
-        "list": _list(start, length, topic),
-        "count": link("/v1/pending", by=by, topic=topic, from_=start, to=start + length),
-        "minutes": link("/v1/pending", by="minute", topic=topic, from_=start, to=start + length),
-        "seconds": link("/v1/pending", by="second", topic=topic, from_=start, to=start + length),
-    }
-
-
-def _row(name: str, seconds: range, length: int, topic: str | None, target: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "list": _list(seconds.start, seconds.stop - seconds.start, topic),
-        "cells": [{"from": second, "name": _name(second, length), "target": target(second)} for second in seconds],
-    }
-
-
-def _name(second: int, length: int) -> str:
-    return format_due(second).replace("T", " ")[: 20 if length == 1 else 16]
-
-
-def _list(start: int, length: int, topic: str | None) -> str:
-    return link("/timers", topic=topic, from_=start, to=start + length)
+_SIZES = ("hour", "minute", "second")
 
 
 SCREENS = (

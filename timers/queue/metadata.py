@@ -12,7 +12,7 @@ The committed offset says that all messages below it are done. The metadata says
   each cut of the log its offset and number. Empty if no record was read.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
-* ``starts``: which messages may be running (:mod:`timers.queue.starts`): the first and the end, counted from the
+* ``starts``: which messages may be running (:mod:`timers.queue.ledger`): the first and the end, counted from the
   committed offset, the size of their group, the end of the suspects. Empty if nothing runs and there are no suspects.
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
 * ``crashes``: for open messages that killed their process: distance to the previous one, how often.
@@ -34,7 +34,6 @@ from typing import NamedTuple
 
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
-from timers.queue.starts import NOTHING, Start
 
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
@@ -66,6 +65,21 @@ class DeletedLogError(ForeignMetadataError):
 
 class OtherVersionError(ValueError):
     """Another version of this package wrote the metadata."""
+
+
+class Start(NamedTuple):
+    """The messages of a partition that may have been started: the open ones from ``first`` to before ``end``.
+
+    Attributes:
+        group: how many they are, if they run alone; 0 if they run with others.
+    """
+
+    first: int = 0
+    end: int = 0
+    group: int = 0
+
+
+NOTHING = Start()
 
 
 class Saved(NamedTuple):

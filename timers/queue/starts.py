@@ -21,7 +21,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TypeVar
+
+from timers.queue.metadata import NOTHING, Start
 
 MAX_CRASHES = 2
 
@@ -34,33 +36,7 @@ _SHRINK = 8
 message is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
 
 
-class Start(NamedTuple):
-    """The messages of a partition that may have been started: the open ones from ``first`` to before ``end``.
-
-    Attributes:
-        group: how many they are, if they run alone; 0 if they run with others.
-    """
-
-    first: int = 0
-    end: int = 0
-    group: int = 0
-
-
-NOTHING = Start()
-
-
-class Startable(Protocol):
-    """What this module reads of an open message."""
-
-    offset: int
-    is_suspect: bool
-    crashes: int
-
-
-_E = TypeVar("_E", bound=Startable)
-
-
-class Starts(Generic[_E]):
+class Starts:
     """The ready messages of one partition.
 
     Args:
@@ -86,13 +62,13 @@ class Starts(Generic[_E]):
         self._started_first = self._started_end = 0
         self._next_group = max(1, start.group // _SHRINK) if start.group else 0
         self._cause_end = start.end if start.group else 0  # the message that ended the process is below
-        self._ready: deque[_E] = deque()
-        self._suspects: deque[_E] = deque()
-        self._group: deque[_E] = deque()
+        self._ready: deque[Entry] = deque()
+        self._suspects: deque[Entry] = deque()
+        self._group: deque[Entry] = deque()
 
     # ---- ready messages ------------------------------------------------------------------------------------------
 
-    def add(self, entry: _E, *, first: bool = False) -> None:
+    def add(self, entry: Entry, *, first: bool = False) -> None:
         """Add a ready message."""
         ready = self._suspects if entry.is_suspect else self._ready
         if first:
@@ -100,7 +76,7 @@ class Starts(Generic[_E]):
         else:
             ready.append(entry)
 
-    def next(self) -> _E | None:
+    def next(self) -> Entry | None:
         """Return the next message that may be started, once; None if there is none."""
         if self._group:
             return self._group.popleft()
@@ -183,8 +159,8 @@ class Starts(Generic[_E]):
         if self.is_stopped:
             return
         if start.group:
-            inside: list[_E] = []
-            outside: deque[_E] = deque()
+            inside: list[Entry] = []
+            outside: deque[Entry] = deque()
             for entry in self._suspects:
                 (inside if start.first <= entry.offset < start.end else outside).append(entry)
             self._group.extend(sorted(inside, key=_order))
@@ -195,22 +171,14 @@ class Starts(Generic[_E]):
             self._horizon = start.end
 
 
-def _order(entry: Startable) -> tuple[int, int]:
+def _order(entry: Entry) -> tuple[int, int]:
     return -entry.crashes, entry.offset
-
-
-class Starting(Protocol):
-    """What :func:`plan_starts` reads of a ledger."""
-
-    starts: Starts[Any]
-    position: int
-    held_count: int
 
 
 _P = TypeVar("_P")
 
 
-def plan_starts(ledgers: Mapping[_P, Starting]) -> dict[_P, Start]:
+def plan_starts(ledgers: Mapping[_P, Ledger]) -> dict[_P, Start]:
     """Return what the next commit of a process allows in each partition."""
     alone = _are_alone(ledgers.values())
     for ledger in ledgers.values():
@@ -232,14 +200,14 @@ def plan_starts(ledgers: Mapping[_P, Starting]) -> dict[_P, Start]:
     return allowed
 
 
-def wants_commit(ledgers: Mapping[_P, Starting]) -> bool:
+def wants_commit(ledgers: Mapping[_P, Ledger]) -> bool:
     """Whether ready messages wait for a commit, and not for receivers."""
     if _are_alone(ledgers.values()):
         return not _are_busy(ledgers.values())
     return any(ledger.starts.is_starved or ledger.starts.is_held_back for ledger in ledgers.values())
 
 
-def _are_alone(ledgers: Iterable[Starting]) -> bool:
+def _are_alone(ledgers: Iterable[Ledger]) -> bool:
     """Whether there are suspects to be started, or messages of a group run."""
     return any(
         ledger.starts.has_suspects or ledger.starts.has_group or (ledger.held_count and ledger.starts.start.group)
@@ -247,6 +215,6 @@ def _are_alone(ledgers: Iterable[Starting]) -> bool:
     )
 
 
-def _are_busy(ledgers: Iterable[Starting]) -> bool:
+def _are_busy(ledgers: Iterable[Ledger]) -> bool:
     """Whether receivers hold messages, or may take one of a group."""
     return any(ledger.held_count or ledger.starts.has_group for ledger in ledgers)

@@ -8,12 +8,11 @@ from timers.client import Backoff
 from timers.queue import Message
 from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved
+from timers.queue.metadata import Saved, Start
 from timers.queue.queue import Deliveries
 from timers.queue.records import Letter
 from timers.queue.settling import Commit
 from timers.queue.signing import KEY_BYTES, Signing
-from timers.queue.starts import Start
 from timers.queue.state import State, Terms
 from timers.wire.headers import Header
 

@@ -13,10 +13,18 @@ from tests.property.unicode_text import texts
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
-from timers.queue.brokers_clock import BrokersClock
-from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, OtherVersionError, Saved, decode, encode, worst_parts
-from timers.queue.starts import NOTHING, Start
+from timers.queue.ledger import BrokersClock, Entry, Ledger
+from timers.queue.metadata import (
+    MAX_BYTES,
+    NOTHING,
+    ForeignMetadataError,
+    OtherVersionError,
+    Saved,
+    Start,
+    decode,
+    encode,
+    worst_parts,
+)
 
 LOG = "log-name"
 ALL = Start(0, 10**9)

@@ -8,14 +8,12 @@ from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
 from timers.core.lineage import PassedBatch
-from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
-from timers.queue.ledger import HELD, READY, Entry, Ledger
+from timers.queue.ledger import HELD, READY, BrokersClock, Entry, Ledger, Starts
 from timers.queue.lineage import Loaded, Verification
-from timers.queue.metadata import Saved
+from timers.queue.metadata import Saved, Start
 from timers.queue.settling import Commit, Job, Partition, Plan, Settler
 from timers.queue.signing import ATTEMPT, SENT, SOURCE, Identity, Signing
-from timers.queue.starts import Start, Starts
 from timers.wire.headers import Header
 
 
@@ -377,4 +375,4 @@ MUTATIONS = {
     "starts 4 a partition that was given up has suspects": Parts(settler=KeepsThePlanOfAPartitionGivenUp),
 }
 """Rule -> the classes that break it. The numbers are those of :mod:`timers.queue.settling`, and of
-:mod:`timers.queue.starts` after the word starts."""
+:mod:`timers.queue.ledger` after the word starts."""

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation
-from timers.queue.brokers_clock import BrokersClock
 from timers.queue.guards import Guard
-from timers.queue.ledger import HELD, WAITING, Entry, Ledger
+from timers.queue.ledger import HELD, MAX_CRASHES, WAITING, BrokersClock, Entry, Ledger
 from timers.queue.lineage import Loaded, Verification, passed
-from timers.queue.metadata import MAX_EPOCHS, decode
+from timers.queue.metadata import MAX_EPOCHS, NOTHING, decode
 from timers.queue.settling import Job, Partition, Plan, Settler
 from timers.queue.signing import KEY_BYTES, Signing
-from timers.queue.starts import MAX_CRASHES, NOTHING
 
 LEASE_S = 3.0
 DELAY_S = 20.0

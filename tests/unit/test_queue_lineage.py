@@ -9,11 +9,9 @@ from confluent_kafka import KafkaError
 
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.progress import cut_suffix
-from timers.queue.brokers_clock import BrokersClock
-from timers.queue.ledger import Ledger
+from timers.queue.ledger import BrokersClock, Ledger
 from timers.queue.lineage import Loaded, Verification, epoch_end, passed
-from timers.queue.metadata import MAX_EPOCHS, Saved, decode, encode
-from timers.queue.starts import NOTHING, Start
+from timers.queue.metadata import MAX_EPOCHS, NOTHING, Saved, Start, decode, encode
 
 SAME = ((2, 0), (4, 100), (5, 250))
 READ = Lineage(SAME, Batch(299, 299, 1000, 0), 300)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from timers.errors import QueueError
-from timers.queue.brokers_clock import BrokersClock
-from timers.queue.ledger import Ledger
+from timers.queue.ledger import BrokersClock, Ledger
 from timers.queue.loading import load
 from timers.queue.metadata import Saved, encode
 from timers.queue.settling import Commit, Partition

@@ -19,10 +19,9 @@ from timers.kafka import topic_admin
 from timers.queue import Queue, monitoring
 from timers.queue.inspection import PartitionStats, partition_stats
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved, encode
+from timers.queue.metadata import Saved, Start, encode
 from timers.queue.monitoring import METRICS, Monitor
 from timers.queue.settling import Commit
-from timers.queue.starts import Start
 
 JOBS = ("jobs", 0)
 

@@ -17,9 +17,8 @@ from timers.errors import LeaseLostError, QueueError
 from timers.queue import Message
 from timers.queue.guards import Guard
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved, decode, encode
+from timers.queue.metadata import NOTHING, Saved, decode, encode
 from timers.queue.settling import Commit, Partition
-from timers.queue.starts import NOTHING
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tests.harness.queue_state import SIGNING
 from timers.client import PartlyPublishedError
 from timers.errors import InvalidTimerError, PublishError
 from timers.queue import records
+from timers.queue.metadata import Start
 from timers.queue.queue import Deliveries
 from timers.queue.records import Later
 from timers.queue.sending import Sender
@@ -29,7 +30,6 @@ from timers.queue.signing import (
     Signing,
     returned_value,
 )
-from timers.queue.starts import Start
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord

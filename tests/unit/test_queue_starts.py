@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved, decode, encode
+from timers.queue.ledger import MAX_CRASHES, Ledger, plan_starts, wants_commit
+from timers.queue.metadata import NOTHING, Saved, Start, decode, encode
 from timers.queue.settling import Settler
-from timers.queue.starts import MAX_CRASHES, NOTHING, Start, plan_starts, wants_commit
 
 LOG = "log-name"
 JOBS = ("jobs", 0)

@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_END, KafkaError
 
 from timers.core.lineage import Batch, EpochEnd, Parted, PassedBatch, next_question, parted_inside
-from timers.queue.brokers_clock import BrokersClock
-from timers.queue.ledger import Ledger
-from timers.queue.metadata import MAX_EPOCHS, Saved
+from timers.queue.ledger import BrokersClock, Ledger
+from timers.queue.metadata import MAX_EPOCHS, NOTHING, Saved
 from timers.queue.settling import Commit
-from timers.queue.starts import NOTHING
 
 NO_OFFSET = 2**62
 """No log has this offset."""

@@ -12,10 +12,9 @@ from timers.errors import InvalidTimerError, LeaseLostError
 from timers.kafka.records import headers_of
 from timers.queue import records
 from timers.queue.guards import Guard
-from timers.queue.ledger import HELD, Entry, Ledger
+from timers.queue.ledger import HELD, MAX_CRASHES, Entry, Ledger
 from timers.queue.settling import Job, Partition
 from timers.queue.signing import Identity, returned_value
-from timers.queue.starts import MAX_CRASHES
 from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED, UNSIGNED
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import MAX_BYTES, encode
-from timers.queue.starts import Start, plan_starts, wants_commit
+from timers.queue.ledger import Entry, Ledger, plan_starts, wants_commit
+from timers.queue.metadata import MAX_BYTES, Start, encode
 
 Partition: TypeAlias = tuple[str, int]
 

@@ -10,7 +10,7 @@ from tests.harness.acls import worker_acls
 from timers.client import retry
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
-from timers.queue import signing
+from timers.queue import records
 from timers.wire import headers, topics
 from timers.wire.formats import countdown, schedule
 
@@ -64,7 +64,7 @@ def test_each_setting_it_names_is_one() -> None:
 def test_the_page_says_what_each_header_is_worth() -> None:
     table = DOC.partition("## What headers are worth")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
-    modules = (headers, signing, schedule, retry)
+    modules = (headers, records, schedule, retry)
     names = {value for module in modules for name, value in vars(module).items() if name.isupper()}
     read = {name for name in names if isinstance(name, str) and re.fullmatch(r"[a-z0-9-]*[a-z0-9]", name)}
     assert {name for row in rows for name in re.findall(r"`([^`]+)`", row)} == {*read, countdown.CALLER}

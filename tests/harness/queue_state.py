@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from timers.client import Backoff
 from timers.queue import Message
-from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved, Start
 from timers.queue.queue import Deliveries
-from timers.queue.records import Letter
+from timers.queue.records import KEY_BYTES, Letter, Signing
+from timers.queue.sending import Guards
 from timers.queue.settling import Commit
-from timers.queue.signing import KEY_BYTES, Signing
 from timers.queue.state import State, Terms
 from timers.wire.headers import Header
 

@@ -16,12 +16,11 @@ from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue import Message
-from timers.queue.guards import Guards
 from timers.queue.queue import Deliveries
 from timers.queue.receiver import Receiver
-from timers.queue.records import Output
+from timers.queue.records import Output, Signing
+from timers.queue.sending import Guards
 from timers.queue.settling import Commit, Job, Partition, Plan
-from timers.queue.signing import Signing
 from timers.queue.state import State, Terms
 from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from tests.simulation.queue_log import SimLog
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import MAX_BYTES, Saved, decode
+from timers.queue.records import ATTEMPT, SENT, SIGNATURE, SOURCE, Identity, Signing
 from timers.queue.settling import Commit, Job, Partition
-from timers.queue.signing import ATTEMPT, SENT, SIGNATURE, SOURCE, Identity, Signing
 from timers.wire import topics
 from timers.wire.headers import Header
 

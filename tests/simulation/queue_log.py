@@ -9,7 +9,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from timers.core.lineage import EpochEnd
-from timers.queue.lineage import NO_OFFSET, Verification
+from timers.queue.new_partitions import NO_OFFSET, Verification
 
 
 class SimMessage(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
 from timers.core.lineage import PassedBatch
-from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, BrokersClock, Entry, Ledger, Starts
-from timers.queue.lineage import Loaded, Verification
 from timers.queue.metadata import Saved, Start
+from timers.queue.new_partitions import Loaded, Verification
+from timers.queue.records import ATTEMPT, SENT, SOURCE, Identity, Signing
+from timers.queue.sending import Guard
 from timers.queue.settling import Commit, Job, Partition, Plan, Settler
-from timers.queue.signing import ATTEMPT, SENT, SOURCE, Identity, Signing
 from timers.wire.headers import Header
 
 
@@ -147,13 +147,13 @@ class ForgetsCrashes(Ledger):
         return super().saved(finished)._replace(crashes={})
 
 
-class StartsWithoutACommit(Starts[Any]):
+class StartsWithoutACommit(Starts):
     def allow(self, start: Start) -> None:
         super().allow(start)
         self._horizon += 2
 
 
-class DoesNotTakeBackTheHorizon(Starts[Any]):
+class DoesNotTakeBackTheHorizon(Starts):
     def forbid(self) -> None:
         pass
 
@@ -310,7 +310,7 @@ class LoadsWhileACommitIsUnderWay(SimProcess):
         return True
 
 
-def with_starts(kind: type[Starts[Any]]) -> type[Ledger]:
+def with_starts(kind: type[Starts]) -> type[Ledger]:
     """A ledger with other starts."""
 
     class Changed(Ledger):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation
-from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, MAX_CRASHES, WAITING, BrokersClock, Entry, Ledger
-from timers.queue.lineage import Loaded, Verification, passed
 from timers.queue.metadata import MAX_EPOCHS, NOTHING, decode
+from timers.queue.new_partitions import Loaded, Verification, passed
+from timers.queue.records import KEY_BYTES, Signing
+from timers.queue.sending import Guard
 from timers.queue.settling import Job, Partition, Plan, Settler
-from timers.queue.signing import KEY_BYTES, Signing
 
 LEASE_S = 3.0
 DELAY_S = 20.0
@@ -77,7 +77,7 @@ class SimProcess:
         self.clock = parts.clock()
         self.waits: dict[Place, float] = {}
         self.is_dead = False
-        self.client = SimClient(brokers)
+        self.client: Any = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
         self.parted: dict[Partition, tuple[int, int]] = {}
         self.signing: Signing

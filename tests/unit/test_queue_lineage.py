@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.progress import cut_suffix
 from timers.queue.ledger import BrokersClock, Ledger
-from timers.queue.lineage import Loaded, Verification, epoch_end, passed
 from timers.queue.metadata import MAX_EPOCHS, NOTHING, Saved, Start, decode, encode
+from timers.queue.new_partitions import Loaded, Verification, epoch_end, passed
 
 SAME = ((2, 0), (4, 100), (5, 250))
 READ = Lineage(SAME, Batch(299, 299, 1000, 0), 300)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from timers.errors import QueueError
 from timers.queue.ledger import BrokersClock, Ledger
-from timers.queue.loading import load
 from timers.queue.metadata import Saved, encode
+from timers.queue.new_partitions import load
 from timers.queue.settling import Commit, Partition
 
 JOBS = ("jobs", 0)
@@ -42,7 +43,7 @@ def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
     return Commit(saved.offset, encode(saved, log) or "")
 
 
-def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
+def loaded(log: Any, *, accept_loss: bool = False) -> Ledger:
     return load(log, [JOBS], accept_loss=accept_loss)[JOBS].ledger(BrokersClock())
 
 

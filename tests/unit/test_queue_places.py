@@ -15,8 +15,8 @@ from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringL
 from timers.queue import records
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
-from timers.queue.places import Places
 from timers.queue.settling import Job, Settler
+from timers.queue.transactions import Places
 from timers.wire.partitioner import partitions_of
 
 LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"

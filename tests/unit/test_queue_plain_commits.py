@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.harness.waiting import wait_until
-from timers.queue import plain_commits as module
-from timers.queue.plain_commits import PlainCommits
+from timers.queue import transport as module
 from timers.queue.settling import Commit, Partition
 from timers.queue.transactions import Outcome
+from timers.queue.transport import PlainCommits
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
 

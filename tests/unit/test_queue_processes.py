@@ -11,7 +11,7 @@ import pytest
 from tests.harness.queue_handlers import RAISED, handle
 from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError, QueueError
-from timers.queue.processes import Child
+from timers.queue.running import Child
 
 
 class SimMessage:

@@ -15,9 +15,9 @@ from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import Message
-from timers.queue.guards import Guard
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import NOTHING, Saved, decode, encode
+from timers.queue.sending import Guard
 from timers.queue.settling import Commit, Partition
 
 

@@ -17,9 +17,7 @@ from timers.errors import InvalidTimerError, PublishError
 from timers.queue import records
 from timers.queue.metadata import Start
 from timers.queue.queue import Deliveries
-from timers.queue.records import Later
-from timers.queue.sending import Sender
-from timers.queue.signing import (
+from timers.queue.records import (
     ATTEMPT,
     ERROR,
     NO_VALUE,
@@ -27,9 +25,11 @@ from timers.queue.signing import (
     SIGNATURE,
     SOURCE,
     Identity,
+    Later,
     Signing,
     returned_value,
 )
+from timers.queue.sending import Sender
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord
@@ -40,7 +40,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass
-class Delivered:
+class SimMessage:
     """A message as its receiver sees it."""
 
     key: bytes | None = b"\xff"
@@ -49,6 +49,9 @@ class Delivered:
     attempt: int = 1
     source: str = "jobs/3/14"
     sent_ms: int = 1_700_000_000_123
+
+
+Delivered: Any = SimMessage
 
 
 @dataclass
@@ -216,7 +219,7 @@ UNSENDABLE: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: dict[str, Any], error: str) -> None:
     sent = {"key": None, "value": b"v", "headers": ()} | changes
     with pytest.raises(InvalidTimerError, match=error):
-        records.output(Delivered(), "results", **sent)
+        records.output(Delivered().source, "results", **sent)
     with pytest.raises(InvalidTimerError, match=error):
         sender_of(Published()).send([(sent["key"], sent["value"], sent["headers"])])
 
@@ -306,7 +309,9 @@ def test_messages_before_one_that_cannot_be_submitted_are_told() -> None:
 
 
 def test_an_output_keeps_its_headers() -> None:
-    made = records.output(Delivered(), "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))])
+    made = records.output(
+        Delivered().source, "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))]
+    )
     assert made == ("results", b"k", None, [("timer-a", b"1"), ("b", None), ("b", b"2")], "jobs/3/14")
 
 
@@ -336,7 +341,7 @@ def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
     for record, code in (
         (records.later(Delivered(), SIGNING, 1, "", MAX_BYTES), "rejected"),
         (records.letter(Delivered(), SIGNING, "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
-        (records.output(Delivered(), "results", "key", None), "rejected"),
+        (records.output(Delivered().source, "results", "key", None), "rejected"),
     ):
         stub = records.truncated_letter(record, "too large")
         decoded = dead_letter.decode(stub.headers)

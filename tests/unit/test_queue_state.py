@@ -24,9 +24,9 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
-from timers.queue.guards import Guards
 from timers.queue.queue import Deliveries
 from timers.queue.records import Letter
+from timers.queue.sending import Guards
 from timers.queue.state import State
 
 

@@ -14,10 +14,9 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
 from timers.queue import transport
-from timers.queue.plain_commits import PlainCommits
 from timers.queue.settling import Commit
 from timers.queue.transactions import Outcome
-from timers.queue.transport import Transport
+from timers.queue.transport import PlainCommits, Transport
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
 

@@ -26,8 +26,8 @@ from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import NO_GROUP, code_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue import ledger_log
-from timers.queue.loading import saved_by
 from timers.queue.metadata import Saved, encode
+from timers.queue.new_partitions import saved_by
 from timers.queue.settling import Commit, Partition
 from timers.queue.transport import tag_of
 from timers.wire import query, topics

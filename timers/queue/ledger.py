@@ -69,7 +69,7 @@ message is found: each commit takes milliseconds, and each crash the start of a 
 
 
 class Starts:
-    """The ready messages of one partition. It decides which may be started, so that one that kills its process is found.
+    """The ready messages of one partition. Decides which may be started, so that one that kills its process is found.
 
     A message may be started only when a commit says so. So after a process ended without saying that it ends, its last
     commit names all messages that can be the cause: the *suspects*. They run before all others, in groups, and nothing
@@ -347,7 +347,7 @@ class Ledger:
         log_end: float = _NEVER,
         clock: BrokersClock | None = None,
     ) -> None:
-        self.starts: Starts[Entry] = Starts(saved.start, saved.suspects_end, log_end)
+        self.starts: Starts = Starts(saved.start, saved.suspects_end, log_end)
         self.held_count = 0
         self.changes = 0
         self.open_bytes = 0

@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
 from timers.kafka.records import write as write_records
+from timers.queue.records import Signing, new_key
 from timers.queue.settling import Commit, Partition
-from timers.queue.signing import Signing, new_key
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0

@@ -11,10 +11,10 @@ from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
 from timers.kafka.records import headers_of
 from timers.queue import records
-from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, MAX_CRASHES, Entry, Ledger
+from timers.queue.records import Identity, returned_value
+from timers.queue.sending import Guard
 from timers.queue.settling import Job, Partition
-from timers.queue.signing import Identity, returned_value
 from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED, UNSIGNED
 
@@ -165,7 +165,7 @@ class Message:
         with self._state.lock:
             if self._guard is not None or self.is_settled:
                 raise self._lost()
-            self._outputs = [*self._outputs, records.output(self, topic, key, value, headers)]
+            self._outputs = [*self._outputs, records.output(self.source, topic, key, value, headers)]
 
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.

@@ -1,33 +1,254 @@
-"""The partitions of a process whose messages are not delivered yet."""
+"""The partitions of a process whose messages are not delivered yet: loads what the group committed for them, says what
+is lost, and finds out whether their logs are still those that the queue has read."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException
 
-from timers.core.lineage import Lineage
-from timers.queue.ledger import Ledger
-from timers.queue.lineage import Loaded, Verification
-from timers.queue.loading import Log, check_parted, load
-from timers.queue.settling import Partition
+from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, PassedBatch, next_question, parted_inside
+from timers.errors import QueueError
+from timers.queue.ledger import BrokersClock, Ledger
+from timers.queue.metadata import (
+    MAX_EPOCHS,
+    NOTHING,
+    DeletedLogError,
+    ForeignMetadataError,
+    OtherVersionError,
+    Saved,
+    decode,
+)
+from timers.queue.settling import Commit, Partition
 from timers.queue.state import State
 from timers.wire import topics
 
-_RETRY_S = 0.5
-_MAX_PAUSE_S = 5.0
+if TYPE_CHECKING:
+    from timers.queue.transport import Transport
+
 _log = logging.getLogger("timers.queue")
 
+NO_OFFSET = 2**62
+"""No log has this offset."""
 
-class Reading(Log, Protocol):
-    """What this module uses of the transport."""
+_ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 
-    def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None: ...
-    def stop(self, partitions: Iterable[Partition]) -> None: ...
-    def ask(self, partition: Partition, epoch: int) -> bool: ...
+
+def passed(record: Any) -> PassedBatch:
+    """Return what is kept of a record that was read."""
+    offset, epoch = record.offset(), record.leader_epoch()
+    return -1 if epoch is None else epoch, Batch(offset, offset, record.timestamp()[1], 0)
+
+
+def epoch_end(event: str) -> EpochEnd | None:
+    """Return a leader's answer in the text of librdkafka's event; None if there is none."""
+    found = _ANSWER.search(event)
+    return None if found is None else EpochEnd(int(found[2]), int(found[1]))
+
+
+class Loaded(NamedTuple):
+    """What is committed for a partition, and the offsets that its log has: from ``low`` to before ``high``."""
+
+    saved: Saved
+    commit: Commit | None
+    low: int
+    high: int
+
+    def cut(self, found: tuple[int, int] | None, own: tuple[int, int] | None) -> Loaded:
+        """Return what counts if the log parted, by what is committed or by what this process itself has read: perhaps
+        that is not committed. What ran in it has not ended a process."""
+        known = [each for each in (found, own) if each is not None]
+        if not known:
+            return self
+        saved = self.saved.cut(*min(known, key=lambda each: (each[0], -each[1])))
+        return self._replace(saved=saved if own is None else saved._replace(start=NOTHING))
+
+    def ledger(self, clock: BrokersClock, kind: type[Ledger] = Ledger) -> Ledger:
+        """Return the ledger. What is committed above the last record that was read is not known to be in this log."""
+        known = self.saved if self.saved.lineage.batch is None else self.saved.below(self.saved.lineage.end)
+        ledger = kind(known, log_end=self.high, clock=clock)
+        ledger.pass_holes(self.low)
+        return ledger
+
+
+class Verification:
+    """Compares one log with the lineage of what was loaded, by the records and events that are read. Pure.
+
+    The rules are those of workers (:mod:`timers.core.lineage`). What a queue knows and how it asks are different,
+    because confluent-kafka shows records and no batches, and has no call that asks where a leader epoch ends:
+
+    * Each record counts as a batch without a CRC. If an epoch number was given twice, the time of the record shows it.
+    * Markers and aborted transactions are not seen. So what is known ends after the last record, and a process that
+      verified its log reads on from there: a message that has the offset of a lost marker is read.
+    * The last record is read first. If it is there, the logs are equal below it, and no epoch must be asked for.
+    * To ask where an epoch ends, a process seeks with this epoch an offset that no log has. librdkafka asks the leader
+      before it reads there, and its event holds the answer.
+
+    Attributes:
+        loaded: what is to be verified.
+        question: leader epoch whose end must be asked for; None: the last record must be read.
+        parted: where the log parts, and the leader epoch that it has below, -1 if it is not known; None if it does not.
+        is_over: whether ``parted`` is the answer.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.question: int | None = None
+        self.parted: tuple[int, int] | None = None
+        self.is_over = False
+        self._lineage = loaded.saved.lineage
+        self._ends: dict[int, EpochEnd] = {}
+        self._last = self._lineage.end - 1
+        self._is_other = False
+        self._reads = self._lineage.batch is not None and self._last >= loaded.low  # else retention has deleted it
+        if not self._reads:
+            self._go_on()
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> Verification | None:
+        """Return a new verification; None if no leader epoch is known."""
+        return cls(loaded) if loaded.saved.lineage.epochs else None
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where to read: the end of the log before a question is asked. No epoch, so that librdkafka asks nothing."""
+        return self._last if self.question is None else OFFSET_END, -1
+
+    def note(self, record: Any) -> bool:
+        """Note a record or an event of the partition; True if it is over, or the next step follows."""
+        error = record.error()
+        if self.is_over:
+            return False
+        if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._note_reset(epoch_end(error.str()))
+        elif self.question is not None:
+            return False
+        elif error is None:
+            epoch, batch = passed(record)
+            self.is_over = epoch < 0 or (epoch, batch) == (self._lineage.epochs[-1][0], self._lineage.batch)
+            self._is_other = not self.is_over
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._is_other = record.offset() > self._last or self.loaded.high <= self._last
+        else:
+            return False
+        if not self.is_over:
+            self._go_on()
+        return True
+
+    def _note_reset(self, answer: EpochEnd | None) -> None:
+        """Note that librdkafka does not read at the position."""
+        if self.question is not None:  # without an answer the brokers do not know the request: as if the logs agreed
+            self._ends[self.question] = answer or EpochEnd(self.question, NO_OFFSET)
+        else:
+            self._is_other, self._reads = self.loaded.high <= self._last, False
+
+    def _go_on(self) -> None:
+        """Find the next question, or the answer."""
+        found, epochs = next_question(self._lineage, self._ends), self._lineage.epochs
+        is_inside = found is None and self._is_other
+        if is_inside:
+            found = parted_inside(self._lineage, self._ends, None)
+        self.question = found if isinstance(found, int) else None
+        if isinstance(found, Parted):
+            at = found.offset or 0
+            # Former epochs were not kept, or the first record that was read is not the first one of its epoch.
+            is_unknown = at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)
+            self._end(self.loaded.low if is_unknown else at)
+        elif found is None:  # the record may be there, and its leader does not know yet that it is committed
+            self.is_over = not self._reads
+            self._ends = {}
+
+    def _end(self, at: int) -> None:
+        self.is_over = True
+        self.parted = at, next((found.epoch for found in self._ends.values() if found.end == at > 0), -1)
+
+
+def load(transport: Transport, partitions: Iterable[Partition], *, accept_loss: bool) -> dict[Partition, Loaded]:
+    """Return what counts for each partition whose leader answers.
+
+    A partition without a committed offset begins where its newest copy says, or with its first message.
+
+    Raises:
+        QueueError: messages that are not done are not in the log, or another version wrote the metadata.
+        KafkaException: the brokers do not answer.
+    """
+    committed = transport.committed(partitions)
+    copies = transport.copies() if None in committed.values() else {}
+    loaded = {}
+    bounds = transport.bounds(committed)
+    for partition, (low, high) in bounds.items():
+        commit = committed[partition]
+        name = topics.partition_name(*partition)
+        saved, lost = saved_by(name, commit, copies.get(partition), transport.log_tag(partition[0]))
+        if lost:
+            _log.error("%s: %s", name, lost)
+        if saved is None:
+            saved = Saved(low)
+        is_cut = saved.offset > high and not saved.lineage.epochs  # else it is asked where the log parts
+        if saved.offset < low or is_cut:
+            gone = (
+                f"the messages from {saved.offset} on are not done, and the log has {low} to {high}: retention deleted "
+                "messages, or the topic was recreated"
+            )
+            if not accept_loss:
+                raise QueueError(f"{name}: {gone}. Queue(accept_loss=True) goes on without them")
+            _log.error("%s: %s. The queue goes on with the messages from %d on", name, gone, low)
+            saved = saved if saved.offset < low else saved.cut(low, -1)
+        loaded[partition] = Loaded(saved, commit, low, high)
+    return loaded
+
+
+def check_parted(name: str, lineage: Lineage, at: int, *, accept_loss: bool) -> None:
+    """Say that a log parts at an offset from the one that was read.
+
+    Raises:
+        QueueError: that is not accepted.
+    """
+    read = "" if lineage.batch is None else f", which was read to {lineage.batch.last_offset}"
+    parted = (
+        f"from {at} on, the log is not the one of before{read}: a leader without its newest records was elected, or a "
+        f"disk has lost them. The messages of before that were not done from {at} on are gone"
+    )
+    if not accept_loss:
+        raise QueueError(f"{name}: {parted}. Queue(accept_loss=True) delivers all messages that are there from {at} on")
+    _log.error("%s: %s. The queue delivers all messages that are there from %d on", name, parted, at)
+
+
+def saved_by(name: str, commit: Commit | None, copy: Commit | None, log: str) -> tuple[Saved | None, str]:
+    """Return what a commit or else its copy says, None if the first message of the log is the next one; and in a
+    sentence what was lost, if anything was.
+
+    Raises:
+        QueueError: another version wrote the metadata.
+    """
+    found = commit or copy
+    if found is None:
+        return None, ""
+    try:
+        saved = decode(found.metadata, log, found.offset)
+    except OtherVersionError as error:
+        raise QueueError(f"{name}: {error}") from error
+    except DeletedLogError:
+        return None, "the topic was deleted and created again, so all its messages are delivered"
+    except ForeignMetadataError as error:
+        if commit is None:
+            return None, ""
+        return Saved(commit.offset), (
+            f"the metadata of the committed offset is not this queue's ({error}). A tool or another program of the "
+            f"group committed it. Messages below {commit.offset} count as done; those from there on that were done are "
+            "delivered again"
+        )
+    if commit is None:
+        return saved, "the group has no offset, so the copy of its last commits counts, up to a minute old"
+    return saved, ""
+
+
+_RETRY_S = 0.5
+_MAX_PAUSE_S = 5.0
 
 
 class NewPartitions:
@@ -39,7 +260,7 @@ class NewPartitions:
         wait_for_commit: waits for the commit under way.
     """
 
-    def __init__(self, state: State, transport: Reading, wait_for_commit: Callable[[], None]) -> None:
+    def __init__(self, state: State, transport: Transport, wait_for_commit: Callable[[], None]) -> None:
         self._state = state
         self._wait_for_commit = wait_for_commit
         self._transport = transport

@@ -17,14 +17,12 @@ from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.queue import records
-from timers.queue.guards import Guards
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.ledger import MAX_CRASHES, Ledger
 from timers.queue.message import Message
-from timers.queue.processes import Child
 from timers.queue.receiver import Receiver
-from timers.queue.running import Handlers, check_handler, handle
-from timers.queue.sending import Sendable, Sender
+from timers.queue.running import Child, Handlers, check_handler, handle
+from timers.queue.sending import Guards, Sendable, Sender
 from timers.queue.settling import Partition
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport

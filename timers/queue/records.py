@@ -1,23 +1,140 @@
-"""What a queue writes to Kafka: the headers of messages, the timers of retries, and dead letters."""
+"""What a queue writes to Kafka: the headers of messages, the timers of retries, and dead letters. Pure.
+
+A timer may have the topic of returns as its callback topic, so each requester can write there. The headers that say
+which message comes back, and how often it was tried, are believed only if they are signed with a key of the queue. The
+keys are in the queue's ledger topic (:mod:`timers.queue.ledger_log`), which requesters may not read.
+"""
 
 from __future__ import annotations
 
+import hmac
 import math
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_headers
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.kafka.records import headers_of
-from timers.queue.signing import ERROR, OWN, Identity, Signing
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
+from timers.wire.cold import framed
 from timers.wire.headers import Header
 from timers.wire.printable import quoted
+
+if TYPE_CHECKING:
+    from timers.queue.message import Message
+
+ATTEMPT = "retry-attempt"
+"""On the returns topic: how often the message was retried, in ASCII digits, as in :mod:`timers.client.retry`."""
+
+SOURCE = "queue-source"
+"""On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""
+
+SENT = "queue-sent"
+"""On the returns topic: epoch milliseconds of the message on the queue's topic, in ASCII digits."""
+
+ERROR = "queue-error"
+"""On the returns topic: why the last delivery failed. Not signed, and no program reads it."""
+
+NO_VALUE = "queue-no-value"
+"""On the returns topic: the message has a null value. A callback has an empty value instead."""
+
+SIGNATURE = "queue-signature"
+"""On the returns topic: ``<number of the key>.<HMAC-SHA256 in hexadecimal>``, by :meth:`Signing.sign`."""
+
+OWN = frozenset({ATTEMPT, SOURCE, SENT, ERROR, NO_VALUE, SIGNATURE})
+
+KEY_BYTES = 32
+
+
+class Identity(NamedTuple):
+    """What a message is, over all its deliveries."""
+
+    source: str
+    sent_ms: int
+    attempt: int
+    """Number of its next delivery, counted from 1."""
+    doubt: str = ""
+    """Why the headers of a record on the topic of returns are not believed; empty if they are."""
+
+
+def new_key() -> tuple[int, bytes]:
+    """Return a number that no other key has, and a key."""
+    return secrets.randbits(63), secrets.token_bytes(KEY_BYTES)
+
+
+class Signing:
+    """The keys of one queue.
+
+    Args:
+        keys: number of a key -> key. The first one signs, all of them count. So processes that start at the same time
+            and write a key each accept what the others sign.
+
+    Attributes:
+        returns_topic: the queue's topic of returns.
+    """
+
+    def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
+        self.returns_topic = topics.queue_returns(topics.queue_group(queue))
+        self._queue = queue.encode()
+        self._keys = dict(keys)
+        self._number = next(iter(self._keys))
+
+    def sign(
+        self, source: str, sent_ms: int, attempt: int, key: bytes | None, value: bytes | None, number: int | None = None
+    ) -> list[Header]:
+        """Return the headers of a message that comes back.
+
+        Args:
+            attempt: how often it was retried; 0: its next delivery is the first one.
+            number: of the key; None takes that of the queue's first key.
+        """
+        number = self._number if number is None else number
+        own: list[Header] = [(SOURCE, source.encode()), (SENT, b"%d" % sent_ms), (ATTEMPT, b"%d" % attempt)]
+        signed = self._digest(self._keys[number], (*(data for _, data in own), key, value))
+        if value is None:
+            own.append((NO_VALUE, b""))
+        return [*own, (SIGNATURE, b"%d.%b" % (number, signed))]
+
+    def identity(self, own: Identity, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Identity:
+        """Return what a record on the topic of returns is.
+
+        Args:
+            own: what it is if its headers do not count: a message of its own, with a doubt.
+        """
+        found = h.last(headers, SIGNATURE)
+        if found is None:
+            return own._replace(doubt=f"it has no header {SIGNATURE}")
+        number, _, signature = found.partition(b".")
+        secret = self._keys.get(int(number)) if number.isdigit() and len(number) <= 19 else None
+        if secret is None:
+            return own._replace(
+                doubt=f"its {SIGNATURE} is not made with a key in topic {topics.queue_ledger(self._group)}"
+            )
+        claimed = [h.last(headers, name) for name in (SOURCE, SENT, ATTEMPT)]
+        if not hmac.compare_digest(self._digest(secret, (*claimed, key, returned_value(value, headers))), signature):
+            return own._replace(doubt=f"its {SIGNATURE} is not that of its key, value, {SOURCE}, {SENT} and {ATTEMPT}")
+        source, sent, attempt = (data or b"" for data in claimed)
+        return Identity(source.decode(), int(sent), int(attempt) + 1)
+
+    @property
+    def _group(self) -> str:
+        return topics.queue_group(self._queue.decode())
+
+    def _digest(self, secret: bytes, parts: Sequence[bytes | None]) -> bytes:
+        """Return the signature of parts. Null differs from empty."""
+        return hmac.digest(secret, framed((self._queue, *parts)), "sha256").hex().encode()
+
+
+def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | None:
+    """Return the value with which a message of the returns topic was sent."""
+    return None if not value and any(name == NO_VALUE for name, _ in headers) else value
+
 
 _MAX_ERROR_CHARACTERS = 1000
 _AT_ONCE_S = 10**9
@@ -66,23 +183,6 @@ class Output(NamedTuple):
     source: str
 
 
-class Delivered(Protocol):
-    """What this module reads of a delivered message."""
-
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def sent_ms(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> list[Header]: ...
-
-
 def identity(message: Any, signing: Signing | None, cuts: Cuts = ()) -> Identity:
     """Return what a record of the queue's topic is, or with ``signing`` one of its returns topic.
 
@@ -120,7 +220,7 @@ def seconds(name: str, given: object) -> float:
     return checked
 
 
-def later(message: Delivered, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:
+def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:
     """Return the timer of a message's next delivery.
 
     Raises:
@@ -131,7 +231,7 @@ def later(message: Delivered, signing: Signing, after_s: float, error: str, max_
     return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
 
 
-def guarding(message: Delivered, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Guarding:
+def guarding(message: Message, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Guarding:
     """Return the timer that returns a message at the end of its lease.
 
     Raises:
@@ -142,7 +242,7 @@ def guarding(message: Delivered, signing: Signing, after_s: float, id: str, max_
     return Guarding(id, *timer)
 
 
-def _return(message: Delivered, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
+def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
     """The request of a timer that returns a message."""
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in OWN]
     own = signing.sign(message.source, message.sent_ms, attempt, message.key, message.value)
@@ -150,7 +250,7 @@ def _return(message: Delivered, signing: Signing, attempt: int, more: Sequence[H
     return TimerRequest(signing.returns_topic, message.key, value, at=_AT_ONCE_S, headers=[*kept, *more, *own])
 
 
-def letter(message: Delivered, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Letter:
+def letter(message: Message, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Letter:
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
     first attempt."""
     key, value, headers = Encoder(2**31)(_return(message, signing, 0))
@@ -169,8 +269,8 @@ def truncated_letter(record: Later | Letter | Output, reason: str) -> Letter:
     return Letter(False, None, encoded.headers, record.source)
 
 
-def output(message: Delivered, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Output:
-    """Return a record to be written when ``message`` is done.
+def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Output:
+    """Return a record to be written when the message with this source is done.
 
     Raises:
         InvalidTimerError: the topic is not legal, or key, value or headers cannot be sent.
@@ -178,7 +278,7 @@ def output(message: Delivered, topic: str, key: Any, value: Any, headers: Header
     if not isinstance(topic, str) or not topics.is_legal(topic):
         raise InvalidTimerError(f"output topic {quoted(topic)} is not {topics.LEGAL_FORM}")
     sent = [None if each is None else as_bytes(each) for each in (key, value)]
-    return Output(topic, sent[0], sent[1], sent_headers(headers), message.source)
+    return Output(topic, sent[0], sent[1], sent_headers(headers), source)
 
 
 def as_bytes(data: object) -> bytes:

@@ -1,25 +1,39 @@
-"""Runs handlers in threads, and settles each message as its handler ended.
+"""Runs handlers in threads or in child processes, and settles each message as its handler ended.
 
 Whatever a handler raises belongs to its message: also ``SystemExit``, which argparse raises, ``KeyboardInterrupt``,
 which Python raises for a real Ctrl-C in the main thread only, where no handler runs, and exceptions whose own code
 fails. None of them may end a thread of the queue: without this rule the process would end in order, would not count the
 attempt, and would begin with the same message after each restart.
+
+Child processes are for work that uses the processor, and for work that may end its process. The parent owns the
+consumer, the ledgers and the commits. A child has one message at a time, so the parent knows which message ended it.
+This is ``multiprocessing`` with pipes and not ``concurrent.futures.ProcessPoolExecutor``: the pool does not say which
+task its lost process had, gives up all others with it, and cannot end a process that hangs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import multiprocessing
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from multiprocessing.connection import Connection
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
-from timers.errors import InvalidTimerError, LeaseLostError, SettingsError
+from timers.client.request import BytesLike, HeadersLike
+from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
+from timers.queue import records
 from timers.queue.message import Message
 from timers.wire.printable import quoted
 
@@ -171,3 +185,262 @@ def end_fork_of(process: int, error: BaseException | None = None) -> None:
     with suppress(BaseException):
         sys.stdout.flush()
     os._exit(code)
+
+
+_POLL_S = 0.5
+_JOIN_S = 5.0
+_READY, _EXTEND, _DONE, _FAILED = "ready", "extend", "done", "failed"
+
+Handler: TypeAlias = Callable[[Any], None]
+
+
+@dataclass
+class RemoteMessage:
+    """A message in a child process. Its calls take effect in the parent when the handler has returned.
+
+    Attributes:
+        id: the same in all deliveries of the message; see :attr:`Message.id`.
+        is_over: the handler has returned, and the parent was told so.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    attempt: int
+    source: str
+    sent_ms: int
+    id: str
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    is_settled: bool = False
+    is_over: bool = False
+
+    @classmethod
+    def of(cls, message: Message) -> RemoteMessage:
+        """Copy what a handler may read."""
+        one = message
+        return cls(one.key, one.value, one.headers, one.attempt, one.source, one.sent_ms, one.id)
+
+    def ack(self) -> None:
+        """As :meth:`Message.ack`."""
+        self._settle("ack")
+
+    def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
+        """As :meth:`Message.retry`."""
+        if after is not None:
+            after = records.seconds("after", after.total_seconds() if isinstance(after, timedelta) else after)
+        self._settle("retry", after, plain(error))
+
+    def reject(self, reason: str) -> None:
+        """As :meth:`Message.reject`."""
+        self._settle("reject", plain(reason))
+
+    def output(
+        self,
+        topic: str,
+        value: str | BytesLike | None,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+    ) -> None:
+        """As :meth:`Message.output`."""
+        self._check_open()
+        made = records.output(self.source, topic, key, value, headers)
+        self.calls.append(("output", (made.topic, made.value), {"key": made.key, "headers": made.headers}))
+
+    def extend(self, lease_s: float) -> None:
+        """As :meth:`Message.extend`. It takes effect at once, also after the other calls, which wait for the end of the
+        handler."""
+        if not _ask_parent(self, _EXTEND, records.seconds("lease_s", lease_s)):
+            raise LeaseLostError(f"message {self.source} is no longer this receiver's")
+
+    def _settle(self, name: str, *arguments: Any) -> None:
+        self._check_open()
+        self.is_settled = True
+        self.calls.append((name, arguments, {}))
+
+    def _check_open(self) -> None:
+        if self.is_settled or self.is_over:
+            raise LeaseLostError(f"message {self.source} was settled before")
+
+
+# ---- the child -------------------------------------------------------------------------------------------------------
+
+_to_parent: Connection | None = None
+_asking = threading.Lock()
+
+
+def _ask_parent(message: RemoteMessage, *question: Any) -> Any:
+    """Return the parent's answer; False after the handler of the message has returned."""
+    assert _to_parent is not None
+    with _asking:  # the handler may have threads
+        if message.is_over:
+            return False
+        _to_parent.send(question)
+        return _to_parent.recv()
+
+
+def _end(message: RemoteMessage, *reply: Any) -> None:
+    """Tell the parent what the handler did. No question of this message follows: its answer would be taken for the next
+    message, or the next message for its answer."""
+    assert _to_parent is not None
+    with _asking:
+        message.is_over = True
+        try:
+            _to_parent.send(reply)
+        except OSError:
+            raise
+        except BaseException as error:  # the handler put something into the message that cannot be sent
+            _to_parent.send(_failure(error))
+
+
+def _failure(error: BaseException) -> tuple[Any, ...]:
+    """What the parent is told of an exception."""
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException:  # code of the exception
+        trace = ""
+    return _FAILED, text_of(error), trace, [], False
+
+
+def _serve(pipe: Connection, handler: Handler) -> None:
+    """Handle messages until the parent closes the pipe or is gone."""
+    global _to_parent
+    _to_parent = pipe
+    process = os.getpid()
+    # Ctrl-C and a supervisor's signal may reach the whole group: the parent lets the handlers end first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        pipe.send((_READY,))
+        while True:
+            message: RemoteMessage = pipe.recv()
+            try:
+                call(handler, message)
+            except BaseException as error:
+                end_fork_of(process, error)
+                _end(message, *_failure(error)[:3], message.calls, message.is_settled)
+            else:
+                end_fork_of(process)
+                _end(message, _DONE, message.calls)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+# ---- the parent ------------------------------------------------------------------------------------------------------
+
+
+class RemoteError(Exception):
+    """A handler raised an exception in its process. The text is the ``repr`` of the exception."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Child:
+    """One process at a time that runs a handler. It belongs to one thread.
+
+    Args:
+        handler: a function that can be imported by its name.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._process: Any = None
+        self._pipe: Connection
+
+    def start(self) -> None:
+        """Start the process, unless it runs.
+
+        Raises:
+            QueueError: it cannot import the handler.
+        """
+        if self._process is not None:
+            return
+        context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
+        try:
+            self._process.start()
+            theirs.close()
+            self._pipe.recv()
+        except Exception as error:
+            code = self.end(kill=True)
+            raise QueueError(
+                f"a process for {self._handler!r} does not start (exit code {code}, {error!r}): the handler must be a "
+                "function of a module that can be imported, and a program that calls run() needs "
+                '`if __name__ == "__main__":` around it'
+            ) from error
+
+    def handle(self, message: Message) -> None:
+        """Run the handler for a message, and settle the message as the handler said.
+
+        Raises:
+            QueueError: the process cannot be started.
+        """
+        self.start()
+        try:
+            self._pipe.send(RemoteMessage.of(message))
+            reply = self._reply(message)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(LeaseLostError):
+                self._crashed(message, self.end(kill=False))
+            return
+        except BaseException as error:  # the handler put something into the message that this process cannot read
+            self.end(kill=True)
+            finish(message, error)
+            return
+        if reply is None:
+            self.end(kill=True)
+            _log.warning("message %s: its lease is over, so its process was ended", message.source)
+            return
+        handle(message, partial(self._settle, reply))
+
+    def _reply(self, message: Message) -> Any:
+        """What the handler did; None if the delivery is over and the handler still runs."""
+        while True:
+            while not self._pipe.poll(_POLL_S):
+                if message.is_settled:
+                    return None
+            reply = self._pipe.recv()
+            if reply[0] != _EXTEND:
+                return reply
+            try:
+                message.extend(reply[1])
+                self._pipe.send(True)
+            except LeaseLostError:
+                self._pipe.send(False)
+
+    def _settle(self, reply: Any, message: Message) -> None:
+        """Settle the message as the handler said. Errors of these calls are errors of the handler."""
+        if reply[0] == _FAILED:
+            _, text, trace, calls, was_settled = reply
+            _log.warning("message %s: its handler failed\n%s", message.source, trace)
+            if not was_settled:
+                raise RemoteError(text)
+        else:
+            calls = reply[1]
+        for name, arguments, more in calls:
+            getattr(message, name)(*arguments, **more)
+
+    def _crashed(self, message: Message, code: int | None) -> None:
+        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        _log.error("message %s: the process of its handler %s", message.source, how)
+        message.crashed(how)
+
+    def end(self, *, kill: bool) -> int | None:
+        """End the process, and return its exit code; None if there is none."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        self._pipe.close()
+        if process.pid is None:
+            return None
+        if kill:
+            process.kill()
+        process.join(_JOIN_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        code: int | None = process.exitcode
+        process.close()
+        return code

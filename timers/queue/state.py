@@ -15,10 +15,10 @@ from timers.client import Backoff
 from timers.client.publish import forked
 from timers.clock import Clock
 from timers.errors import QueueError, TimersError
-from timers.queue.guards import Guard, Guards
 from timers.queue.ledger import BrokersClock, Ledger
+from timers.queue.records import Signing
+from timers.queue.sending import Guard, Guards
 from timers.queue.settling import Partition, Settler
-from timers.queue.signing import Signing
 from timers.wire import topics
 
 

@@ -26,15 +26,14 @@ from typing import Any
 from timers.client import Backoff
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.queue import records
-from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.metadata import Saved
 from timers.queue.queue import Deliveries
+from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.running import check_handler, handle
-from timers.queue.sending import Sendable, record_of
+from timers.queue.sending import Guards, Sendable, record_of
 from timers.queue.settling import Commit, Partition
-from timers.queue.signing import KEY_BYTES, Signing
 from timers.queue.state import State, Terms
 from timers.testing.sim_timers import DeadLetter, SimTimers
 from timers.wire import dead_letter, topics

@@ -27,7 +27,7 @@ from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.records import headers_of
 from timers.queue.inspection import Inspection
-from timers.queue.signing import ERROR
+from timers.queue.records import ERROR
 from timers.wire import headers as h
 from timers.wire import topics
 

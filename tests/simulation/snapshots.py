@@ -296,7 +296,7 @@ class SnapshotWorker(SimWorker):
         self._do(machine, lambda: self.trim(runner))
 
     def trim(self, runner: SimRunner) -> None:
-        """Delete what no named snapshot needs, as :mod:`timers.worker.trimming` does."""
+        """Delete what no named snapshot needs, as :mod:`timers.log_trimmer` does."""
         machine, committed = runner.machine, runner.machine.committed
         if self.spec(runner.name).request_format.topic_is_compacted:
             return  # its store may be too old at any time, and needs the whole log then [I9]

@@ -31,6 +31,7 @@ from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
 from timers.request_formats import enabled_formats
+from timers.snapshot_taker import LOOK_S, SnapshotTaker
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
@@ -47,7 +48,6 @@ from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
 from timers.worker.queries.turns import Turns
-from timers.worker.snapshots import SnapshotTaker
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
@@ -187,7 +187,7 @@ class TimersApp(faust_internals.App):
     tick_reader: TickReader
     log_watch: LogWatch
     group_watch: GroupWatch
-    snapshot_taker: SnapshotTaker
+    _snapshot_taker: SnapshotTaker | None = None
 
     def __init__(self, settings: Settings) -> None:
         self._most_files = process_limits.raise_open_files()
@@ -303,7 +303,7 @@ class TimersApp(faust_internals.App):
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
         self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
-        self.snapshot_taker = SnapshotTaker(settings, pool, now_s, **service)
+        self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
             settings,
@@ -329,8 +329,6 @@ class TimersApp(faust_internals.App):
         await self.add_runtime_dependency(self.log_watch)
         await self.add_runtime_dependency(self.status.level_watch)
         await self.add_runtime_dependency(self.group_watch)
-        if self.settings.snapshot_factor:
-            await self.add_runtime_dependency(self.snapshot_taker)
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 
@@ -341,6 +339,12 @@ class TimersApp(faust_internals.App):
             await self.sleep(HEALTH_S)
 
     @Service.task
+    async def _take_snapshots(self) -> None:
+        async for _ in every(LOOK_S, self):
+            if self._snapshot_taker is not None and self.settings.snapshot_factor:
+                await asyncio.to_thread(self._snapshot_taker.look)
+
+    @Service.task
     async def _give_memory_back(self) -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
         async for _ in every(TRIM_S, self):
@@ -349,6 +353,8 @@ class TimersApp(faust_internals.App):
 
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
+        if self._snapshot_taker is not None:
+            self._snapshot_taker.should_stop = True
         # After an error it is started again, and finds its partitions.
         if self.fatal is None and self.status.consumer is not None:
             await self._pool.settle()

@@ -79,7 +79,7 @@ class ReadAhead(Exception):
     """A machine that was not fenced has read its log as far as its owner had. Now its owner can be fenced."""
 
 
-class Ended(Exception):
+class Ended(Lost):
     """The machine has ended before it could answer. Another worker may own the partition now."""
 
 

@@ -1,14 +1,15 @@
-"""Deletes the requests that no pending timer of this worker's machines needs any more [I31]."""
+"""Deletes the requests that no pending timer of the machines of a process needs any more [I31]."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -16,18 +17,20 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.machine import Machine
+from timers.core.ports import View
 from timers.core.progress import Progress
-from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
+from timers.core.snapshots import Place, Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.trimming import WITHIN_S, LogTrimmer
+from timers.partition_metrics import PartitionMetrics
+from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.store.verifying import verify
 from timers.wire import topics
-from timers.worker.machines.pool import Pool
-from timers.worker.machines.runner import Runner
+from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +45,53 @@ TRIES = 5
 """How often a deletion that was not sent in time begins again from a commit."""
 
 _T = TypeVar("_T")
-Ask = Callable[[Runner, Callable[[Machine], _T]], _T]
+
+
+class Runner(Protocol):
+    """Runs a machine on another thread.
+
+    Attributes:
+        delivered_bytes: of all requests that the machine got.
+        is_verified: whether log and snapshots were compared, and agree.
+    """
+
+    name: str
+    machine: Machine
+    is_verified: bool
+
+    @property
+    def delivered_bytes(self) -> int: ...
+
+    def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
+        """Call ``question`` between two steps of the machine."""
+
+    def view(self) -> View | None:
+        """Returns a view of the machine's store; call it in a question. None: there can be none now."""
+
+
+class Machines(Protocol):
+    """The machines of a process."""
+
+    @property
+    def runners(self) -> Mapping[TopicPartition, Runner]: ...
+
+    @property
+    def partition_metrics(self) -> Mapping[TopicPartition, PartitionMetrics]: ...
+
+    @property
+    def formats(self) -> Mapping[str, RequestFormat]: ...
+
+    @property
+    def partitions(self) -> Mapping[str, int]: ...
+
+    @property
+    def memory(self) -> RocksMemory: ...
+
+    def place_of(self, tp: TopicPartition) -> Place:
+        """Which machine a snapshot of a partition is of."""
+
+    def has_same_log(self, tp: TopicPartition, runner: Any) -> bool:
+        """Whether the log of an open machine has lost nothing that was read. Raises Lost: no leader says it."""
 
 
 class Refused(Exception):
@@ -68,7 +117,7 @@ class _Known:
     may_roll: bool = False
     """Whether the newest segment may hold only what was deleted."""
     rolled_to: int = 0
-    """End of the log after the last new segment that this worker made."""
+    """End of the log after the last new segment that this process made."""
 
 
 class Trimmer:
@@ -82,7 +131,7 @@ class Trimmer:
     """
 
     def __init__(
-        self, settings: Settings, pool: Pool, now_s: Callable[[], float | None], ask: Callable[..., object]
+        self, settings: Settings, pool: Machines, now_s: Callable[[], float | None], ask: Callable[..., object]
     ) -> None:
         self._settings, self._pool, self._now_s, self._ask = settings, pool, now_s, ask
         self._clock = Clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from timers import snapshot_taker
 from timers.core.levels import SNAPSHOTS
 from timers.core.machine import State
 from timers.core.ports import Lost
@@ -20,10 +20,9 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Unreadable
 from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
+from timers.snapshot_taker import FOOTER_S, SnapshotTaker
 from timers.store.failures import StoreDamaged
 from timers.store.memory import MemoryStore
-from timers.worker import snapshots
-from timers.worker.snapshots import FOOTER_S, SnapshotTaker
 
 TP = ("requests", 1)
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
@@ -110,7 +109,7 @@ class SimSystem:
             app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1, trimmed_topics=frozenset()
         )
         pool: Any = self
-        self.taker = SnapshotTaker(settings, pool, lambda: None)
+        self.taker = SnapshotTaker(settings, pool, lambda: None, self.fail)
 
     def place_of(self, tp: tuple[str, int]) -> Place:
         return Place("cluster", "app", b"topic id", tp[1], "future")
@@ -130,7 +129,7 @@ class SimSystem:
         )
 
     def look(self) -> None:
-        asyncio.run(self.taker._look())
+        self.taker.look()
 
 
 def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progress:
@@ -142,7 +141,7 @@ def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progre
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimSystem]:
     def make(progress: Progress, **given: Any) -> SimSystem:
         system = SimSystem(progress, **given)
-        monkeypatch.setattr(snapshots, "SnapshotLog", SimLog(system))
+        monkeypatch.setattr(snapshot_taker, "SnapshotLog", SimLog(system))
         return system
 
     return make

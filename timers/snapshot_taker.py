@@ -1,18 +1,16 @@
-"""Takes snapshots of this worker's machines, one at a time (:mod:`timers.core.snapshots`)."""
+"""Takes snapshots of the machines of a process, one at a time (:mod:`timers.core.snapshots`)."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from random import shuffle
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
-from mode import Service
 
 from timers.clock import Clock
 from timers.config.settings import Settings
@@ -23,12 +21,9 @@ from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
 from timers.kafka.trimming import WITHIN_S
+from timers.log_trimmer import Machines, Runner, Trimmer
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
-from timers.worker.machines.pool import Pool
-from timers.worker.machines.runner import Ended, Runner
-from timers.worker.periodic import every
-from timers.worker.trimming import Trimmer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +45,7 @@ RECORD_BYTES = 256
 BEHIND_S = 10
 """A machine whose next timer has been due for longer is behind."""
 
-FAILURES = (Ended, Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
+FAILURES = (Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
 
 _T = TypeVar("_T")
 
@@ -67,32 +62,38 @@ class _Seen(NamedTuple):
     since: float
 
 
-class SnapshotTaker(Service):
-    """Takes a snapshot of each machine whose log has grown, and lets its progress name it.
+class SnapshotTaker:
+    """Takes a snapshot of each machine whose log has grown, and lets its progress name it. Used by one thread.
 
     Args:
-        settings: of the worker.
-        pool: its machines.
+        settings: of the app.
+        pool: the machines.
         now_s: returns the brokers' time; None while it is not known.
+        fail: called with a machine whose store is damaged: it must be opened again.
+
+    Attributes:
+        should_stop: set it to end the present snapshot.
     """
 
-    def __init__(self, settings: Settings, pool: Pool, now_s: Callable[[], float | None], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        settings: Settings,
+        pool: Machines,
+        now_s: Callable[[], float | None],
+        fail: Callable[[TopicPartition, Exception], object],
+    ) -> None:
         self._settings = settings
         self._pool = pool
         self._now_s = now_s
+        self._fail = fail
+        self.should_stop = False
         self._clock = Clock()
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
         self._trimmer = Trimmer(settings, pool, now_s, self._ask)
 
-    @Service.task
-    async def _watch(self) -> None:
-        async for _ in every(LOOK_S, self):
-            await self._look()
-
-    async def _look(self) -> None:
-        """Give each machine its turn."""
+    def look(self) -> None:
+        """Give each machine its turn. Blocks."""
         runners = list(self._pool.runners.items())
         shuffle(runners)  # not in the same order in all workers
         for tp, runner in runners:
@@ -102,12 +103,12 @@ class SnapshotTaker(Service):
                 now = monotonic()
                 seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, now - AGAIN_S, now)
             if not self.should_stop:
-                seen = await self._turn(tp, seen)
+                seen = self._turn(tp, seen)
                 if self._trimmer.is_due(tp, runner):
-                    seen = await self._trim_turn(tp, seen)
+                    seen = self._trim_turn(tp, seen)
             self._seen[tp] = seen
 
-    async def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+    def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
         now, runner = monotonic(), seen.runner
         checks = runner.machine.progress.snapshot is not None and now > seen.checked_at + FOOTER_S
@@ -116,21 +117,21 @@ class SnapshotTaker(Service):
             return seen
         metrics = self._pool.partition_metrics[tp]
         try:
-            if await asyncio.to_thread(self._snapshot, tp, runner, due=due):
+            if self._snapshot(tp, runner, due=due):
                 metrics.snapshots += 1
                 return seen._replace(checked_at=now)
         except StoreDamaged as damage:
             metrics.snapshots_failed += 1
-            self._pool.fail(tp, damage)  # the machine is opened again, with an empty store
+            self._fail(tp, damage)  # the machine is opened again, with an empty store
         except (*FAILURES, Unwritten, Unreadable) as error:
             metrics.snapshots_failed += 1
             logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
         return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
-    async def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+    def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
         """Delete what no snapshot of a machine needs. A failure is one sentence, and the log stays as it is."""
         try:
-            await asyncio.to_thread(self._trim, tp, seen)
+            self._trim(tp, seen)
         except Unreadable:
             return seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
         except (*FAILURES, Unwritten) as error:
@@ -164,10 +165,8 @@ class SnapshotTaker(Service):
         records = seen.runner.machine.position - seen.position
         return (seen.runner.delivered_bytes - seen.bytes) / records if records > 0 else RECORD_BYTES
 
-    # ---- in a thread ---------------------------------------------------------------------------------------------
-
     def _snapshot(self, tp: TopicPartition, runner: Runner, *, due: bool) -> bool:
-        """Take a snapshot if one is due, or if a named one was lost. Blocks. Returns whether one was named."""
+        """Take a snapshot if one is due, or if a named one was lost. Returns whether one was named."""
 
         settings = self._settings
         with self._log(tp, runner) as log:
@@ -208,7 +207,7 @@ class SnapshotTaker(Service):
             return True
 
     def _trim(self, tp: TopicPartition, seen: _Seen) -> None:
-        """Delete what no snapshot of a machine needs. Blocks."""
+        """Delete what no snapshot of a machine needs."""
         with self._log(tp, seen.runner) as log:
             self._trimmer.trim(tp, log, self._record_bytes(seen), partial(self._check, tp, seen.runner))
 

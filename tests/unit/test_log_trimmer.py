@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Unreadable
 from timers.kafka.trimming import WITHIN_S
+from timers.log_trimmer import Trimmer
 from timers.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
-from timers.worker import trimming
-from timers.worker.trimming import Trimmer
 
 TP = ("requests", 1)
 SNAPSHOT_TOPIC = "app-snapshot-requests"
@@ -118,8 +118,8 @@ class Trial:
         )
         self.allowed = given.get("allowed", TRIMMING)
         self.verified: Any = Verified(700, 900, 2, (), 0)
-        monkeypatch.setattr(trimming, "LogTrimmer", lambda settings: self.brokers)
-        monkeypatch.setattr(trimming, "verify", lambda *_: self.verified)
+        monkeypatch.setattr(log_trimmer, "LogTrimmer", lambda settings: self.brokers)
+        monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
         self.trimmer = Trimmer(settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine))
         self.trimmer._allowed = SimpleNamespace(read=lambda: self.allowed)  # type: ignore[assignment]
         self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]

@@ -13,7 +13,7 @@ import pytest
 from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
-from timers.console.health_pages import ConsoleMetrics
+from timers.console.server import ConsoleMetrics
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS

@@ -11,7 +11,8 @@ import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
-from timers.console import health_pages, kafka_cluster
+from timers.console import kafka_cluster
+from timers.console import server as server_module
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
 from timers.errors import (
@@ -65,7 +66,7 @@ async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(mo
         return ["no broker answers"]
 
     monkeypatch.setattr(cluster, "problems", problems)
-    monkeypatch.setattr(health_pages, "READY_S", 0.1)  # the check takes longer
+    monkeypatch.setattr(server_module, "READY_S", 0.1)  # the check takes longer
     async with console(cluster) as client:
         answers = await asyncio.gather(*(answer_of(client, "GET", "/v1/health/ready") for _ in range(5)))
     assert {status for status, _ in answers} == {503}
@@ -272,7 +273,7 @@ async def test_what_a_worker_does_not_answer_is_said(monkeypatch: pytest.MonkeyP
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert (await response.json(content_type=None))["code"] == "busy"
         cluster.answer, cluster.worker_fails = None, True
-        monkeypatch.setattr(health_pages, "READY_S", -1.0)
+        monkeypatch.setattr(server_module, "READY_S", -1.0)
         assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/ready"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/live"))[0] == 200

@@ -137,3 +137,16 @@ async def whole_body(request: web.Request) -> bytes:
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | web.StreamResponse]]
+
+HANDLERS: dict[str, Handler] = {}
+"""Name of a route -> its handler; without those that are the server's own."""
+
+
+def handles(route: str) -> Callable[[Handler], Handler]:
+    """Make the function that follows the handler of a route."""
+
+    def enter(handler: Handler) -> Handler:
+        HANDLERS[route] = handler
+        return handler
+
+    return enter

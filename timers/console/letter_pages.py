@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from timers.console.call import CONFIRM_S, Call, Handler, Reply
+from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
@@ -18,13 +18,8 @@ from timers.wire.printable import quoted
 _SELECTION = ("codes", "topic", "queue", "since", "until")
 
 
-def handlers() -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    return {"listDeadLetters": list_letters, "getDeadLetter": get_letter, "retryDeadLetters": retry_letters}
-
-
+@handles("listDeadLetters")
 async def list_letters(call: Call) -> Reply:
-    """``GET /v1/dead-letters``"""
     given = call.parameters
     selection = {"codes": given.get("code", []), **{name: given.get(name) for name in _SELECTION[1:]}}
     purpose = f"cursor of dead letters {sorted(selection.items())}"
@@ -41,15 +36,15 @@ async def list_letters(call: Call) -> Reply:
     return Reply({"dead_letters": shown, "next": following, "missing": _missing(found.missing)})
 
 
+@handles("getDeadLetter")
 async def get_letter(call: Call) -> Reply:
-    """``GET /v1/dead-letter``"""
     check_values(call, call.parameters["value"])
     (letter, *_), found = await _named(call, [call.parameters["name"]])
     return Reply(_shown(letter, found, with_request=call.parameters["value"]))
 
 
+@handles("retryDeadLetters")
 async def retry_letters(call: Call) -> Reply:
-    """``POST /v1/dead-letters/retry``"""
     body = dict(call.body)
     names, confirm, only_look = body.pop("names", None), body.pop("confirm", None), body.pop("dry_run", False)
     if (names is None) == (not body):

@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from timers.console.call import Call, Handler, Reply
+from timers.console.call import Call, Reply, handles
 from timers.console.problems import Problem
 from timers.errors import QueueError
 from timers.wire.printable import quoted
 
 
-def handlers() -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    return {"listQueues": list_queues, "getQueue": get_queue}
-
-
+@handles("listQueues")
 async def list_queues(call: Call) -> Reply:
-    """``GET /v1/queues``"""
     found = await call.console.cluster.queues()
     visible = [stats for stats in found.stats if call.user.may_use_topic(stats.topic)]
     # The reasons name topics, so a user who may not see all topics sees none of them.
@@ -30,8 +25,8 @@ async def list_queues(call: Call) -> Reply:
     )
 
 
+@handles("getQueue")
 async def get_queue(call: Call) -> Reply:
-    """``GET /v1/queue``"""
     name = call.parameters["name"]
     try:
         stats = await call.console.cluster.queue(name, call.parameters.get("topic"))

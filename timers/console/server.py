@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from timers.client import timer_lines
 from timers.config.settings import Settings
@@ -20,18 +21,16 @@ from timers.console import (
     checking,
     conditions,
     event_pages,
-    health_pages,
-    letter_pages,
-    queue_pages,
+    letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
+    queue_pages,  # noqa: F401
     routes,
     scheduler_api,
-    timer_pages,
-    worker_pages,
+    timer_pages,  # noqa: F401
+    worker_pages,  # noqa: F401
     write_log,
 )
 from timers.console.access import Access, Rates, too_many
-from timers.console.call import Call, Console, Handler, Reply, Signer, whole_body
-from timers.console.health_pages import ConsoleMetrics
+from timers.console.call import HANDLERS, Call, Console, Handler, Reply, Signer, whole_body
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
@@ -76,7 +75,37 @@ _LOOK_S = 0.5
 
 _CLIENT_GONE = 499
 
+READY_S = 2.0
+"""How long the result of a check of brokers and worker is shown."""
+
+_UNAVAILABLE = 503
+
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ConsoleMetrics:
+    """Counts and durations of requests by route: never by user, id or topic, of which there is no limit."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "timers_console_requests", "Requests answered.", ("route", "status"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "timers_console_request_seconds", "Durations of answers.", ("route",), registry=self._registry
+        )
+
+    def add(self, route: str, status: int, seconds: float) -> None:
+        """Count one request."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def page(self) -> bytes:
+        """All metrics in the format of Prometheus."""
+        return generate_latest(self._registry)
 
 
 class Server:
@@ -101,13 +130,15 @@ class Server:
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self._metrics = ConsoleMetrics()
         self.connections = OpenConnections("the console")
+        self._checking = asyncio.Lock()
+        self._readiness: tuple[float, list[str]] | None = None
         self._handlers: dict[str, Handler] = {
-            **timer_pages.handlers(),
-            **letter_pages.handlers(),
-            **worker_pages.handlers(),
-            **queue_pages.handlers(),
+            **HANDLERS,
             **event_pages.handlers(self._access.principal),
-            **health_pages.handlers(self._metrics, routes.document(self._base_path)),
+            "live": self._live,
+            "ready": self._ready,
+            "openApi": self._open_api,
+            "metrics": self._show_metrics,
         }
         self._site = Site(settings, self._base_path, self.perform)
 
@@ -183,6 +214,23 @@ class Server:
         reply = await _carry_out(call, self._handlers[name])
         assert isinstance(reply, Reply), "pages ask for no streams"
         return reply.body
+
+    async def _live(self, call: Call) -> Reply:
+        return Reply({"live": True})
+
+    async def _ready(self, call: Call) -> Reply:
+        async with self._checking:  # anyone may ask, so the brokers are asked once in two seconds
+            if self._readiness is None or monotonic() > self._readiness[0] + READY_S:
+                problems = await self._console.cluster.problems()  # this may take longer than the result is shown
+                self._readiness = monotonic(), problems
+        reasons = self._readiness[1]
+        return Reply({"ready": not reasons, "reasons": reasons}, _UNAVAILABLE if reasons else 200)
+
+    async def _open_api(self, call: Call) -> Reply:
+        return Reply(routes.document(self._base_path))
+
+    async def _show_metrics(self, call: Call) -> Reply:
+        return Reply(self._metrics.page(), headers={"Content-Type": _METRICS_TYPE})
 
     def _check_role(self, route: Route, request: web.Request, user: Principal) -> None:
         if route.writes:

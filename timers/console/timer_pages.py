@@ -13,7 +13,7 @@ from urllib.parse import quote
 from timers.client import timer_lines
 from timers.client.request import TimerRequest
 from timers.console import conditions
-from timers.console.call import CONFIRM_S, Call, Handler, Reply
+from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.conditions import Mark
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
@@ -63,23 +63,8 @@ _FORBIDDEN, _TOO_MANY = 403, 429
 _RETRY_AFTER = {"Retry-After": "1"}
 
 
-def handlers() -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    return {
-        "setTimer": set_timer,
-        "listTimers": list_timers,
-        "getTimer": get_timer,
-        "putTimer": put_timer,
-        "moveTimer": move_timer,
-        "cancelTimer": cancel_timer,
-        "getHistory": get_history,
-        "cancelTimers": cancel_timers,
-        "setTimers": set_timers,
-    }
-
-
+@handles("setTimer")
 async def set_timer(call: Call) -> Reply:
-    """``POST /v1/timers``"""
     condition, key = conditions.condition(call.request), conditions.idempotency_key(call.request)
     if key is not None:
         return await _set_once(call, key)
@@ -100,8 +85,8 @@ async def set_timer(call: Call) -> Reply:
     return _accepted(call, request.id, int(request.at), verdict.version)  # type: ignore[arg-type]
 
 
+@handles("setTimers")
 async def set_timers(call: Call) -> Reply:
-    """``POST /v1/timers/batch``"""
     given = call.body.get("timers") if call.body.keys() == {"timers"} else None
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_BATCH:
         raise Problem("parameter-invalid", f'the body is not {{"timers": [...]}} with 1 to {MAX_BATCH:,} timers')
@@ -218,8 +203,8 @@ def _check_condition(verdict: VerdictMessage) -> None:
         raise Problem(code, f"nothing was changed: {CODES[code][1]}", _tag(verdict.version), id=verdict.id, **about)
 
 
+@handles("putTimer")
 async def put_timer(call: Call) -> Reply:
-    """``PUT /v1/timer``"""
     id = call.parameters["id"]
     if "id" in call.body:
         raise Problem("field-invalid", "the id is a parameter of the path, so the body has none")
@@ -227,8 +212,8 @@ async def put_timer(call: Call) -> Reply:
     return _new_version(await _update(call, _request(call, {**call.body, "id": id}), condition))
 
 
+@handles("moveTimer")
 async def move_timer(call: Call) -> Reply:
-    """``PATCH /v1/timer``"""
     id = call.parameters["id"]
     condition = conditions.condition(call.request)
     _check_id(call, id)
@@ -287,8 +272,8 @@ def _is_by_id(call: Call, timer: wire.Timer) -> bool:
     return source is not None and source[0] == call.console.settings.id_topic
 
 
+@handles("cancelTimer")
 async def cancel_timer(call: Call) -> Reply:
-    """``DELETE /v1/timer``"""
     id = call.parameters["id"]
     condition = conditions.condition(call.request)
     _check_id(call, id)
@@ -310,8 +295,8 @@ def _already_fired(id: str, due_s: int | None) -> Problem:
     return Problem("already-fired", f"the timer {quoted(id)} has fired already", id=id, due=due_s)
 
 
+@handles("getTimer")
 async def get_timer(call: Call) -> Reply:
-    """``GET /v1/timer``"""
     check_values(call, call.parameters["value"])
     id = call.parameters["id"]
     timers, missing = await find(call, id, with_value=call.parameters["value"])
@@ -339,8 +324,8 @@ async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Time
     return timers, missing
 
 
+@handles("listTimers")
 async def list_timers(call: Call) -> Reply:
-    """``GET /v1/timers``"""
     given = call.parameters
     check_values(call, given["value"])
     topic = given.get("topic")
@@ -455,8 +440,8 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
     return Problem("brokers-unreachable" if isinstance(error, UnreachableError) else "publish-refused", str(error))
 
 
+@handles("getHistory")
 async def get_history(call: Call) -> Reply:
-    """``GET /v1/timer/history``"""
     id = call.parameters["id"]
     timer, not_found = None, None
     try:
@@ -491,8 +476,9 @@ VERDICT_S = 5.0
 _SELECTION = ("topic", "from", "to", "prefix", "key")
 
 
+@handles("cancelTimers")
 async def cancel_timers(call: Call) -> Reply:
-    """``POST /v1/timers/cancel``: cancels all timers that match a filter, in steps that the caller asks for.
+    """Cancels all timers that match a filter, in steps that the caller asks for.
 
     Each step is one request, so it can be stopped by sending no other one. The version that was listed is cancelled:
     one that replaced it since is not, unless a later page lists it.

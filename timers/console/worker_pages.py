@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from timers.console import worker_metrics
-from timers.console.call import Call, Handler, Reply
+from timers.console.call import Call, Reply, handles
 from timers.console.firing import SILENCE_S, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
@@ -27,11 +27,6 @@ MAX_COUNTING_S = 2.0
 MAX_GROUPS = 2000
 
 GROUPS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-
-
-def handlers() -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    return {"workers": workers, "lateness": lateness, "lags": lags, "listFired": fired, "pending": pending}
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
@@ -71,8 +66,8 @@ async def _ask_all(cluster: KafkaCluster, *paths: str) -> list[_Asked]:
     return await asyncio.gather(*map(ask_one, found))
 
 
+@handles("workers")
 async def workers(call: Call) -> Reply:
-    """``GET /v1/workers``"""
     return Reply(await look(call.console.cluster))
 
 
@@ -142,8 +137,8 @@ def _metrics(asked: _Asked) -> worker_metrics.Samples:
 # ---- lateness -------------------------------------------------------------------------------------------------------
 
 
+@handles("lateness")
 async def lateness(call: Call) -> Reply:
-    """``GET /v1/lateness``"""
     asked = await _ask_all(call.console.cluster, _METRICS)
     missing = []
     for each in asked:
@@ -157,8 +152,8 @@ async def lateness(call: Call) -> Reply:
     return Reply({"ways": worker_metrics.shown(ways), "missing": missing})
 
 
+@handles("lags")
 async def lags(call: Call) -> Reply:
-    """``GET /v1/lags``"""
     topic = call.parameters["topic"]
     if not call.user.may_use_topic(topic) or topic in call.console.settings.own_topics:
         raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
@@ -169,8 +164,8 @@ async def lags(call: Call) -> Reply:
 LOOK_BACK_S = 3600
 
 
+@handles("listFired")
 async def fired(call: Call) -> Reply:
-    """``GET /v1/fired``"""
     since_s = call.parameters.get("since", int(call.console.now_s()) - LOOK_BACK_S)
     found = await call.console.cluster.past_firings(since_s, call.user.may_use_topic)
     shown = [record.fields() for record in found.records[: call.parameters["limit"]]]
@@ -191,8 +186,8 @@ _HIDDEN = ("value", "headers")
 # ---- pending --------------------------------------------------------------------------------------------------------
 
 
+@handles("pending")
 async def pending(call: Call) -> Reply:
-    """``GET /v1/pending``"""
     given = call.parameters
     topic, group_s = given.get("topic"), GROUPS_S[given["by"]]
     if topic is not None and not call.user.may_use_topic(topic):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.page import Page, Screen
+from timers.console.web.page import Page, screen
 from timers.console.web.rendering import link
 from timers.wire.printable import quoted
 from timers.wire.query import format_due
@@ -18,8 +18,8 @@ PER_S = 20
 """Firings that are shown in a second: more cannot be read. The others are counted."""
 
 
+@screen("/live")
 async def live(page: Page) -> Reply:
-    """``GET /live``"""
     names = list(dict.fromkeys(re.split(r"[\s,]+", page.given.get("topics", "").strip())))
     topics = [name for name in names if name][:MAX_TOPICS]
     return page.show("live.html", topics=topics, per_s=PER_S)
@@ -62,8 +62,8 @@ _GRIDS = (
 )
 
 
+@screen("/due")
 async def due(page: Page) -> Reply:
-    """``GET /due``"""
     figures = await page.figures()
     topic = page.given.get("topic")
     # Of two parameters, that of the shorter time counts.
@@ -129,9 +129,3 @@ def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
 
 
 _SIZES = ("hour", "minute", "second")
-
-
-SCREENS = (
-    Screen("GET", "/due", "due", due),
-    Screen("GET", "/live", "live", live),
-)

@@ -9,19 +9,19 @@ from typing import Any
 
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.page import Page, Screen, kept_number
+from timers.console.web.page import Page, kept_number, screen
 from timers.console.web.rendering import link, moment
 from timers.dead_letters.meanings import MEANINGS, Meaning
 
 
+@screen("/queues")
 async def queues(page: Page) -> Reply:
-    """``GET /queues``"""
     listed = await page.soon(page.api("listQueues"))
     return page.show("queues.html", listed=listed)
 
 
+@screen("/queue")
 async def queue(page: Page) -> Reply:
-    """``GET /queue``"""
     name = page.given.get("name")
     if not name:
         raise Problem("parameter-invalid", "the parameter 'name' is missing: the name of a queue")
@@ -33,8 +33,8 @@ PAGE_LETTERS = 50
 NO_MEANING = Meaning("This version does not know the code.", "Look at the version that wrote it.")
 
 
+@screen("/dead-letters")
 async def letters(page: Page) -> Reply:
-    """``GET /dead-letters``"""
     selection = selected(page, page.given)
     figures, listed = await asyncio.gather(
         page.figures(),
@@ -64,8 +64,8 @@ def selected(page: Page, given: dict[str, str]) -> dict[str, Any]:
     return found
 
 
+@screen("/dead-letter")
 async def letter(page: Page) -> Reply:
-    """``GET /dead-letter``"""
     name = page.given.get("name")
     if not name:
         raise Problem("parameter-invalid", "the parameter 'name' is missing: the position of a dead letter")
@@ -74,21 +74,23 @@ async def letter(page: Page) -> Reply:
     return page.show("letter.html", name=name, letter=found, meaning=MEANINGS.get(code, NO_MEANING))
 
 
+@screen("/dead-letter/request")
 async def request_of(page: Page) -> Reply:
-    """``GET /dead-letter/request``: key, value and headers of its request."""
+    """Key, value and headers of its request."""
     found = await page.api("getDeadLetter", name=page.given.get("name"), value="1")
     return page.show("parts/letter_request.html", request=json.dumps(found["request"], indent=2, ensure_ascii=False))
 
 
+@screen("/dead-letter/retry", "POST")
 async def retry_one(page: Page) -> Reply:
-    """``POST /dead-letter/retry``"""
     await page.form()
     done = await page.api("retryDeadLetters", {"names": [page.given.get("name")]})
     return page.show("parts/retried.html", done=done)
 
 
+@screen("/dead-letters/retry", "POST")
 async def retry_all(page: Page) -> Reply:
-    """``POST /dead-letters/retry``: says how many match, then publishes them in steps."""
+    """Says how many match, then publishes them in steps."""
     form = await page.form()
     selection = selected(page, form)
     body = {("codes" if name == "code" else name): value for name, value in selection.items()}
@@ -102,14 +104,3 @@ async def retry_all(page: Page) -> Reply:
         )
     preview = await page.api("retryDeadLetters", body)
     return page.show("parts/retry_preview.html", preview=preview, selection=selection)
-
-
-SCREENS = (
-    Screen("GET", "/dead-letters", "dead-letters", letters),
-    Screen("POST", "/dead-letters/retry", "retry-all", retry_all),
-    Screen("GET", "/dead-letter", "dead-letter", letter),
-    Screen("GET", "/dead-letter/request", "letter-request", request_of),
-    Screen("POST", "/dead-letter/retry", "retry-one", retry_one),
-    Screen("GET", "/queues", "queues", queues),
-    Screen("GET", "/queue", "queue", queue),
-)

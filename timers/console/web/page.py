@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from timers.console.call import Call, Reply, whole_body
 from timers.console.firing import SILENCE_S
 from timers.console.problems import Problem
-from timers.console.routes import OPERATOR
+from timers.console.routes import OPERATOR, READER, Answer, Route
 from timers.console.web.board import Board, Figures
 from timers.wire.query import given_in
 
-Answer = TypeVar("Answer")
+_T = TypeVar("_T")
 
 HTML, FORM = "text/html", "application/x-www-form-urlencoded"
 _MOST_FIELDS = 100
@@ -92,7 +92,7 @@ class Page:
         wait_s = min(self.patience_s, SILENCE_S)
         return await self.board.look(partial(self.api, "workers"), self.call.console.now_s, wait_s)
 
-    async def soon(self, answer: Awaitable[Answer], most_s: float = PART_S) -> Answer | None:
+    async def soon(self, answer: Awaitable[_T], most_s: float = PART_S) -> _T | None:
         """The answer of workers or brokers; None if it does not come before the page must be shown.
 
         Args:
@@ -139,10 +139,17 @@ def kept_number(text: str | None) -> int:
 PageHandler: TypeAlias = Callable[[Page], Awaitable[Reply]]
 
 
-class Screen(NamedTuple):
-    """A path of the pages, and its handler."""
+SCREENS: list[tuple[Route, PageHandler]] = []
+"""All pages, and parts of pages."""
 
-    method: str
-    path: str
-    name: str
-    handler: PageHandler
+
+def screen(path: str, method: str = "GET") -> Callable[[PageHandler], PageHandler]:
+    """Make the function that follows the handler of a path of the pages."""
+
+    def enter(handler: PageHandler) -> PageHandler:
+        name = f"page:{handler.__name__.replace('_', '-')}"
+        answers = (Answer(200, "a page", content=HTML),)
+        SCREENS.append((Route(method, path, name, READER, "A page.", answers, is_foreign=True), handler))
+        return handler
+
+    return enter

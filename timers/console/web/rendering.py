@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from timers.client.times import parse_ahead, parse_moment
-from timers.console.call import Call, Handler, Reply
+from timers.console.call import Call, Reply
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, Answer, Route
 from timers.errors import InvalidTimerError
@@ -245,15 +245,11 @@ def url(name: str) -> str:
     return f"{PATH}/{digits}/{name}"
 
 
-def handler() -> Handler:
-    """Serves the files."""
-
-    async def serve(call: Call) -> Reply:
-        name = call.request.match_info["name"]
-        content = _files().get(name)
-        if content is None:
-            raise Problem("not-found", f"there is no file {quoted(name)}")
-        kind = _TYPES[name.rpartition(".")[2]]
-        return Reply(content, headers={"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": _KEEP})
-
-    return serve
+async def serve(call: Call) -> Reply:
+    """Serve a file."""
+    name = call.request.match_info["name"]
+    content = _files().get(name)
+    if content is None:
+        raise Problem("not-found", f"there is no file {quoted(name)}")
+    kind = _TYPES[name.rpartition(".")[2]]
+    return Reply(content, headers={"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": _KEEP})

@@ -10,10 +10,16 @@ from timers import __version__
 from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
-from timers.console.routes import READER, Answer, Route
-from timers.console.web import due_screens, letter_screens, rendering, timer_screens, worker_screens
+from timers.console.routes import Route
+from timers.console.web import (
+    due_screens,  # noqa: F401  # this import and the next ones fill SCREENS
+    letter_screens,  # noqa: F401
+    rendering,
+    timer_screens,  # noqa: F401
+    worker_screens,  # noqa: F401
+)
 from timers.console.web.board import Board
-from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
+from timers.console.web.page import FRAGMENT, HEADERS, HTML, SCREENS, Page, PageHandler, Perform
 from timers.console.web.rendering import environment
 
 _API = ("/v1/", "/metrics", "/static/", "/api/")
@@ -31,13 +37,6 @@ MENU = (
     ("/queues", "Queues", "queue"),
 )
 """Path, name and icon of each screen of the menu."""
-
-SCREENS = (
-    *timer_screens.SCREENS,
-    *worker_screens.SCREENS,
-    *letter_screens.SCREENS,
-    *due_screens.SCREENS,
-)
 
 
 class Site:
@@ -57,8 +56,8 @@ class Site:
 
     def routes(self) -> list[tuple[Route, Handler]]:
         """The routes of all pages and of the files that they load."""
-        found = [(_route(screen), self._handler(screen.handler)) for screen in SCREENS]
-        return [*found, (rendering.ROUTE, rendering.handler())]
+        found = [(route, self._handler(handler)) for route, handler in SCREENS]
+        return [*found, (rendering.ROUTE, rendering.serve)]
 
     def _handler(self, handler: PageHandler) -> Handler:
         async def answer(call: Call) -> Reply:
@@ -120,8 +119,3 @@ WAYS_OUT = {
     "unknown": "Look for the timer before you try again.",
 }
 """Code of a problem -> what the reader can do about it."""
-
-
-def _route(screen: Screen) -> Route:
-    answers = (Answer(200, "a page", content=HTML),)
-    return Route(screen.method, screen.path, f"page:{screen.name}", READER, "A page.", answers, is_foreign=True)

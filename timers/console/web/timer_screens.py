@@ -13,7 +13,7 @@ from timers.client.times import parse_duration
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
-from timers.console.web.page import Page, Screen, kept_number
+from timers.console.web.page import Page, kept_number, screen
 from timers.console.web.rendering import link, moment
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.errors import InvalidTimerError
@@ -66,8 +66,9 @@ COUNTED = {
 """Name of a number in the answer of a step -> what the page says."""
 
 
+@screen("/timers/cancel", "POST")
 async def cancel_all(page: Page) -> Reply:
-    """``POST /timers/cancel``: counts the timers that match; with a confirmation, cancels for some seconds."""
+    """Counts the timers that match; with a confirmation, cancels for some seconds."""
     form = await page.form()
     selection = selected(form, page.now_s)
     if not form.get("confirm"):
@@ -103,16 +104,17 @@ VALUE_FORMS = ("text", "json", "hex")
 # ---- the list -------------------------------------------------------------------------------------------------------
 
 
+@screen("/timers")
 async def timers(page: Page) -> Reply:
-    """``GET /timers``"""
     selection = selected(page.given, page.now_s)
     listed = await page.soon(_listed(page, selection))
     following = link("/timers", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
     return page.show("timers.html", listed=listed, selection=selection, following=following)
 
 
+@screen("/topics")
 async def topics(page: Page) -> Reply:
-    """``GET /topics``: the callback topics that complete what is typed into a form."""
+    """The callback topics that complete what is typed into a form."""
     found = await page.call.console.cluster.topics(page.call.user.may_use_topic)
     return page.show("parts/topics.html", topics=found)
 
@@ -139,8 +141,8 @@ def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
 # ---- one timer ------------------------------------------------------------------------------------------------------
 
 
+@screen("/timer")
 async def timer(page: Page) -> Reply:
-    """``GET /timer``"""
     id = _id(page)
     try:
         found = await page.soon(page.api("getTimer", id=id))
@@ -171,13 +173,15 @@ def _has_id(page: Page, found: dict[str, Any] | None) -> bool:
     )
 
 
+@screen("/timer/history")
 async def history(page: Page) -> Reply:
-    """``GET /timer/history``: a part of the page, which takes seconds to read."""
+    """A part of the page, which takes seconds to read."""
     return page.show("parts/history.html", history=await page.api("getHistory", id=_id(page)))
 
 
+@screen("/timer/value")
 async def value(page: Page) -> Reply:
-    """``GET /timer/value``: the value of the callback, as text, JSON or hex."""
+    """The value of the callback, as text, JSON or hex."""
     (found, *_) = (await page.api("getTimer", id=_id(page), value="1"))["timers"]
     shown, why_not = "", ""
     content = base64.b64decode(found["value"]) if "value" in found else None
@@ -222,16 +226,17 @@ def _hex_row(offset: int, row: bytes) -> str:
     return f"{offset:06x}  {row.hex(' '):<{3 * HEX_WIDTH}} {text}"
 
 
+@screen("/timer/cancel", "POST")
 async def cancel(page: Page) -> Reply:
-    """``POST /timer/cancel``"""
     id = _id(page)
     await page.form()
     verdict = await page.api("cancelTimer", id=id)
     return page.show("parts/verdict.html", id=id, verdict=verdict, due_s=None)
 
 
+@screen("/timer/move", "POST")
 async def move(page: Page) -> Reply:
-    """``POST /timer/move``: changes the due time."""
+    """Changes the due time."""
     id, form = _id(page), await page.form()
     due_s = moment("due", form.get("due", ""), page.now_s)
     verdict = await page.api("moveTimer", {"at": due_s}, id=id)
@@ -249,20 +254,21 @@ def _id(page: Page) -> str:
 # ---- a new timer ----------------------------------------------------------------------------------------------------
 
 
+@screen("/timers/new")
 async def new(page: Page) -> Reply:
-    """``GET /timers/new``"""
     fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""} | page.given
     return page.show("new.html", fields=fields, programs=programs_of(_body(fields), page.base_url))
 
 
+@screen("/timers/new/program", "POST")
 async def as_program(page: Page) -> Reply:
-    """``POST /timers/new/program``: the same timer with curl and in Python."""
+    """The same timer with curl and in Python."""
     body = _body(await page.form())
     return page.show("parts/programs.html", programs=programs_of(body, page.base_url))
 
 
+@screen("/timers/new", "POST")
 async def set_timer(page: Page) -> Reply:
-    """``POST /timers/new``"""
     body = _body(await page.form())
     accepted = await page.api("setTimer", body)
     return page.show("parts/accepted.html", 201, accepted=accepted, has_id="id" in body)
@@ -273,18 +279,3 @@ def _body(fields: dict[str, str]) -> dict[str, Any]:
     names = ("topic", "key", "delay" if fields.get("when") != "at" else "at", "id", "token")
     body: dict[str, Any] = {name: fields[name] for name in names if fields.get(name)}
     return body | {"value": fields.get("value", "").replace("\r\n", "\n")}
-
-
-SCREENS = (
-    Screen("GET", "/timers", "timers", timers),
-    Screen("GET", "/topics", "topics", topics),
-    Screen("GET", "/timers/new", "new", new),
-    Screen("POST", "/timers/new", "set", set_timer),
-    Screen("POST", "/timers/new/program", "program", as_program),
-    Screen("GET", "/timer", "timer", timer),
-    Screen("GET", "/timer/history", "history", history),
-    Screen("GET", "/timer/value", "value", value),
-    Screen("POST", "/timer/cancel", "cancel", cancel),
-    Screen("POST", "/timer/move", "move", move),
-    Screen("POST", "/timers/cancel", "cancel-all", cancel_all),
-)

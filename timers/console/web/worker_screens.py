@@ -13,7 +13,7 @@ from timers.console.firing import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.web.board import WAITED, Figures, Recent, lag_s
 from timers.console.web.diagnosis import UNKNOWN, findings, headline, level
-from timers.console.web.page import Page, Screen
+from timers.console.web.page import Page, screen
 from timers.console.web.rendering import runbooks, span
 from timers.console.worker_metrics import Ways, quantile
 from timers.wire.printable import quoted
@@ -24,8 +24,8 @@ FIRED = 200
 """Firings that the page of the last hour shows."""
 
 
+@screen("/")
 async def overview(page: Page) -> Reply:
-    """``GET /``"""
     figures, coming = await asyncio.gather(page.figures(), _coming(page))
     found = findings(figures, page.board.new_letters()) if figures else []
     recent = page.board.recent()
@@ -82,15 +82,15 @@ class Bar(NamedTuple):
     percent: float
 
 
+@screen("/workers")
 async def workers(page: Page) -> Reply:
-    """``GET /workers``"""
     figures = await page.figures()
     found = findings(figures) if figures else []
     return page.show("workers.html", figures=figures, found=found, level=level(found) if figures else UNKNOWN)
 
 
+@screen("/lag")
 async def lag(page: Page) -> Reply:
-    """``GET /lag``"""
     figures = await page.figures()
     topic = page.given.get("topic", "")
     of_topic: dict[str, Any] | None = None
@@ -181,25 +181,17 @@ def _topic(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@screen("/fired")
 async def fired(page: Page) -> Reply:
-    """``GET /fired``"""
     listed = await page.soon(page.api("listFired", limit=FIRED))
     return page.show("fired.html", listed=listed)
 
 
+@screen("/runbook")
 async def runbook(page: Page) -> Reply:
-    """``GET /runbook``: a section of docs/operations.md."""
+    """A section of docs/operations.md."""
     name = page.given.get("name", "")
     if name not in runbooks():
         raise Problem("not-found", f"docs/operations.md has no section {quoted(name[:100])}")
     heading, text = runbooks()[name]
     return page.show("runbook.html", heading=heading, text=text)
-
-
-SCREENS = (
-    Screen("GET", "/runbook", "runbook", runbook),
-    Screen("GET", "/fired", "fired", fired),
-    Screen("GET", "/workers", "workers", workers),
-    Screen("GET", "/lag", "lag", lag),
-    Screen("GET", "/", "overview", overview),
-)

@@ -19,9 +19,8 @@ from click.testing import CliRunner
 
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
-from timers.console.access import check_settings
+from timers.console.access import Users, check_settings
 from timers.console.routes import ROUTES
-from timers.console.users import Users
 from timers.worker.machines.openings import CLOSE_TIMEOUT_S
 from timers.worker.machines.pool import HANDOVER_S
 

@@ -17,10 +17,9 @@ from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
 from timers.console.history import CallbackLags, History
-from timers.console.kafka_cluster import FoundWorker, KafkaCluster, WorkerAnswer
+from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, WorkerAnswer
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
-from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letter_log import LetterPage

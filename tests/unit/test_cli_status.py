@@ -11,7 +11,7 @@ from tests.unit.test_console_firing import ANSWERS, LOST
 from timers.cli import main as program
 from timers.cli import topics
 from timers.config.settings import Settings
-from timers.console.firing import judged
+from timers.console.figures import judged
 
 OWNER: dict[str, Any] = {
     **ANSWERS,

@@ -18,16 +18,15 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.fired import CallbackRecord
 from timers.client.past_firings import PastFirings
 from timers.config.settings import Settings
-from timers.console import access, users
+from timers.console import access
 from timers.console import server as server_module
-from timers.console.access import Rates, check_settings
+from timers.console.access import Rates, ScryptHash, Users, check_settings, hash_token
 from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
 from timers.console.server import Server, tls_context
-from timers.console.users import ScryptHash, Users, hash_token
 from timers.errors import SettingsError
 
 SALT = b"0123456789abcdef"
-QUICK = ScryptHash(10, 8, 1, SALT, users._scrypt("right", SALT, 10, 8, 1))
+QUICK = ScryptHash(10, 8, 1, SALT, access._scrypt("right", SALT, 10, 8, 1))
 """A hash that is checked in a millisecond."""
 
 USERS = f"""

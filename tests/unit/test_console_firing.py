@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timers.console.firing import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
+from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
 from timers.console.problems import Problem
 from timers.console.web.board import Board
 

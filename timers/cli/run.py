@@ -102,12 +102,12 @@ def console(hash_password: bool, new_token: bool) -> None:
 
 
 def _print_hash(new_token: bool) -> None:
-    from timers.console import users
+    from timers.console import access
 
     if new_token:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         say(f"token: {token}")
-        Output().show({}, f'token_sha256 = "{users.hash_token(token)}"')
+        Output().show({}, f'token_sha256 = "{access.hash_token(token)}"')
         return
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -115,7 +115,7 @@ def _print_hash(new_token: bool) -> None:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise click.UsageError("the password is empty")
-    Output().show({}, f'password = "{users.hash_password(password)}"')
+    Output().show({}, f'password = "{access.hash_password(password)}"')
 
 
 async def _serve(settings: Settings, url: str) -> None:

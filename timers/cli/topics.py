@@ -159,7 +159,7 @@ def status(output: Output) -> int:
 
     Exit codes: 0 all timers fire, 3 some do not, 4 it is not known, 1 the group cannot be asked.
     """
-    from timers.console.firing import DO_NOT_FIRE, NOT_KNOWN  # not at the top: it needs the extra `console`
+    from timers.console.figures import DO_NOT_FIRE, NOT_KNOWN  # not at the top: it needs the extra `console`
 
     found = asyncio.run(_look(load_settings()))
     output.table(_COLUMNS, _WIDTHS, _rows(found["workers"]))

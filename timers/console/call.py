@@ -1,27 +1,33 @@
-"""One request that passed all checks, and the answer to it."""
+"""One request that passed all checks: its conditions, its entry in the log of changes, and the answer to it."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
+import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.console.access import Principal
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.routes import Route
-from timers.console.users import Principal
-from timers.errors import SettingsError
+from timers.core.operation import ABSENT
+from timers.errors import SettingsError, TimersError
+from timers.wire.printable import quoted
+from timers.wire.query import format_due
+from timers.wire.topics import parse_source
 
 _MIN_SECRET_BYTES = 32
 _MAX_SECRET_BYTES = 64 * 1024
@@ -150,3 +156,171 @@ def handles(route: str) -> Callable[[Handler], Handler]:
         return handler
 
     return enter
+
+
+IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempotency-Key"
+
+CONDITIONS = (IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY, "If-Unmodified-Since")
+"""Headers that must not be ignored: a change without its condition is another change."""
+
+_ETAGS = re.compile(r'\*|(W/)?"[^"]*"([ \t]*,[ \t]*(W/)?"[^"]*")*')
+"""Values of these headers that HTTP knows."""
+
+_KEY = re.compile(r"[ -~]{1,255}")
+
+
+class Mark(NamedTuple):
+    """Which key and which body a request came with, as hashes."""
+
+    key: str
+    body: str
+
+    @classmethod
+    def of(cls, user: Principal, key: str, body: Mapping[str, Any]) -> Mark:
+        return cls(_sha256([user.name, key]), _sha256(body))
+
+    @classmethod
+    def decode(cls, value: bytes) -> Mark:
+        """The mark in a record's header. Inverse: :meth:`encode`."""
+        key, _, body = value.decode("ascii", "replace").partition("/")
+        return cls(key, body)
+
+    def encode(self) -> bytes:
+        return f"{self.key}/{self.body}".encode()
+
+
+def _code(text: str) -> str:
+    """The code of the problem of a header that is none of those that the engine judges."""
+    return "condition-unsupported" if _ETAGS.fullmatch(text) else "parameter-invalid"
+
+
+def condition_of(request: web.Request) -> str | None:
+    """The condition of a request, as the header ``timer-if`` has it; None: it has none.
+
+    Raises:
+        Problem: it is wrong, or the engine cannot judge it, or it names what no version has.
+    """
+    given = [name for name in (IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY) if name in request.headers]
+    if len(given) > 1:
+        raise Problem("parameter-invalid", f"{' and '.join(given)} are two conditions: send one of them")
+    if given in ([], [IDEMPOTENCY_KEY]):
+        return None
+    text = _only(request, given[0])
+    if given == [IF_NONE_MATCH]:
+        if text != "*":
+            raise Problem(_code(text), f"{IF_NONE_MATCH} of a change is *, not {quoted(text[:100])}")
+        return ABSENT
+    tag = re.fullmatch(r'(W/)?"([^"]*)"', text)
+    if tag is None:
+        raise Problem(_code(text), f"{IF_MATCH} names one ETag, in quotes, and not {quoted(text[:100])}")
+    if tag[1] or parse_source(tag[2]) is None:
+        raise Problem("changed", f"no version of a timer has the ETag {text[:100]}")
+    return tag[2]
+
+
+def idempotency_key(request: web.Request) -> str | None:
+    """The key of a request; None: it has none."""
+    if IDEMPOTENCY_KEY not in request.headers:
+        return None
+    key = _only(request, IDEMPOTENCY_KEY)
+    if not _KEY.fullmatch(key):
+        raise Problem("parameter-invalid", f"{IDEMPOTENCY_KEY} is not 1 to 255 printable ASCII characters")
+    return key
+
+
+def id_of(user: Principal, mark: Mark) -> str:
+    """The id of the timer that is set with a key."""
+    return f"{_own_prefix(user)}{mark.key}"
+
+
+def is_own(user: Principal, id: str) -> bool:
+    """Whether a key of this user made the id."""
+    return id.startswith(_own_prefix(user))
+
+
+def _own_prefix(user: Principal) -> str:
+    return f"key-{_sha256(user.name)[:16]}-"
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _only(request: web.Request, name: str) -> str:
+    values = request.headers.getall(name)
+    if len(values) > 1:
+        raise Problem("parameter-invalid", f"{name} is given twice")
+    return values[0].strip()
+
+
+_MAX_FIELDS = 30
+_MAX_LISTED = 500_000
+"""Characters of what is recorded of a batch; of a larger one its length and its hash."""
+
+_MAX_CHARACTERS = 1000
+"""A longer key or name is recorded by its length and its hash."""
+
+
+async def record(call: Call) -> None:
+    """Write the entry of a change.
+
+    Raises:
+        Problem: it could not be written, so the change must not be made.
+    """
+    await _write(call, entry(call, call.console.now_s()))
+
+
+async def record_ids(call: Call, ids: list[str]) -> None:
+    """Write the entry of a change of these timers. Raises as :func:`record`."""
+    await _write(call, {**entry(call, call.console.now_s()), "ids": ids})
+
+
+async def _write(call: Call, fields: dict[str, Any]) -> None:
+    try:
+        await call.console.cluster.record(json.dumps(fields).encode())
+    except TimersError as error:
+        raise Problem("not-recorded", f"the log of changes cannot be written, so nothing was done: {error}") from None
+
+
+def entry(call: Call, now_s: float) -> dict[str, Any]:
+    """The entry of a change."""
+    headers = call.request.headers
+    return {
+        "at": format_due(int(now_s)),
+        "at_ms": int(now_s * 1000),
+        "user": call.user.name,
+        "address": call.address,
+        **({"proxy": call.request.remote} if call.request.remote != call.address else {}),
+        "operation": call.route.name,
+        "parameters": dict(call.parameters),
+        "conditions": {each.name: headers[each.name][:300] for each in call.route.headers if each.name in headers},
+        "body": _without_values(call.body),
+    }
+
+
+_LISTED = ("id", "topic", "at", "delay")
+"""What is recorded of each timer of a batch."""
+
+_HIDDEN = ("value", "headers", "token", "timers")
+"""Fields that may hold values of callbacks, or secrets."""
+
+
+def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a body without its value, token and headers. Sizes are limited: wrong bodies are recorded too."""
+    names = [name for name in body if name not in _HIDDEN][:_MAX_FIELDS]
+    shown = {name[:_MAX_CHARACTERS]: _shortened(body[name]) for name in names}
+    hidden = {name: _hashed(body[name]) for name in _HIDDEN if name in body}
+    if isinstance(timers := body.get("timers"), list):  # of a batch
+        listed = [{name: each[name] for name in _LISTED if name in each} for each in timers if isinstance(each, dict)]
+        if len(json.dumps(listed)) <= _MAX_LISTED:
+            hidden["timers"]["listed"] = listed
+    return {**shown, **hidden}
+
+
+def _shortened(value: Any) -> Any:
+    return value if len(json.dumps(value)) <= _MAX_CHARACTERS else _hashed(value)
+
+
+def _hashed(value: Any) -> dict[str, Any]:
+    text = json.dumps(value, sort_keys=True).encode()
+    return {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}

@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from timers.client.fired import CallbackRecord
+from timers.console.access import Principal
 from timers.console.call import Call, Handler
 from timers.console.following import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
-from timers.console.users import Principal
 from timers.errors import TimersError
 
 MAX_STREAMS = 32

@@ -20,26 +20,26 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import history, queue_reading
+from timers.console import history
 from timers.console.following import TopicsFollower
 from timers.console.history import CallbackLags, History
 from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
-from timers.console.queue_reading import FoundQueues
-from timers.console.threads import Threads
+from timers.console.threads import Threads, check
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
-from timers.errors import QueryError, TimersError
+from timers.errors import QueryError, QueueError, TimersError
 from timers.kafka import topic_admin
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.queue.inspection import QueueStats
+from timers.queue.inspection import Inspection, QueueStats
 from timers.request_formats import enabled_formats
 from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.printable import quoted
+from timers.wire.topics import queue_group, queue_returns
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
@@ -93,11 +93,22 @@ MAX_OPENINGS = 2
 MAX_READING_S = 10.0
 """How long requests are read from their log. A broker may start again meanwhile."""
 
+MAX_QUEUES_S = 8.0
+"""A list of queues ends after this time, and names those that it did not read."""
+
 CLUSTER_ID_S = 60.0
 """How long the id of the brokers' cluster is used before it is read again."""
 
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
 _UNAVAILABLE = 503
+
+
+class FoundQueues(NamedTuple):
+    """All queues."""
+
+    stats: list[QueueStats]
+    missing: dict[str, str]
+    """Name of a queue that was not read -> why."""
 
 
 class RequestDeletedError(TimersError):
@@ -368,15 +379,16 @@ class KafkaCluster:
 
     async def queues(self) -> FoundQueues:
         """The state of all queues."""
-        return await self._reading.run(queue_reading.read_all, self._settings)
+        return await self._reading.run(_read_queues, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
         """The state of one queue."""
-        return await self._reading.run(queue_reading.read_one, self._settings, name, topic)
+        return await self._reading.run(lambda: Inspection(self._settings).stats(name, topic))
 
     async def queue_topics(self, name: str) -> QueueTopics:
         """How dead letters name a queue."""
-        return await self._reading.run(queue_reading.topics_of, self._settings, name)
+        topic = await self._reading.run(lambda: Inspection(self._settings).topic_of(name))
+        return QueueTopics(topic, queue_returns(queue_group(name)))
 
     # ---- streams and health ----------------------------------------------------------------------------------------
 
@@ -469,6 +481,27 @@ def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:
         future.set_exception(result)
     else:
         future.set_result(None)
+
+
+def _read_queues(settings: Settings) -> FoundQueues:
+    """The state of all queues.
+
+    Raises:
+        TimersError: no broker answers.
+    """
+    end_s = monotonic() + MAX_QUEUES_S
+    inspection = Inspection(settings)
+    found, missing = [], {}
+    for name in inspection.names():
+        check()
+        if monotonic() > end_s:
+            missing[name] = "it was not read in time"
+            continue
+        try:
+            found.append(inspection.stats(name, with_delayed=False))
+        except QueueError as error:
+            missing[name] = str(error)
+    return FoundQueues(found, missing)
 
 
 def find_workers(settings: Settings) -> list[FoundWorker]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from timers.console.firing import DO_NOT_FIRE, FIRE, NOT_KNOWN
+from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN
 from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED

@@ -19,23 +19,19 @@ from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
     checking,
-    conditions,
     event_pages,
     letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
-    queue_pages,  # noqa: F401
     routes,
     scheduler_api,
     timer_pages,  # noqa: F401
     worker_pages,  # noqa: F401
-    write_log,
 )
-from timers.console.access import Access, Rates, too_many
-from timers.console.call import HANDLERS, Call, Console, Handler, Reply, Signer, whole_body
+from timers.console.access import Access, Principal, Rates, too_many
+from timers.console.call import CONDITIONS, HANDLERS, Call, Console, Handler, Reply, Signer, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
-from timers.console.users import Principal
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.open_connections import OpenConnections
@@ -242,7 +238,7 @@ class Server:
         if not self._settings.console_write:
             raise Problem("read-only", "this console only reads: start it with TIMERS_CONSOLE_WRITE=1")
         known = {each.name for each in route.headers}
-        for name in conditions.ALL:
+        for name in CONDITIONS:
             if name in request.headers and name not in known:
                 able = ", ".join(sorted(known)) or "no conditions"
                 raise Problem("condition-unsupported", f"{route.method} {route.path} takes {able}, and not {name}")
@@ -307,7 +303,7 @@ def _check_body(route: Route, body: Mapping[str, Any]) -> None:
 
 async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse:
     if call.route.writes:
-        await write_log.record(call)
+        await record(call)
     try:
         return await handler(call)
     except TimersError as error:  # handlers explain the others

@@ -12,13 +12,21 @@ from urllib.parse import quote
 
 from timers.client import timer_lines
 from timers.client.request import TimerRequest
-from timers.console import conditions
-from timers.console.call import CONFIRM_S, Call, Reply, handles
-from timers.console.conditions import Mark
+from timers.console.call import (
+    CONFIRM_S,
+    Call,
+    Mark,
+    Reply,
+    condition_of,
+    handles,
+    id_of,
+    idempotency_key,
+    is_own,
+    record_ids,
+)
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
 from timers.console.schemas import MAX_BATCH
-from timers.console.write_log import record_ids
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -65,7 +73,7 @@ _RETRY_AFTER = {"Retry-After": "1"}
 
 @handles("setTimer")
 async def set_timer(call: Call) -> Reply:
-    condition, key = conditions.condition(call.request), conditions.idempotency_key(call.request)
+    condition, key = condition_of(call.request), idempotency_key(call.request)
     if key is not None:
         return await _set_once(call, key)
     request = _request(call, call.body)
@@ -123,7 +131,7 @@ async def _set_once(call: Call, key: str) -> Reply:
     """Set the timer of an ``Idempotency-Key``, or answer as the first request with this key was answered."""
     mark = Mark.of(call.user, key, call.body)
     own_id = call.body.get("id")  # null means none
-    id = conditions.id_of(call.user, mark) if own_id is None else own_id
+    id = id_of(call.user, mark) if own_id is None else own_id
     request = _request(call, {**call.body, "id": id})
     verdict = await _update(call, request, ABSENT, mark.encode())
     if isinstance(verdict, Reply):
@@ -208,14 +216,14 @@ async def put_timer(call: Call) -> Reply:
     id = call.parameters["id"]
     if "id" in call.body:
         raise Problem("field-invalid", "the id is a parameter of the path, so the body has none")
-    condition = conditions.condition(call.request)
+    condition = condition_of(call.request)
     return _new_version(await _update(call, _request(call, {**call.body, "id": id}), condition))
 
 
 @handles("moveTimer")
 async def move_timer(call: Call) -> Reply:
     id = call.parameters["id"]
-    condition = conditions.condition(call.request)
+    condition = condition_of(call.request)
     _check_id(call, id)
     for name in call.body.keys() - {"at", "delay"}:
         raise Problem(
@@ -275,7 +283,7 @@ def _is_by_id(call: Call, timer: wire.Timer) -> bool:
 @handles("cancelTimer")
 async def cancel_timer(call: Call) -> Reply:
     id = call.parameters["id"]
-    condition = conditions.condition(call.request)
+    condition = condition_of(call.request)
     _check_id(call, id)
     try:
         verdict = await call.console.cluster.cancel(id, call.parameters["wait"], condition)
@@ -422,7 +430,7 @@ def _check_id(call: Call, id: Any) -> None:
         raise Problem(error.code, str(error)) from None
     except UnicodeEncodeError:
         raise Problem("id-not-text", "the id has characters that UTF-8 cannot carry") from None
-    if not (call.user.may_use_id(id) or conditions.is_own(call.user, id)):
+    if not (call.user.may_use_id(id) or is_own(call.user, id)):
         raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {quoted(id)}")
 
 

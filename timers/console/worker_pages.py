@@ -7,9 +7,9 @@ from collections import Counter
 from time import monotonic
 from typing import Any, NamedTuple
 
-from timers.console import worker_metrics
+from timers.console import figures
 from timers.console.call import Call, Reply, handles
-from timers.console.firing import SILENCE_S, judged
+from timers.console.figures import SILENCE_S, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
@@ -109,10 +109,10 @@ def _shown(asked: _Asked) -> dict[str, Any]:
         "request_partitions": counts if isinstance(counts, dict) else {},
         "warnings": partitions.get("warnings", []),
         "notes": partitions.get("notes", []),
-        **worker_metrics.figures(said),
-        "dead_letters": worker_metrics.by_label(said, "timers_dead_lettered_total", "code"),
-        "waiting": worker_metrics.by_label(said, "timers_partitions_waiting", "reason"),
-        "lags": worker_metrics.shown(worker_metrics.lags(said)),
+        **figures.figures(said),
+        "dead_letters": figures.by_label(said, "timers_dead_lettered_total", "code"),
+        "waiting": figures.by_label(said, "timers_partitions_waiting", "reason"),
+        "lags": figures.shown(figures.lags(said)),
         "why": None,
     }
 
@@ -129,9 +129,9 @@ def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _metrics(asked: _Asked) -> worker_metrics.Samples:
+def _metrics(asked: _Asked) -> figures.Samples:
     status, body = asked.pages.get(_METRICS, (0, b""))
-    return worker_metrics.samples(body) if status == _OK else {}
+    return figures.samples(body) if status == _OK else {}
 
 
 # ---- lateness -------------------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ async def lateness(call: Call) -> Reply:
             why = f"its page {_METRICS} cannot be read"
         if why:
             missing.append({"worker": each.worker.id, "reason": why})
-    ways = worker_metrics.added(worker_metrics.lags(_metrics(each)) for each in asked)
-    return Reply({"ways": worker_metrics.shown(ways), "missing": missing})
+    ways = figures.added(figures.lags(_metrics(each)) for each in asked)
+    return Reply({"ways": figures.shown(ways), "missing": missing})
 
 
 @handles("lags")

@@ -12,10 +12,8 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.console import worker_metrics
-from timers.console.firing import FIRE, NOT_KNOWN, SILENCE_S, Judged, judged
+from timers.console.figures import FIRE, NOT_KNOWN, SILENCE_S, Judged, Ways, added, judged, parsed, quantile
 from timers.console.problems import Problem
-from timers.console.worker_metrics import Ways, quantile
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +171,7 @@ class Board:
             self._newest = (self._newest or Figures(clock(), [], {}))._replace(problem=error)
 
     def _keep(self, workers: list[dict[str, Any]], now_s: float) -> None:
-        ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
+        ways = added(parsed(worker.get("lags", {})) for worker in workers)
         newest = Figures(now_s, workers, ways)
         if newest.state.timers == FIRE:
             self._fired_at_s = now_s

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.console.firing import NOT_KNOWN, is_silent, silence
+from timers.console.figures import NOT_KNOWN, is_silent, silence
 from timers.console.web.board import Figures
 from timers.console.web.rendering import count, size, span
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from timers.console.call import Call, Reply, whole_body
-from timers.console.firing import SILENCE_S
+from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, READER, Answer, Route
 from timers.console.web.board import Board, Figures

@@ -9,13 +9,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from timers.console.call import Reply
-from timers.console.firing import SILENCE_S
+from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.web.board import WAITED, Figures, Recent, lag_s
 from timers.console.web.diagnosis import UNKNOWN, findings, headline, level
 from timers.console.web.page import Page, screen
 from timers.console.web.rendering import runbooks, span
-from timers.console.worker_metrics import Ways, quantile
 from timers.wire.printable import quoted
 
 NEXT_TIMERS = 8

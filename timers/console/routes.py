@@ -71,13 +71,13 @@ class Route:
         writes: whether it changes something.
     """
 
-    method: str
     path: str
     name: str
-    role: str
     summary: str
     answers: tuple[Answer, ...]
     parameters: tuple[Parameter, ...] = ()
+    method: str = "GET"
+    role: str = READER
     body: str = ""
     example: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -126,10 +126,8 @@ _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet
 
 ROUTES: tuple[Route, ...] = (
     Route(
-        "POST",
         "/v1/timers",
         "setTimer",
-        OPERATOR,
         "Set a timer. If there is a timer with this id, it is replaced.",
         (
             Answer(200, "the timer of this Idempotency-Key was changed or cancelled since (verdict exists)", "Verdict"),
@@ -142,29 +140,29 @@ ROUTES: tuple[Route, ...] = (
             _UNDECIDED,
         ),
         (_WAIT,),
+        method="POST",
+        role=OPERATOR,
         body="NewTimer",
         example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "15m"},
         problems=(*_PUBLISH, *_INVALID, *_CONDITION, "busy", "idempotency-key-reused", "request-deleted"),
         headers=(_IDEMPOTENCY_KEY, _IF_NONE_MATCH),
     ),
     Route(
-        "POST",
         "/v1/timers/batch",
         "setTimers",
-        OPERATOR,
         "Set up to 1,000 timers. All are checked before the first is written: one that is wrong is named with its "
         "place, and nothing is written. To send a batch again after an error, give each timer an id. "
         "A batch counts as one request of the user's rate, and its body may be as large as that of one timer.",
         (Answer(201, "each timer, or why it was not written", "AcceptedTimers"),),
+        method="POST",
+        role=OPERATOR,
         body="NewTimers",
         example={"timers": [{"topic": "timeouts", "key": "order-17", "value": {"order": 17}, "delay": "15m"}]},
         problems=(*_PUBLISH, *_INVALID, "busy"),
     ),
     Route(
-        "GET",
         "/v1/timers",
         "listTimers",
-        READER,
         "List pending timers in the order in which they fire. A page may be empty and still have a `next`: a first "
         "page of at most 100 timers without values ends 0.1 s after its query reached the worker, any other page after "
         "two seconds of reading.",
@@ -173,20 +171,16 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
     ),
     Route(
-        "GET",
         "/v1/timer",
         "getTimer",
-        READER,
         "Find one timer. If two topics, or two partitions of a topic, have a timer with this id, the answer has both.",
         (Answer(200, "the timer", "FoundTimers", {"ETag": "source of its request, if there is one timer"}),),
         (_ID, _VALUE),
         problems=(*_ASK, "not-found", "values-hidden"),
     ),
     Route(
-        "GET",
         "/v1/timer/history",
         "getHistory",
-        READER,
         "Show what happened to a timer, also if it was cancelled: its requests, verdicts, dead letters and callback, "
         "if the topics still have them. Each topic is read for at most three seconds.",
         (Answer(200, "the events in the order of time, and which topics were not read", "History"),),
@@ -194,10 +188,8 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_ASK, "not-found"),
     ),
     Route(
-        "PUT",
         "/v1/timer",
         "putTimer",
-        OPERATOR,
         "Set or replace the timer with this id, and wait for the verdict on the version before.",
         (
             Answer(200, "it was pending, and is replaced", "Verdict", {"ETag": _TAG}),
@@ -210,16 +202,16 @@ ROUTES: tuple[Route, ...] = (
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
+        method="PUT",
+        role=OPERATOR,
         body="TimerVersion",
         example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "30m"},
         problems=(*_PUBLISH, *_INVALID, *_CONDITION, "already-fired"),
         headers=(_IF_MATCH, _IF_NONE_MATCH),
     ),
     Route(
-        "PATCH",
         "/v1/timer",
         "moveTimer",
-        OPERATOR,
         "Change the due time of the timer with this id. Its other fields stay as they are. If another request changes "
         "the timer at the same moment, this one changes nothing (problem `changed`).",
         (
@@ -228,22 +220,24 @@ ROUTES: tuple[Route, ...] = (
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
+        method="PATCH",
+        role=OPERATOR,
         body="TimerMove",
         example={"delay": "30m"},
         problems=(*_ASK, *_PUBLISH, *_INVALID, "not-found", "already-fired", "changed", "request-deleted"),
         headers=(_IF_MATCH,),
     ),
     Route(
-        "DELETE",
         "/v1/timer",
         "cancelTimer",
-        OPERATOR,
         "Cancel the timer with this id, and wait for the verdict.",
         (
             Answer(200, "it was pending, and never fires", "Verdict"),
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),
+        method="DELETE",
+        role=OPERATOR,
         problems=(
             *(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
             *("changed", "worker-unreachable"),
@@ -251,22 +245,20 @@ ROUTES: tuple[Route, ...] = (
         headers=(_IF_MATCH,),
     ),
     Route(
-        "POST",
         "/v1/timers/cancel",
         "cancelTimers",
-        OPERATOR,
         "Cancel all timers with an id that match. The first answer says how many there are, and has a `confirm`. The "
         "request with this `confirm` cancels for five seconds. Its answer has a `next`: send it as the next `confirm`.",
         (Answer(200, "what would be cancelled, or the verdicts of this step", "CancelStep"),),
+        method="POST",
+        role=OPERATOR,
         body="CancelFilter",
         example={"topic": "timeouts", "prefix": "tenant-x/"},
         problems=(*_ASK, *_PUBLISH, "cursor-invalid"),
     ),
     Route(
-        "GET",
         "/v1/pending",
         "pending",
-        READER,
         "Count pending timers by second, minute, hour or day. The first page counts for a tenth of a second, the "
         "others for two seconds. Two pages may have numbers of the same group: add them.",
         (Answer(200, "the counts", "Counts"),),
@@ -277,10 +269,8 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_ASK, "cursor-invalid", "topic-forbidden"),
     ),
     Route(
-        "GET",
         "/v1/dead-letters",
         "listDeadLetters",
-        READER,
         "List dead letters, the newest first. A page may be empty and still have a `next`.",
         (Answer(200, "a page", "DeadLetterList"),),
         (
@@ -294,23 +284,21 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "busy", "not-found", "cursor-invalid", "topic-forbidden"),
     ),
     Route(
-        "GET",
         "/v1/dead-letter",
         "getDeadLetter",
-        READER,
         "Show one dead letter.",
         (Answer(200, "the dead letter", "DeadLetter"),),
         (Parameter("name", s.LETTER_NAME, required=True), _VALUE),
         problems=("brokers-unreachable", "busy", "not-found", "values-hidden"),
     ),
     Route(
-        "POST",
         "/v1/dead-letters/retry",
         "retryDeadLetters",
-        OPERATOR,
         "Publish the requests of dead letters again. With `names`, this is done at once. With a filter, the first "
         "answer says how many match, and has a `confirm`; the same request with this `confirm` publishes them.",
         (Answer(200, "what was done, or would be", "Retried"),),
+        method="POST",
+        role=OPERATOR,
         body="Retry",
         example={"codes": ["topic-unknown"], "topic": "orders"},
         problems=(
@@ -318,10 +306,8 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     Route(
-        "GET",
         "/v1/events",
         "events",
-        READER,
         "Send the firings of these topics as server-sent events. With `Last-Event-ID`, the stream goes on after this "
         "event without a gap. If a client is too slow, the event `dropped` has the number of those that it misses. "
         "With `per_s`, the event `skipped` has the number and the longest lag of the firings that were not sent.",
@@ -334,38 +320,30 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden", "cursor-invalid"),
     ),
     Route(
-        "GET",
         "/v1/workers",
         "workers",
-        READER,
         "The workers of the app: partitions, readiness, pending timers, lags, and figures of their metrics.",
         (Answer(200, "the workers", "Workers"),),
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
-        "GET",
         "/v1/lateness",
         "lateness",
-        READER,
         "How late timers fired, since the workers started.",
         (Answer(200, "number, p50, p99 and histogram for each way of firing", "Lateness"),),
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
-        "GET",
         "/v1/queues",
         "listQueues",
-        READER,
         "List queues (consumer groups `queue.NAME`) with the messages that are not done. `missing` names the queues "
         "that were not read within eight seconds.",
         (Answer(200, "the queues, and those that were not read", "QueueList"),),
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
-        "GET",
         "/v1/queue",
         "getQueue",
-        READER,
         "The state of one queue, with its partitions and its delayed messages.",
         (Answer(200, "the queue", "Queue"),),
         (
@@ -375,10 +353,8 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
     ),
     Route(
-        "GET",
         "/v1/lags",
         "lags",
-        READER,
         "How late the newest callbacks of a topic were. It reads the topic for at most three seconds.",
         (Answer(200, "due second and lag of each", "Lags"),),
         (
@@ -388,10 +364,8 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "not-found", "busy", "topic-forbidden"),
     ),
     Route(
-        "GET",
         "/v1/fired",
         "listFired",
-        READER,
         "What has fired in the last time, on all callback topics that the user may see: the newest first, without "
         "values. It reads the topics for at most ten seconds, those with few records first, and says what it left out.",
         (Answer(200, "the newest firings, and what was left out", "PastFirings"),),
@@ -401,28 +375,24 @@ ROUTES: tuple[Route, ...] = (
         ),
         problems=("brokers-unreachable", "busy"),
     ),
-    Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "alive", "Live"),)),
+    Route("/v1/health/live", "live", "Whether the console answers.", (Answer(200, "alive", "Live"),), role=PUBLIC),
     Route(
-        "GET",
         "/v1/health/ready",
         "ready",
-        PUBLIC,
         "Whether a broker and a worker answer the console.",
         (Answer(200, "both do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one of them does not", "Ready")),
+        role=PUBLIC,
     ),
     Route(
-        "GET",
         "/v1/openapi.json",
         "openApi",
-        PUBLIC,
         "This API as an OpenAPI 3.1 document.",
         (Answer(200, "the document", "Document"),),
+        role=PUBLIC,
     ),
     Route(
-        "GET",
         "/metrics",
         "metrics",
-        READER,
         "Metrics of the console for Prometheus.",
         (Answer(200, "the metrics", "Text", content="text/plain"),),
     ),

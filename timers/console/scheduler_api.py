@@ -36,69 +36,58 @@ MAX_READING_S = 5.0
 MAX_TERMS = 20
 """Words of a search. Each is compared with each id; those after them are ignored."""
 
-_KINDS = ("", "/live", "/history")
 _SORTED_BY = ("timestamp", "id", "epoch")
 
 
-def _route(path: str, name: str, role: str = READER) -> Route:
-    return Route("GET", path, name, role, "As in kafka-message-scheduler.", (Answer(200, "as there"),), is_foreign=True)
+ROUTES: list[tuple[Route, Handler]] = []
 
 
-ROUTES = (
-    _route("/liveness", "schedulerLiveness", PUBLIC),
-    _route("/info", "schedulerInfo"),
-    _route("/schedules", "schedulerSchedules"),
-    _route("/api/stats", "adminStats"),
-    _route("/api/schedulers", "adminSchedulers"),
-    *(
-        _route(f"/api{kind}/scheduler/{{name}}/{path}", f"{name}{kind}")
-        for kind in _KINDS
-        for path, name in (("schedules", "adminSearch"), ("schedule/{id:.+}", "adminSchedule"))
-    ),
-)
+def _path(path: str, role: str = READER) -> Callable[[Handler], Handler]:
+    """Make the function that follows the handler of a path of the scheduler or of its admin."""
 
+    def enter(handler: Handler) -> Handler:
+        answers = (Answer(200, "as there"),)
+        route = Route(path, f"scheduler:{path}", "As in kafka-message-scheduler.", answers, role=role, is_foreign=True)
+        ROUTES.append((route, handler))
+        return handler
 
-def handlers() -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    named: dict[str, Handler] = {"schedulerLiveness": liveness, "schedulerInfo": info, "schedulerSchedules": schedules}
-    named |= {"adminStats": stats, "adminSchedulers": schedulers}
-    named |= {f"adminSearch{kind}": no_history if kind == "/history" else search for kind in _KINDS}
-    return named | {f"adminSchedule{kind}": not_there if kind == "/history" else get for kind in _KINDS}
+    return enter
 
 
 # ---- the scheduler --------------------------------------------------------------------------------------------------
 
 
+@_path("/liveness", PUBLIC)
 async def liveness(call: Call) -> Reply:
-    """``GET /liveness``: an empty answer."""
     return Reply(b"")
 
 
+@_path("/info")
 async def info(call: Call) -> Reply:
-    """``GET /info``"""
     settings = call.console.settings
     kafka = {"bootstrap_servers": settings.brokers, "topics": list(settings.schedule_topics), "history_topic": ""}
     address = f"{settings.console_bind}:{settings.console_port}"
     return Reply({"hostname": socket.gethostname(), "address": [], "server_address": address, "kafka": kafka})
 
 
+@_path("/schedules")
 async def schedules(call: Call) -> Reply:
-    """``GET /schedules``: those that wait."""
+    """Those that wait."""
     return Reply(await _read(call, await _timers(call)))
 
 
 # ---- its admin ------------------------------------------------------------------------------------------------------
 
 
+@_path("/api/stats")
 async def stats(call: Call) -> Reply:
-    """``GET /api/stats``"""
     found = len(await _timers(call))
     name = call.console.settings.app_id
     return Reply([{"scheduler": name, "total_live": found, "total_history": 0, "total": found}])
 
 
+@_path("/api/schedulers")
 async def schedulers(call: Call) -> Reply:
-    """``GET /api/schedulers``"""
     settings = call.console.settings
     instance = {
         "ip": "127.0.0.1",
@@ -110,8 +99,9 @@ async def schedulers(call: Call) -> Reply:
     return Reply([{"name": settings.app_id, "http_port": str(settings.console_port), "instances": [instance]}])
 
 
+@_path("/api/scheduler/{name}/schedules")
+@_path("/api/live/scheduler/{name}/schedules")
 async def search(call: Call) -> Reply:
-    """``GET /api/scheduler/{name}/schedules`` and ``/api/live/...``"""
     wanted = Search.of(call.request.query)
     found = await _read(call, await _timers(call, wanted)) if _is_ours(call) else []
     # For equal values: by id, or the newest first.
@@ -124,18 +114,21 @@ async def search(call: Call) -> Reply:
     return Reply({"found": len(found), "schedules": shown})
 
 
+@_path("/api/scheduler/{name}/schedule/{id:.+}")
+@_path("/api/live/scheduler/{name}/schedule/{id:.+}")
 async def get(call: Call) -> Reply:
-    """``GET /api/scheduler/{name}/schedule/{id}`` and ``/api/live/...``"""
     id = call.request.match_info["id"]
     found = await _read(call, await _with_id(call, id)) if _is_ours(call) else []
-    return Reply([_with_scheduler(call, schedule) for schedule in found]) if found else await not_there(call)
+    return Reply([_with_scheduler(call, schedule) for schedule in found]) if found else Reply(b"", 404)
 
 
+@_path("/api/history/scheduler/{name}/schedules")
 async def no_history(call: Call) -> Reply:
-    """``GET /api/history/scheduler/{name}/schedules``: there is no history topic."""
+    """There is no history topic."""
     return Reply({"found": 0, "schedules": []})
 
 
+@_path("/api/history/scheduler/{name}/schedule/{id:.+}")
 async def not_there(call: Call) -> Reply:
     """404 without a body, as the admin has it."""
     return Reply(b"", 404)

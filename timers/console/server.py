@@ -148,9 +148,8 @@ class Server:
         size = self._settings.max_request_bytes * 4 // 3 + _ROOM_BYTES
         application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
         foreign = scheduler_api.ROUTES if self._settings.console_scheduler_api else ()
-        handlers = {**self._handlers, **scheduler_api.handlers()}
-        served = [(route, handlers[route.name]) for route in (*ROUTES, *foreign)]
-        for route, handler in (*served, *self._site.routes()):
+        own = ((route, self._handlers[route.name]) for route in ROUTES)
+        for route, handler in (*own, *foreign, *self._site.routes()):
             endpoint = self._endpoint(route, handler)
             for method in _READING if _may_be_given_up(route) else (route.method,):
                 application.router.add_route(method, self._base_path + route.path, endpoint)

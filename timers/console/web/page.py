@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
-from timers.console.routes import OPERATOR, READER, Answer, Route
+from timers.console.routes import OPERATOR, Answer, Route
 from timers.console.web.board import Board, Figures
 from timers.wire.query import given_in
 
@@ -149,7 +149,7 @@ def screen(path: str, method: str = "GET") -> Callable[[PageHandler], PageHandle
     def enter(handler: PageHandler) -> PageHandler:
         name = f"page:{handler.__name__.replace('_', '-')}"
         answers = (Answer(200, "a page", content=HTML),)
-        SCREENS.append((Route(method, path, name, READER, "A page.", answers, is_foreign=True), handler))
+        SCREENS.append((Route(path, name, "A page.", answers, method=method, is_foreign=True), handler))
         return handler
 
     return enter

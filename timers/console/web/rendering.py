@@ -211,12 +211,11 @@ _KEEP = "public, max-age=31536000, immutable"
 """The URL changes with the content, so browsers need not ask again."""
 
 ROUTE = Route(
-    "GET",
     PATH + "/{hash:[0-9a-f]+}/{name:.+}",
     "page:static",
-    PUBLIC,
     "A file that pages load.",
     (Answer(200, "the file", content="text/css"),),
+    role=PUBLIC,
     is_foreign=True,
 )
 

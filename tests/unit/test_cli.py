@@ -139,9 +139,6 @@ def test_settings_shows_values_and_their_sources(
     rows = {row["variable"]: row for row in map(json.loads, out.splitlines())}
     assert (rows["TIMERS_PARTITIONS"]["value"], rows["TIMERS_PARTITIONS"]["source"]) == ("12", "environment")
     assert all(row["why"] for row in rows.values())
-    _, out, _ = run(capsys, "settings", "--markdown")
-    assert all(line.count(" | ") == 4 for line in out.splitlines() if "---" not in line)
-    assert "| TIMERS_PARTITIONS | 12 |" in out
 
 
 # --- schedule --------------------------------------------------------------------------------------------------------

@@ -353,12 +353,12 @@ def test_no_text_of_the_settings_shows_a_secret(secured: dict[str, str], monkeyp
         repr(Connection.resolve(None, None, {"sasl.password": PASSWORD}, 1.0, None)),
         repr(TimersClient(producer_config={"sasl.password": PASSWORD})),
         repr(faust_credentials(settings)),
-        *(CliRunner().invoke(cli, ["settings", *form]).output for form in ([], ["-o", "json"], ["--markdown"])),
+        *(CliRunner().invoke(cli, ["settings", *form]).output for form in ([], ["-o", "json"])),
     ]
-    assert all("***" in text for text in shown[:4] + shown[-3:])
+    assert all("***" in text for text in shown[:4] + shown[-2:])
     for text in shown:
         assert PASSWORD not in text and KEY_PASSWORD not in text
-    rows = map(json.loads, shown[-2].splitlines())
+    rows = map(json.loads, shown[-1].splitlines())
     (row,) = [row for row in rows if row["variable"] == "TIMERS_SASL_PASSWORD"]
     assert (row["value"], row["source"]) == ("***", "environment")
 

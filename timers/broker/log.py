@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from timers import java
 
 _OLD_LOGS = 2
 """Number of older logs that are kept; the same as in log4j2.properties."""
-
-_FOLLOW_POLL_S = 0.2
 
 _LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
@@ -64,30 +60,3 @@ def main_error(lines: Iterable[str]) -> str:
         if line_rank >= rank:
             rank, text = line_rank, line_text
     return java.cause(text) or text or "its log is empty"
-
-
-def follow(log: Path, count: int) -> Iterator[str]:
-    """Yield the last ``count`` lines and every later one, across rotations."""
-    position, inode = _start_of_last(log, count)
-    while True:
-        try:
-            with log.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_ino != inode or stat.st_size < position:
-                    position, inode = 0, stat.st_ino
-                file.seek(position)
-                while (line := file.readline()).endswith(b"\n"):
-                    position += len(line)
-                    yield line.decode(errors="replace").rstrip()
-        except FileNotFoundError:
-            pass  # between two runs, or before the first
-        time.sleep(_FOLLOW_POLL_S)
-
-
-def _start_of_last(log: Path, count: int) -> tuple[int, int]:
-    try:
-        with log.open("rb") as file:
-            lines = file.readlines()
-            return sum(map(len, lines[: max(0, len(lines) - count)])), os.fstat(file.fileno()).st_ino
-    except FileNotFoundError:
-        return 0, 0

@@ -97,12 +97,11 @@ def reset(ctx: click.Context, yes: bool, output: Output) -> None:
 
 @broker.command()
 @click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show.")
-@click.option("--follow", "-f", is_flag=True, help="Then print new lines until Ctrl-C.")
 @output_option()
-def logs(lines: int, follow: bool, output: Output) -> None:
-    """Show the end of the broker's log."""
+def logs(lines: int, output: Output) -> None:
+    """Show the end of the broker's log. `timers broker status` names its file."""
     path = EmbeddedBroker.of_project().log_path
-    if not follow and not path.exists():
+    if not path.exists():
         raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
-    for line in log.follow(path, lines) if follow else log.last_lines(path, lines):
+    for line in log.last_lines(path, lines):
         output.show({"line": line}, line.expandtabs())

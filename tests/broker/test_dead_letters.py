@@ -248,8 +248,7 @@ def test_a_retry_asks_first_and_publishes_the_unchanged_request_once(
 
 
 def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
-    from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.letters import LetterFilter
+    from timers.dead_letters.letters import LetterFilter, LetterLog
 
     before = len(running.reader(running.request_topic).rest())
     first = Retrier(running.settings)

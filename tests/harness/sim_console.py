@@ -11,8 +11,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from timers.client.fired import CallbackRecord
-from timers.client.past_firings import PastFirings
+from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
@@ -22,8 +21,7 @@ from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
-from timers.dead_letters.letter_log import LetterPage
-from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
+from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.errors import QueryError, QueueError, TimersError
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.client.parts import Submission
+from timers.client.clients import Submission
 from timers.errors import PublishError
 
 

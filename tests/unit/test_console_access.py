@@ -15,8 +15,7 @@ from aiohttp import ClientError, ClientSession, TCPConnector, web
 from aiohttp.test_utils import unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.client.fired import CallbackRecord
-from timers.client.past_firings import PastFirings
+from timers.client.fired import CallbackRecord, PastFirings
 from timers.config.settings import Settings
 from timers.console import access
 from timers.console import server as server_module

@@ -12,7 +12,7 @@ from timers.config.settings import Settings
 from timers.console import history
 from timers.console.history import History
 from timers.console.letter_box import FoundLetters
-from timers.dead_letters.letter_log import LetterPage
+from timers.dead_letters.letters import LetterPage
 from timers.errors import TimersError
 from timers.kafka import records
 from timers.wire import future, verdict

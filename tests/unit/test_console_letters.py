@@ -11,8 +11,7 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
 from timers.console.letter_box import FoundLetters
 from timers.core.timer import Rejected
-from timers.dead_letters.letter_log import LetterPage
-from timers.dead_letters.letters import Letter
+from timers.dead_letters.letters import Letter, LetterPage
 from timers.errors import PublishError, RetryRefusedError, TimersError
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord

@@ -21,7 +21,7 @@ from timers.console import following, kafka_cluster, server, threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.threads import Threads
-from timers.dead_letters.letter_log import LetterLog, Span
+from timers.dead_letters.letters import LetterLog, Span
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, records
 from timers.kafka.aiokafka_internals import group_access

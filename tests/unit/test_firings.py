@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from timers.client.firings import MappingFirings, SqlFirings, source_of
+from timers.client.tokens import MappingFirings, SqlFirings, source_of
 from timers.errors import SettingsError
 from timers.wire.headers import TIMER_DUE, Header, identity
 

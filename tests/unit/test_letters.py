@@ -11,9 +11,8 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.core.timer import Rejected
-from timers.dead_letters import letter_log, retrying
-from timers.dead_letters.letter_log import LetterLog, Span
-from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, Marks, QueueTopics
+from timers.dead_letters import letters, retrying
+from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
 from timers.dead_letters.retrying import decide
 from timers.errors import TimersError
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
@@ -343,7 +342,7 @@ def test_a_log_that_cannot_be_opened_closes_its_consumer(count: Any, monkeypatch
             raise count
         return int(count)
 
-    monkeypatch.setattr(letter_log, "reader", lambda *_, **__: SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr(letters, "reader", lambda *_, **__: SimpleNamespace(close=lambda: closed.append(True)))
     monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
     with pytest.raises(TimersError):
         LetterLog(Settings(brokers="localhost:1"))

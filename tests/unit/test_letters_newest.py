@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from timers.dead_letters import letter_log as module
-from timers.dead_letters.letter_log import Span, newest
-from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters import letters as module
+from timers.dead_letters.letters import Letter, LetterFilter, Span, newest
 from timers.wire.dead_letter import DecodedDeadLetter
 from timers.wire.formats import RequestRecord
 

@@ -18,9 +18,8 @@ from timers.console.letter_box import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
 from timers.core.timer import Rejected
-from timers.dead_letters import letter_log
-from timers.dead_letters.letter_log import LetterLog, Span
-from timers.dead_letters.letters import Letter, LetterFilter, Marks
+from timers.dead_letters import letters
+from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import TimersError
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
@@ -207,7 +206,7 @@ def test_a_request_without_protobuf_is_published_when_its_level_is_allowed_or_no
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         return allowed
 
-    monkeypatch.setattr(letter_log, "AllowedLevel", lambda settings: SimpleNamespace(read=read))
+    monkeypatch.setattr(letters, "AllowedLevel", lambda settings: SimpleNamespace(read=read))
     by_headers = [("timer-topic", b"orders")]
     topics.letters = [*(letter(0, offset, "level-too-low", by_headers) for offset in (0, 2)), letter(0, 4)]
     done = box.retry(LetterFilter(), {0: (0, 6)}, only_look=False)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.client import past_firings
-from timers.client.past_firings import PastFirings, read_past_firings
+from timers.client import fired
+from timers.client.fired import PastFirings, read_past_firings
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import Offsets
@@ -76,9 +76,9 @@ class Cluster:
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> Any:
     def look(cluster: Cluster, **options: Any) -> PastFirings:
-        monkeypatch.setattr(past_firings, "TopicOffsets", lambda *_, **__: cluster)
-        monkeypatch.setattr(past_firings, "read", cluster.records)
-        monkeypatch.setattr(past_firings, "reader", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr(fired, "TopicOffsets", lambda *_, **__: cluster)
+        monkeypatch.setattr(fired, "read", cluster.records)
+        monkeypatch.setattr(fired, "reader", lambda *_, **__: SimpleNamespace(close=lambda: None))
         return read_past_firings(Settings(), 90_000, **options)
 
     return look
@@ -111,7 +111,7 @@ def test_records_that_are_no_callbacks_and_topics_of_the_engine_are_no_firings(l
 
 
 def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_firings, "MOST", 3)
+    monkeypatch.setattr(fired, "MOST", 3)
     found = look(Cluster(many=(0, 9, CALLBACK), few=(0, 2, CALLBACK), ok=(8, 9, CALLBACK)))
     assert sorted(places(found)) == [("many", 7), ("many", 8), ("ok", 8)]
     assert found.left_out == {
@@ -136,7 +136,7 @@ def test_topics_that_cannot_be_read_in_time_are_left_out(look: Any) -> None:
 
 def test_a_partition_is_not_read_longer_than_the_time_allows(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 0.5, 9.0])
-    monkeypatch.setattr(past_firings, "monotonic", lambda: next(clock, 9.0))
+    monkeypatch.setattr(fired, "monotonic", lambda: next(clock, 9.0))
     found = look(Cluster(orders=(0, 5, CALLBACK)), within_s=1.0)
     assert places(found) == [("orders", 0)]
     assert found.left_out == {"orders": "it was not read within 1 s"}

@@ -290,5 +290,5 @@ def test_a_later_statement_does_not_hide_the_cause_of_an_error(
     timeouts = Timeouts(SqlTokens(AbortedConnection(connection, fails, is_lost=is_lost), commit=commit))
     with pytest.raises(ValueError, match="value too long"):
         timeouts.arm("order-17")
-    aborted: Any = timeouts._store._table._connection  # type: ignore[attr-defined]
+    aborted: Any = timeouts._store._connection  # type: ignore[attr-defined]
     assert aborted._is_aborted is (is_lost or not commit), "it was rolled back, although the cursor could not be closed"

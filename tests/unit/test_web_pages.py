@@ -16,8 +16,7 @@ import pytest
 import timers.console.web
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_letters import letter
-from timers.client.fired import CallbackRecord
-from timers.client.past_firings import PastFirings
+from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.board import Board, Recent

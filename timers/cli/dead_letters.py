@@ -23,8 +23,7 @@ from timers.wire.dead_letter import CODES, QUEUE_CODES, RECEIVER_CODES
 from timers.wire.printable import one_line, quoted
 
 if TYPE_CHECKING:
-    from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.letters import Letter, LetterFilter
+    from timers.dead_letters.letters import Letter, LetterFilter, LetterLog
     from timers.wire.dead_letter import Mark
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -134,8 +133,13 @@ def show_letters(
         limit: number of letters to print; 0: all.
         table: columns, their widths, and a function that returns the cells of a letter.
     """
-    from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
-    from timers.dead_letters.letters import COLUMNS, WIDTHS, Letter, Marks
+    from timers.dead_letters.letters import (
+        COLUMNS,
+        WIDTHS,
+        Letter,
+        LetterLog,  # not at the top: `--help` needs no librdkafka
+        Marks,
+    )
 
     columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
@@ -191,8 +195,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
     not text are shown in hexadecimal, in JSON as base64.
     """
-    from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.letters import LetterFilter, Marks
+    from timers.dead_letters.letters import LetterFilter, LetterLog, Marks
     from timers.dead_letters.retrying import not_found_error
 
     settings = load_settings()
@@ -288,8 +291,7 @@ def publish_again(
     Raises:
         click.exceptions.Exit: the user was asked, and said no.
     """
-    from timers.dead_letters.letter_log import LetterLog
-    from timers.dead_letters.letters import Marks
+    from timers.dead_letters.letters import LetterLog, Marks
     from timers.dead_letters.retrying import Retrier, Retry
 
     # First: this stops any other retry, so that all its marks are read below.

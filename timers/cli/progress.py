@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
-    from timers.pending.exporting import Exported
+    from timers.pending.moving import Exported
     from timers.store.verifying import Verified
 
 
@@ -457,7 +457,7 @@ def export(file: Path, move: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported", _MEMBERS) as reports:
-        from timers.pending import exporting
+        from timers.pending import moving
         from timers.request_formats import enabled_formats
 
         cluster = existing(settings, reports)
@@ -469,9 +469,9 @@ def export(file: Path, move: bool, output: Output) -> None:
                 say(f"{done.name}: timers of it that are in the cold tier are not in the file, and fire in this app")
 
         began = time.monotonic()
-        count = exporting.export(settings, cluster, file, move=move, check=lambda: None, report=report)
+        count = moving.export(settings, cluster, file, move=move, check=lambda: None, report=report)
     say(f"{counted(count, 'timer')} {'moved' if move else 'copied'} to {file} in {time.monotonic() - began:.1f} s")
-    left = enabled_formats(settings).keys() - exporting.exported_topics(settings)
+    left = enabled_formats(settings).keys() - moving.exported_topics(settings)
     if left:
         say(f"timers of {', '.join(sorted(left))} are not exported: these topics belong to their users")
 
@@ -489,10 +489,10 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used", _MEMBERS) as reports:
-        from timers.pending import importing
+        from timers.pending import moving
 
         cluster = existing(settings, reports)
-        found = importing.look(file, settings)
+        found = moving.look(file, settings)
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
             raise TimersError(f"{file} is a copy of what is pending of this app, which fires it: each would fire twice")
@@ -501,7 +501,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
                 f"{file} has {counted(found.with_id, 'timer')} with an id that were moved out of this app, which still "
                 "knows these ids and would not set them: import the file into another app"
             )
-        done = importing.imported(settings, cluster, head)
+        done = moving.imported(settings, cluster, head)
         output.show(_fields_of_file(found, done), *_lines_of_file(found, done))
         if not yes or done == found.timers:
             return
@@ -513,7 +513,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
                 shown_at = time.monotonic()
                 say(f"{set_so_far:,} of {counted(found.timers, 'timer')} are set")
 
-        count = importing.send(file, settings, cluster, report)
+        count = moving.send(file, settings, cluster, report)
     say(f"{counted(count, 'timer')} set")
 
 

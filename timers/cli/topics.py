@@ -133,7 +133,7 @@ def _follow(
 
 
 def _look_back(settings: Settings, since_ms: int, count: int | None, output: Output) -> None:
-    from timers.client.past_firings import read_past_firings
+    from timers.client.fired import read_past_firings
 
     found = read_past_firings(settings, since_ms)
     for record in reversed(found.records[:count]):

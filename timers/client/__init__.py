@@ -11,7 +11,7 @@ A timer without an id is cancelled by its receiver, with a token: :mod:`timers.c
 replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``, each under a condition if you
 want: ``if_absent``, ``if_source``. ``send_later`` works like
 kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues. A receiver that may get a record
-twice accepts each timer once: :mod:`timers.client.firings`.
+twice accepts each timer once: :mod:`timers.client.tokens`.
 
 Names with a heavy import (librdkafka, protobuf) are imported at their first use, so that a program that needs only the
 errors or the receiver's part starts fast.
@@ -36,31 +36,37 @@ from timers.core.operation import (
 from timers.errors import AccessError, InvalidTimerError, NoVerdictError, PublishError, SettingsError, TimersError
 
 if TYPE_CHECKING:
-    from timers.client.aio import AsyncTimersClient
     from timers.client.calls import TimerId
-    from timers.client.firings import MappingFirings, SqlFirings, source_of
+    from timers.client.clients import AsyncTimersClient, TimersClient
     from timers.client.publish import PartlyPublishedError
     from timers.client.request import TimerRequest
     from timers.client.retry import Backoff
-    from timers.client.sync import TimersClient
-    from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore
+    from timers.client.tokens import (
+        MappingFirings,
+        MappingTokens,
+        SqlFirings,
+        SqlTokens,
+        Timeouts,
+        TokenStore,
+        source_of,
+    )
     from timers.wire.verdict import VerdictMessage
 
 _MODULES = {
-    "AsyncTimersClient": "timers.client.aio",
+    "AsyncTimersClient": "timers.client.clients",
     "Backoff": "timers.client.retry",
-    "MappingFirings": "timers.client.firings",
+    "MappingFirings": "timers.client.tokens",
     "MappingTokens": "timers.client.tokens",
     "PartlyPublishedError": "timers.client.publish",
-    "SqlFirings": "timers.client.firings",
+    "SqlFirings": "timers.client.tokens",
     "SqlTokens": "timers.client.tokens",
     "Timeouts": "timers.client.tokens",
     "TimerId": "timers.client.calls",
     "TimerRequest": "timers.client.request",
-    "TimersClient": "timers.client.sync",
+    "TimersClient": "timers.client.clients",
     "TokenStore": "timers.client.tokens",
     "VerdictMessage": "timers.wire.verdict",
-    "source_of": "timers.client.firings",
+    "source_of": "timers.client.tokens",
 }
 """Name -> the module that is imported at its first use."""
 

@@ -1,14 +1,27 @@
-"""One record of a callback topic as a line or for a program. Pure: no I/O."""
+"""Records of callback topics, and what has fired in the last time on all of them that this login may read."""
 
 from __future__ import annotations
 
+import heapq
 import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from fnmatch import fnmatchcase
+from itertools import count
+from time import monotonic
+from typing import Any, NamedTuple
 
-from timers.kafka.records import headers_of
-from timers.wire import headers as names
+from confluent_kafka import KafkaException
+
+from timers.config.settings import Settings
+from timers.errors import TimersError
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.records import headers_of, read
+from timers.kafka.topic_offsets import TopicOffsets
+from timers.wire import headers as h
+from timers.wire import topics as names
 from timers.wire.headers import Header
 from timers.wire.printable import json_value, one_line
 
@@ -16,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_VALUE_BYTES = 200
 """Bytes of a value that a line shows."""
 
-_OWN = frozenset({names.TIMER_ID, names.TIMER_SOURCE, names.TIMER_DUE, names.TIMER_FIRED})
+_OWN = frozenset({h.TIMER_ID, h.TIMER_SOURCE, h.TIMER_DUE, h.TIMER_FIRED})
 
 _HEADER_BYTES = 200
 """What Python needs for a header beside its name and its value. A record of 1 MB may have 500,000 empty headers."""
@@ -65,7 +78,7 @@ class CallbackRecord:
     @property
     def due_s(self) -> int | None:
         """The due second; None if the record is not a callback of a timer."""
-        due = names.last(self.headers, names.TIMER_DUE)
+        due = h.last(self.headers, h.TIMER_DUE)
         return int(due) if due is not None and re.fullmatch(rb"[0-9]{1,11}", due) else None
 
     @property
@@ -92,8 +105,8 @@ class CallbackRecord:
 
     def fields(self) -> dict[str, Any]:
         """The record for a program."""
-        timer_id = names.last(self.headers, names.TIMER_ID)
-        source = names.last(self.headers, names.TIMER_SOURCE) or timer_id
+        timer_id = h.last(self.headers, h.TIMER_ID)
+        source = h.last(self.headers, h.TIMER_SOURCE) or timer_id
         return {
             "topic": self.topic,
             "key": json_value(self.key),
@@ -107,3 +120,100 @@ class CallbackRecord:
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
         }
+
+
+MOST = 10_000
+"""Firings that are returned, and records of one partition that are read: the newest ones."""
+
+SILENT_S = 2.0
+"""After this time without a record, the rest of a partition is left out."""
+
+KEPT_BYTES = 200
+"""Bytes that are kept of a key and of a value: 10,000 records of 1 MB would take all memory."""
+
+
+class PastFirings(NamedTuple):
+    """What has fired."""
+
+    records: list[CallbackRecord]
+    """The newest first; keys and values are cut."""
+    left_out: dict[str, str]
+    """Topic -> what of it is not among them, and why."""
+
+
+def read_past_firings(
+    settings: Settings, since_ms: int, may_see: Callable[[str], bool] = lambda topic: True, within_s: float = 30.0
+) -> PastFirings:
+    """Returns the newest firings since a time. Blocks. A topic with few records is read before one with many.
+
+    Args:
+        since_ms: epoch milliseconds.
+        may_see: whether the user may see the callbacks of a topic.
+        within_s: after this time, the topics that are left are left out.
+
+    Raises:
+        TimersError: no broker answers or accepts the login.
+    """
+    end_s = monotonic() + within_s
+    offsets = TopicOffsets(settings, skips_leaderless=True)
+    spans, left_out = _spans(offsets, callback_topics(settings, offsets, may_see), since_ms)
+    newest: list[tuple[int, int, CallbackRecord]] = []
+    numbers = count()
+    not_in_time = f"it was not read within {within_s:.0f} s"
+    consumer = reader(librdkafka(settings), enable_partition_eof=True, auto_offset_reset="earliest")
+    with closing(consumer):
+        for topic in sorted(spans, key=lambda topic: sum(map(len, spans[topic].values()))):
+            try:
+                for partition, span in spans[topic].items():
+                    if monotonic() > end_s:
+                        left_out[topic] = not_in_time
+                        break
+                    for message in read(consumer, topic, partition, span.start, span.stop, timeout_s=SILENT_S):
+                        if monotonic() > end_s:
+                            left_out[topic] = not_in_time
+                            break
+                        record = CallbackRecord.of(message).cut(KEPT_BYTES)
+                        if record.due_s is None or h.last(record.headers, h.TIMER_FIRED) is None:
+                            continue  # no callback; a request of a timer with an id has a due second, too
+                        heapq.heappush(newest, (record.timestamp_ms, next(numbers), record))
+                        if len(newest) > MOST:
+                            oldest = heapq.heappop(newest)[2]
+                            left_out[oldest.topic] = f"it has older firings than the newest {MOST:,} of all topics"
+            except KafkaException as error:
+                left_out[topic] = f"it cannot be read ({error.args[0].str()})"
+    return PastFirings([record for *_, record in sorted(newest, reverse=True)], left_out)
+
+
+def callback_topics(settings: Settings, offsets: TopicOffsets, may_see: Callable[[str], bool]) -> list[str]:
+    """Returns the topics that may be callback topics, and that a user may see."""
+    own, internal = settings.own_topics, names.WORKERS_ONLY
+    return [
+        topic
+        for topic in offsets.all()
+        if topic not in own and not any(fnmatchcase(topic, pattern) for pattern in internal) and may_see(topic)
+    ]
+
+
+def _spans(
+    offsets: TopicOffsets, topics: Sequence[str], since_ms: int
+) -> tuple[dict[str, dict[int, range]], dict[str, str]]:
+    """The offsets to read of each partition with records since then, and what is left out already."""
+    firsts, ends, left_out = {}, {}, {}
+    try:
+        firsts, ends = offsets.at_time(topics, since_ms), offsets.ends(topics)
+    except TimersError:  # one topic may be the reason
+        for topic in topics:
+            try:
+                firsts |= offsets.at_time([topic], since_ms)
+                ends |= offsets.ends([topic])
+            except TimersError as error:
+                left_out[topic] = str(error)
+    spans: dict[str, dict[int, range]] = {}
+    for topic, of in ends.items():
+        for partition, end in of.items():
+            first = firsts.get(topic, {}).get(partition, end)
+            if first < end:
+                spans.setdefault(topic, {})[partition] = range(max(first, end - MOST), end)
+            if first < end - MOST:
+                left_out[topic] = f"only the newest {MOST:,} records of each partition were read"
+    return spans, left_out

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.client.firings import source_of
 from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second, sent_headers
+from timers.client.tokens import source_of
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.wire import dead_letter, topics

@@ -1,4 +1,4 @@
-"""Tokens, with which a receiver accepts a callback once or cancels its timer.
+"""What receivers store: tokens, with which they accept a callback once or cancel its timer, and what they have handled.
 
 A timer without an id cannot be cancelled in the engine. So the receiver keeps a token for each timer that it wants, the
 callback carries the same token, and the receiver accepts the callback only if both are equal::
@@ -17,25 +17,107 @@ Accepting compares and resets in **one step**: of two deliveries, or two receive
 Arming a name again replaces its token, and so cancels the earlier timer. Arm before you schedule: otherwise an early
 callback finds no token and is refused.
 
-A process may end between accepting and handling. If that matters, use one transaction:
-``SqlTokens(connection, commit=False)``, then commit your change and the reset of the token together.
-
 The token is in the header ``callback-token``. A receiver that sees no headers can carry it in the callback bytes:
 :func:`embed` when scheduling, :func:`extract` when receiving.
+
+Without a token: a ``read_committed`` consumer gets each callback once, but it may read a record again: if it ends
+before it commits its offset, or if its offset is set back. An uncommitted reader may also see a firing twice. In both
+cases compare :func:`source_of`, not ``timer-id``: an id may be used again after its timer fired, and its sender chooses
+it::
+
+    firings = SqlFirings(connection)                              # or MappingFirings(a_dict_or_faust_table)
+
+    if firings.accept(message):                                   # in the consumer of the callback topic
+        handle(message)                                           # once for each timer, also if it is delivered again
+
+A process may end between accepting and handling. If that matters, use one transaction: ``SqlTokens(connection,
+commit=False)`` or ``SqlFirings(connection, commit=False)``, then commit your change and what was accepted together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from timers.client.sql import SqlTable
 from timers.errors import SettingsError
-from timers.wire.headers import TOKEN
+from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
 from timers.wire.printable import quoted
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+"""DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
+
+
+class SqlTable:
+    """A table of any SQL database. ``columns``: argument of the caller -> name of a column.
+
+    Raises:
+        SettingsError: a table or column name is no plain SQL identifier, or the paramstyle is unknown.
+    """
+
+    def __init__(self, connection: Any, paramstyle: str, *, commit: bool, table: str, **columns: str) -> None:
+        # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
+        names = [("table", table, _QUALIFIED), *((argument, name, _IDENTIFIER) for argument, name in columns.items())]
+        for argument, name, pattern in names:
+            if not pattern.fullmatch(name):
+                raise SettingsError(
+                    f"{argument}={quoted(name)} is not a plain SQL name: letters, digits and _, and no digit first"
+                )
+        if paramstyle not in _PLACEHOLDERS:
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(_PLACEHOLDERS)}")
+        self.param = _PLACEHOLDERS[paramstyle]
+        self._connection = connection
+        self._commit = commit
+        self._create = ""
+
+    def create_table(self) -> None:
+        """Create the table if it does not exist; for receivers without a table of their own."""
+        self._run(self._create, ())
+
+    def _run(self, statement: str, values: tuple[str, ...]) -> int:
+        """Execute, commit if ``commit`` is set, and return the number of changed rows."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement, values)
+            changed = int(cursor.rowcount)
+        except BaseException:
+            # On a lost connection these fail too, and would hide the cause.
+            if self._commit:
+                with contextlib.suppress(Exception):
+                    self._connection.rollback()
+            with contextlib.suppress(Exception):
+                cursor.close()
+            raise
+        cursor.close()
+        if self._commit:
+            self._connection.commit()
+        return changed
+
+
+class SqlNames(SqlTable):
+    """A table of names of up to ``length`` characters. One statement adds a name, once.
+    ``column``: as in :class:`SqlTable`; exactly one."""
+
+    def __init__(
+        self, connection: Any, paramstyle: str, *, commit: bool, table: str, length: int, **column: str
+    ) -> None:
+        super().__init__(connection, paramstyle, commit=commit, table=table, **column)
+        (name,), param = column.values(), self.param
+        self._create = f"CREATE TABLE IF NOT EXISTS {table} ({name} VARCHAR({length}) PRIMARY KEY)"
+        self._insert = (
+            f"INSERT INTO {table} ({name}) SELECT {param} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {name} = {param})"
+        )
+
+    def add(self, name: str) -> bool:
+        """Return whether the name was not there, and is now."""
+        return self._run(self._insert, (name, name)) == 1
+
 
 _EMBEDDED = b"callback-token:"
 _TOKEN_IN_BYTES = re.compile(rb"callback-token:([A-Za-z0-9_.-]{1,200})\n")
@@ -88,7 +170,7 @@ class MappingTokens:
             return True
 
 
-class SqlTokens:
+class SqlTokens(SqlTable):
     """Tokens in a column of any SQL database, through a DB-API connection (sqlite3, psycopg, ...).
 
     One step is one statement, ``UPDATE table SET token = NULL WHERE name = ? AND token = ?``: the receiver whose
@@ -121,8 +203,8 @@ class SqlTokens:
         commit: bool = True,
     ) -> None:
         columns = {"name_column": name_column, "token_column": token_column}
-        self._table = SqlTable(connection, paramstyle, commit=commit, table=table, **columns)
-        param = self._table.param
+        super().__init__(connection, paramstyle, commit=commit, table=table, **columns)
+        param = self.param
         self._create = (
             f"CREATE TABLE IF NOT EXISTS {table} ({name_column} VARCHAR(255) PRIMARY KEY, {token_column} VARCHAR(255))"
         )
@@ -135,30 +217,24 @@ class SqlTokens:
             f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {param} AND {token_column} IS NOT NULL"
         )
 
-    def create_table(self) -> None:
-        """Create the table if it does not exist; for receivers without a table of their own."""
-        self._table.run(self._create, ())
-
     def put(self, name: str, token: str) -> None:
         """Store ``token`` for ``name``; it replaces any other. A name without a row gets one."""
-        if self._table.run(self._update, (token, name)) == 0:
+        if self._run(self._update, (token, name)) == 0:
             try:
-                self._table.run(self._insert, (name, token))
-            except (
-                Exception
-            ) as cause:  # drivers differ in their error if another receiver has inserted this name meanwhile
+                self._run(self._insert, (name, token))
+            except Exception as cause:  # drivers differ: another receiver may have inserted this name meanwhile
                 try:
-                    is_there = self._table.run(self._update, (token, name)) > 0
+                    is_there = self._run(self._update, (token, name)) > 0
                 except Exception:  # in a transaction of the caller, databases refuse each statement after an error
                     raise cause from None
                 if not is_there:
                     raise
 
     def take(self, name: str, token: str) -> bool:
-        return self._table.run(self._take, (name, token)) == 1
+        return self._run(self._take, (name, token)) == 1
 
     def reset(self, name: str) -> bool:
-        return self._table.run(self._reset, (name,)) == 1
+        return self._run(self._reset, (name,)) == 1
 
 
 Callback: TypeAlias = Any
@@ -236,3 +312,103 @@ def extract(callback: bytes) -> tuple[str | None, bytes]:
     """The token that :func:`embed` put into ``callback``, and the bytes as they were; without one, (None, callback)."""
     found = _TOKEN_IN_BYTES.match(callback)
     return (found[1].decode(), callback[found.end() :]) if found else (None, callback)
+
+
+def source_of(callback: Callback) -> str | None:
+    """The request whose timer fired, ``<topic>/<partition>/<offset>``; None for a record that is no callback.
+
+    It is the header ``timer-source`` of a timer with an id, else ``timer-id``. No two timers have the same one, and the
+    sender of a request cannot choose it. Workers before version 0.1.0 send no ``timer-source``: then it is the id.
+
+    Args:
+        callback: the headers, or the message that carries them.
+    """
+    found = dict(headers_in(callback))
+    source = found.get(TIMER_SOURCE) or found.get(TIMER_ID)
+    return source.decode("utf-8", "backslashreplace") if isinstance(source, bytes) else source or None
+
+
+class MappingFirings:
+    """Accepted sources in any mutable mapping: a dict, a shelf, a Faust table. They stay until you delete them.
+
+    A lock of this object makes each call one step, so share this object, not the mapping, between threads.
+
+    Args:
+        mapping: source to anything.
+    """
+
+    def __init__(self, mapping: MutableMapping[str, Any]) -> None:
+        self._mapping = mapping
+        self._lock = threading.Lock()
+
+    def accept(self, callback: Callback) -> bool:
+        """Whether the callback of this timer comes for the first time. False for a record that is no callback."""
+        source = source_of(callback)
+        with self._lock:
+            if source is None or source in self._mapping:
+                return False
+            self._mapping[source] = True
+            return True
+
+
+class SqlFirings(SqlNames):
+    """Accepted sources in a table of any SQL database, as :class:`SqlTokens` keeps tokens.
+
+    One step is one statement that inserts a source that is not there. If two receivers insert the same one at the same
+    time, the key of the table lets one of them succeed. The other one gets the driver's error and must try again.
+    Delete old rows when no redelivery can come any more. A rollback forgets the source.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        table: str = "timer_firings",
+        source_column: str = "source",
+        paramstyle: str = "qmark",
+        commit: bool = True,
+    ) -> None:
+        super().__init__(connection, paramstyle, commit=commit, table=table, length=512, source_column=source_column)
+
+    def accept(self, callback: Callback) -> bool:
+        """Whether the callback of this timer comes for the first time. False for a record that is no callback."""
+        source = source_of(callback)
+        return source is not None and self.add(source)
+
+
+class SqlInbox(SqlNames):
+    """Accepted messages in a table of any SQL database, in the transaction of their effects.
+
+    ::
+
+        inbox = SqlInbox(connection)
+        inbox.create_table()
+        for message in queue.receive(100):
+            if inbox.accept(message):
+                connection.execute("INSERT INTO ...")
+            connection.commit()
+            message.ack()
+
+    If the process is killed between the commit and the acknowledgement, the message is delivered again and is not
+    accepted. Delete old rows when no delivery can come any more.
+
+    Arguments are those of :class:`SqlFirings`; you commit.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        table: str = "queue_inbox",
+        message_column: str = "message",
+        paramstyle: str = "qmark",
+    ) -> None:
+        super().__init__(connection, paramstyle, commit=False, table=table, length=700, message_column=message_column)
+
+    def accept(self, message: Any) -> bool:
+        """Return whether the message comes for the first time; then it is accepted when you commit.
+
+        Two receivers that accept one message at the same time: the key of the table lets one of them succeed, and the
+        other one gets the driver's error.
+        """
+        return self.add(message.id)

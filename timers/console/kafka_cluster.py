@@ -13,9 +13,9 @@ import aiohttp
 from yarl import URL
 
 from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
-from timers.client.aio import AsyncTimersClient
+from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
-from timers.client.past_firings import PastFirings, callback_topics, read_past_firings
+from timers.client.fired import PastFirings, callback_topics, read_past_firings
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock

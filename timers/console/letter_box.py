@@ -11,8 +11,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.console.threads import check
-from timers.dead_letters.letter_log import LetterLog, LetterPage, Span, newest
-from timers.dead_letters.letters import LetterFilter, Marks
+from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
 from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
 from timers.kafka.connection import TIMEOUT_S

@@ -14,8 +14,7 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.grouping import groups
 from timers.core.rescue import LOST_FROM_LOG
-from timers.dead_letters.letter_log import LetterLog, Span
-from timers.dead_letters.letters import Letter, LetterFilter, Marks
+from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import AccessError, NameTakenError, PublishError, RetryRefusedError, TimersError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, max_message_bytes

@@ -13,9 +13,9 @@ docs/queues.md has the guarantees and the limits.
 """
 
 from timers.client import Backoff
+from timers.client.tokens import SqlInbox
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.aio import AsyncMessage, AsyncQueue
-from timers.queue.inbox import SqlInbox
 from timers.queue.message import Message
 from timers.queue.queue import Queue
 from timers.queue.state import Counters

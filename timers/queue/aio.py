@@ -55,7 +55,7 @@ class AsyncMessage(Message):
 
     def _call(self, call: Callable[..., None], *arguments: Any) -> Awaitable[None]:
         with self._state.lock:
-            if not (self.may_wait and _has_loop()):
+            if not (self.may_wait and asyncio._get_running_loop()):
                 call(*arguments)
                 return _Nothing()
         task = asyncio.create_task(_in_thread(call, *arguments))
@@ -85,14 +85,6 @@ def _end_call(task: asyncio.Task[None]) -> None:
     _calls.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("%s", error)
-
-
-def _has_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class AsyncQueue:

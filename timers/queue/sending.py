@@ -13,8 +13,8 @@ from time import monotonic, sleep
 from typing import TypeAlias
 
 from timers.client import TimersClient
+from timers.client.clients import Submission
 from timers.client.config import Connection
-from timers.client.parts import Submission
 from timers.client.publish import OnResult, PartlyPublishedError, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers, wrong_request
 from timers.core.operation import CANCELLED

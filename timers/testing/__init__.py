@@ -5,8 +5,7 @@ packages of the client.
 The product does not import this package.
 """
 
-from timers.testing.sim_kafka import SimClock
 from timers.testing.sim_queue import SimQueue
-from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, SimTimers
+from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, SimClock, SimTimers
 
 __all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "SimClock", "SimQueue", "SimTimers"]

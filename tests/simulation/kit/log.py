@@ -16,7 +16,7 @@ from timers import testing
 from timers.core.lineage import Batch, EpochEnd, PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
-from timers.testing.sim_kafka import EPOCH_S
+from timers.testing.sim_timers import EPOCH_S
 from timers.wire.dead_letter import size
 from timers.wire.headers import Header
 

@@ -21,7 +21,7 @@ from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.testing.sim_kafka import SimBatch
+from timers.testing.sim_timers import SimBatch
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.formats import RequestFormat, RequestRecord

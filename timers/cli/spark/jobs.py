@@ -293,7 +293,7 @@ def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
     with explained(settings, failed, "the group's members") as reports:
         cluster = existing(settings, reports)
 
-    from timers.pending.exporting import exported_topics
+    from timers.pending.moving import exported_topics
     from timers.request_formats import enabled_formats
     from timers.spark.jobs import pending as job
     from timers.spark.session import session

@@ -1,0 +1,474 @@
+"""The clients: :class:`TimersClient`, and :class:`AsyncTimersClient` for programs with an event loop.
+
+They differ in how they wait for the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+from timers.client.by_id import ById
+from timers.client.calls import TimerCalls, TimerId
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.publish import OnResult, Publisher, left_s, set_result
+from timers.client.request import TimerRequest
+from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
+from timers.core.operation import ABSENT
+from timers.errors import PublishError, TimersError
+from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
+from timers.wire.verdict import VerdictMessage
+
+_T = TypeVar("_T")
+
+_CONNECTING_S = 0.5
+
+FULL_QUEUE_WAIT_S = 0.01
+"""Time between two tries to submit to a full queue."""
+
+
+class Submission(Generic[_T]):
+    """Submits a request again and again while the producer's queue is full. The caller waits between two tries.
+
+    Attributes:
+        result: what ``submit`` returned; set as soon as :meth:`is_done` returns True.
+    """
+
+    result: _T
+
+    def __init__(self, submit: Callable[[], _T], timeout_s: float) -> None:
+        self._submit = submit
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def is_done(self) -> bool:
+        """Try once, and return whether the queue had room.
+
+        Raises:
+            PublishError: it had none for ``timeout_s``.
+        """
+        try:
+            self.result = self._submit()
+        except BufferError:
+            if time.monotonic() > self._deadline:
+                raise PublishError(f"the producer's queue stayed full for {self._timeout_s:.3g} s") from None
+            return False
+        return True
+
+
+class ClientParts:
+    """The connection, the publisher, and the part for timers with an id, which is created at its first use."""
+
+    polling_thread: ClassVar[str] = ""
+    """Name of a thread that polls the publisher; empty: the client polls."""
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str] | None = None,
+        *,
+        request_topic: str | None = None,
+        id_topic: str | None = None,
+        producer_config: Mapping[str, Any] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_request_bytes: int | None = None,
+        keep_order: bool = False,
+    ) -> None:
+        arguments = brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic
+        self._kafka = Connection.resolve(*arguments)
+        self._publisher = Publisher(self._kafka, thread=self.polling_thread, keep_order=keep_order)
+        self._ids: ById | None = None
+        self._lock = threading.Lock()
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Leave no lock held."""
+        self._lock = threading.Lock()
+
+    def _deadline(self, timeout_s: float | None = None) -> float:
+        """When a call that begins now must have ended, by the monotonic clock."""
+        return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
+
+    def _connecting_deadline(self, timeout_s: float) -> float:
+        """Until when a call that may take ``timeout_s`` may connect. A short one may take a little longer for this."""
+        return self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S)
+
+    def _by_id(self) -> ById:
+        with self._lock:
+            self._publisher.refuse_if_closed()
+            if self._ids is None:
+                self._ids = ById(self._kafka)
+            return self._ids
+
+    def _next_try(
+        self, message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str | None
+    ) -> tuple[Callable[[OnResult], None], bool]:
+        """A function that submits the next try of a message or its dead letter, and whether it is a dead letter."""
+        record = plan(message, attempt, backoff, topic, dead_letter_topic or self._kafka.settings.dead_letter_topic)
+        if isinstance(record, TimerRequest):
+            return partial(self._publisher.submit, record), False
+        return partial(self._publisher.submit_record, *record), True
+
+
+class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
+    """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
+
+    Thread-safe; keep one for the life of the process. It connects at its first use. After ``os.fork()`` the child needs
+    a client of its own: calls of one that was used before raise PublishError.
+
+    Args:
+        brokers: bootstrap servers, ``host:port,...`` or a list of them; None takes ``TIMERS_BROKERS``, else this
+            project's running broker.
+        request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
+        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``, by default that of
+            ``request_topic``.
+        producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
+            them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
+        timeout_s: how long one call may wait for the broker.
+        max_request_bytes: largest request that the workers accept; None takes ``TIMERS_MAX_REQUEST_BYTES``.
+        keep_order: send requests of one callback key to one partition, so that its callbacks come in the order of their
+            due seconds, and within a second in the order of the requests. ``docs/python-client.md`` says what still
+            changes the order.
+
+    Raises:
+        SettingsError: an environment variable or a property is wrong.
+        AccessError: at the first use, if the brokers refuse the login.
+    """
+
+    polling_thread = "timers-client"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
+        if if_absent:
+            return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
+        if request.id is None:
+            return TimerId(self._publish(partial(self._publisher.submit, request), timeout_s))
+        deadline, ids = self._deadline(timeout_s), self._by_id()
+        ids.open(deadline)
+        return TimerId(
+            self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline, timeout_s)
+        )
+
+    def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> str | None:
+        """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
+
+        Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
+        offset after this method has returned.
+
+        Args:
+            message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
+                event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
+            attempt: number of the next try, from 1; None takes it from the message's headers.
+            backoff: delays and number of retries.
+            topic: topic of the next retry; None for the message's own topic.
+            dead_letter_topic: topic for the message after the last retry, with the code ``retries-exhausted``; None
+                takes ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
+
+        Returns:
+            The timer id; None if there is no further try and the message is a dead letter now.
+
+        Raises:
+            InvalidTimerError: the message cannot be sent again, such as one without a value.
+            PublishError: the broker did not take it within ``timeout_s``.
+        """
+        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
+        timer_id = self._publish(submit)
+        return None if is_dead_letter else timer_id
+
+    def update_if(
+        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
+    ) -> VerdictMessage:
+        return self._await_verdict(lambda ids: ids.update(request, condition), timeout_s)
+
+    def _await_verdict(
+        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
+    ) -> VerdictMessage:
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
+        deadline, ids = self._deadline(timeout_s), self._by_id()
+        ids.listen(self._connecting_deadline(timeout_s))
+        return ids.wait(self._retry_while_full(partial(submit, ids), deadline), deadline, timeout_s)
+
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
+        return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
+
+    def _publish(self, submit: Callable[[OnResult], None], timeout_s: float | None = None) -> str:
+        deadline = self._deadline(timeout_s)
+        self._publisher.open(deadline)
+        future: Future[str] = Future()
+        self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
+        return self._answer(future, deadline, timeout_s)
+
+    def _answer(self, future: Future[str], deadline: float, timeout_s: float | None) -> str:
+        try:
+            return future.result(left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+
+    def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
+        submission = Submission(submit, left_s(deadline))
+        while not submission.is_done():
+            time.sleep(FULL_QUEUE_WAIT_S)
+        return submission.result
+
+    @overload
+    def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
+    @overload
+    def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[False]) -> int: ...
+    @overload
+    def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool) -> list[str] | int: ...
+    def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
+        """Schedule any number of timers, fast. Returns once the broker has them all.
+
+        Args:
+            requests: read one by one while the queue has room, so it may be a generator of any length.
+            ids: whether to return the ids; ``ids=False`` is faster and holds nothing in memory.
+
+        Returns:
+            What :meth:`schedule` returns, in the order of the requests; or with ``ids=False`` their number.
+
+        Raises:
+            InvalidTimerError: a request is wrong; it is named by its number, and those before it are scheduled.
+            PartlyPublishedError: the broker did not take all of them; its ``ids`` say which.
+            PublishError: no broker answers, or the request topic does not exist.
+            SettingsError: a request has an id, and ``TIMERS_ID_TOPIC`` is empty.
+        """
+        return self._publisher.publish_many(requests, ids=ids)
+
+    def close(self, deadline: float | None = None) -> None:
+        """Wait for the answers to requests under way, and disconnect. May be called twice.
+
+        Args:
+            deadline: how long to wait, by the monotonic clock; None waits for up to ``timeout_s``.
+        """
+        deadline = self._deadline() if deadline is None else deadline
+        self._publisher.close(deadline)
+        if self._ids is not None:
+            self._ids.close(deadline)
+
+
+_POLL_EVERY_S = 0.001
+"""Interval of polls while requests are unanswered. A poll without an answer takes 2 µs."""
+
+_LAST_ANSWER_S = 0.3
+"""A thread that connects until a deadline may take this much longer."""
+
+_MAX_BULKS = 64
+"""Calls of ``schedule_many`` that run at the same time."""
+
+
+class _Answers:
+    """The requests of one event loop that have no answer yet. Only its own loop uses it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.polling: asyncio.TimerHandle | None = None
+        self._waiting: deque[tuple[float, asyncio.Future[str]]] = deque()
+
+    def add(self, future: asyncio.Future[str], deadline: float) -> None:
+        self.count += 1
+        self._waiting.append((deadline, future))
+
+    def set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
+        self.count -= 1
+        if not future.done():  # its task was not cancelled, and its time is not over
+            set_result(future, result)
+
+    def give_up(self, error: Callable[[], TimersError]) -> None:
+        """End the calls whose time is over. They are in the order of their deadlines."""
+        now_s = time.monotonic()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] < now_s):
+            _, future = self._waiting.popleft()
+            if not future.done():
+                set_result(future, error())
+
+
+class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
+    """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
+
+    Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
+    several threads or one after the other: a request that a loop left unanswered is no trouble for the next loop.
+    Arguments are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Answers] = WeakKeyDictionary()
+        self._openings: dict[str, concurrent.futures.Future[None]] = {}
+        self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._loops, self._openings = WeakKeyDictionary(), {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> TimerId:
+        """Schedule the timer of a request. If the awaiting task is cancelled, the broker may still get the request."""
+        if if_absent:
+            return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
+        if request.id is None:
+            publishing = self._publish(partial(self._publisher.submit, request))
+            try:
+                return TimerId(await asyncio.wait_for(publishing, timeout_s))
+            except TimeoutError:
+                raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+        deadline, ids = self._deadline(timeout_s), self._by_id()
+        if not ids.is_open:
+            await self._connect("ids", partial(ids.open, deadline), deadline)
+        future = await self._retry_while_full(partial(ids.schedule, request), deadline)
+        try:
+            id = await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+        return TimerId(id)
+
+    async def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> str | None:
+        """Send a message again later; see :meth:`TimersClient.retry_later`."""
+        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
+        timer_id = await self._publish(submit)
+        return None if is_dead_letter else timer_id
+
+    async def update_if(
+        self,
+        request: TimerRequest,
+        condition: str | None,
+        *,
+        request_hash: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> VerdictMessage:
+        """Publish a request with an id, and await the verdict.
+
+        Args:
+            condition: ``absent``, or the source of the version that the request was made for; None: none.
+            request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
+        """
+        return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
+
+    async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
+        return await self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
+
+    async def _await_verdict(
+        self, submit: Callable[[ById], concurrent.futures.Future[VerdictMessage]], timeout_s: float | None
+    ) -> VerdictMessage:
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
+        deadline, connecting, ids = self._deadline(timeout_s), self._connecting_deadline(timeout_s), self._by_id()
+        if not ids.listening:
+            await self._connect("verdicts", partial(ids.listen, connecting), connecting)
+        future = await self._retry_while_full(partial(submit, ids), deadline)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+        except TimeoutError:
+            raise ids.no_verdict_error(future, timeout_s) from None
+
+    async def _connect(self, name: str, connect: Callable[[], None], deadline: float) -> None:
+        """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt."""
+        with self._lock:
+            opening = self._openings.get(name)
+            if opening is None or opening.done():
+                opening = self._openings[name] = call_in_thread("timers-client-connect", connect)
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opening)), left_s(deadline) + _LAST_ANSWER_S)
+        except TimeoutError:
+            raise self._kafka.unreachable_error() from None
+
+    async def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
+        submission = Submission(submit, left_s(deadline))
+        while not submission.is_done():
+            await asyncio.sleep(FULL_QUEUE_WAIT_S)
+        return submission.result
+
+    async def _publish(self, submit: Callable[[OnResult], None]) -> str:
+        deadline = self._deadline()
+        if not self._publisher.is_open:
+            await self._connect("single", partial(self._publisher.open, deadline), deadline)
+        loop = asyncio.get_running_loop()
+        answers = self._loops.get(loop)
+        if answers is None:
+            with self._lock:
+                answers = self._loops.setdefault(loop, _Answers())
+        future: asyncio.Future[str] = loop.create_future()
+        await self._retry_while_full(partial(submit, partial(self._set_result, answers, future)), deadline)
+        answers.add(future, deadline)
+        if answers.polling is None:
+            answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers)
+        return await future
+
+    def _poll(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
+        """Set the results that have arrived, and poll again while requests are unanswered."""
+        self._publisher.poll(0)
+        answers.give_up(self._kafka.unreachable_error)
+        answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers) if answers.count else None
+
+    def _set_result(self, answers: _Answers, future: asyncio.Future[str], result: str | TimersError) -> None:
+        """Set the result of a call, in its event loop: another loop or a thread may have polled."""
+        loop = future.get_loop()
+        if asyncio._get_running_loop() is loop:
+            answers.set_result(future, result)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(answers.set_result, future, result)
+
+    @overload
+    async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
+    @overload
+    async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[False]) -> int: ...
+    @overload
+    async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool) -> list[str] | int: ...
+    async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
+        """Schedule any number of timers; see :meth:`TimersClient.schedule_many`. ``requests`` is read in a thread."""
+        call = self._bulks.call(self._publisher.publish_many, requests, ids=ids)
+        try:
+            return await result_of(call, self._publisher.timeout_s, is_bounded=False)
+        except TimeoutError:
+            raise PublishError(f"{_MAX_BULKS} other calls of schedule_many run: nothing was sent") from None
+
+    async def close(self) -> None:
+        """Wait for the answers to requests under way, for up to ``timeout_s``, and disconnect. May be called twice."""
+        deadline = self._deadline()
+        self._publisher.refuse()
+        answers = self._loops.get(asyncio.get_running_loop())
+        while answers is not None and answers.count and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_EVERY_S)  # the loop polls; a flush would set its futures from another thread
+        await asyncio.shield(asyncio.wrap_future(call_in_thread("timers-client-close", self._disconnect, deadline)))
+
+    def _disconnect(self, deadline: float) -> None:
+        if self._ids is not None:
+            self._ids.close(deadline)
+        self._publisher.close(deadline)

@@ -6,9 +6,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timers.spark.audit import evidence, outcomes
-from timers.spark.audit.evidence import FIRING
-from timers.spark.audit.outcomes import Moment
+from timers.spark.audit import outcomes
+from timers.spark.audit.outcomes import FIRING, Moment
 from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.requests import REQUEST
 
@@ -103,7 +102,7 @@ def outcomes_of(
     dead = spark.createDataFrame(letters or [], LETTERS)
     seen = firings_of(spark, firings)
     if ids:
-        seen = evidence.with_requests(seen, of, dead)
+        seen = outcomes.with_requests(seen, of, dead)
     put_off = spark.createDataFrame(moved or [], MOVED)
     return outcomes.outcomes(of, dead, put_off, seen, moment, waiting).localCheckpoint()
 

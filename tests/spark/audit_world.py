@@ -19,8 +19,8 @@ from tests.harness.planted import Asked, Writer
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
 from timers.spark.audit.findings import Findings
+from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import Moment
-from timers.spark.audit.scope import Scope
 from timers.spark.jobs import audit
 
 HOUR_MS = 3_600_000

@@ -24,9 +24,8 @@ from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
+from timers.spark.audit.gaps import Scope, Unplaced
 from timers.spark.audit.outcomes import Moment
-from timers.spark.audit.scope import Scope
-from timers.spark.audit.unplaced import Unplaced
 from timers.spark.jobs import audit
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id

@@ -16,9 +16,9 @@ from timers.config.settings import Settings
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
 from timers.pending import moving
-from timers.spark.audit import opening, report
+from timers.spark.audit import reading, report
+from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import CANCELLED, FIRED, PENDING, Moment
-from timers.spark.audit.scope import Scope
 from timers.spark.jobs import audit
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -92,5 +92,5 @@ def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
 
 def test_an_opening_balance_without_a_timer_has_no_rows(spark: SparkSession) -> None:
     """Such as of a trimmed log of which nothing is pending, or only in the cold tier."""
-    found = opening.read(spark, Settings(), {"schedules": {0: 5}}, {})
+    found = reading.read_opening(spark, Settings(), {"schedules": {0: 5}}, {})
     assert (found.records.count(), found.begins, found.unknown) == (0, {}, {})

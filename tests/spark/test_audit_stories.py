@@ -18,7 +18,7 @@ from tests.spark.audit_rows import (
     request,
     said,
 )
-from timers.spark.audit import evidence, outcomes
+from timers.spark.audit import outcomes
 from timers.spark.requests import REQUEST
 
 pytestmark = pytest.mark.spark
@@ -181,7 +181,7 @@ def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(sp
     late_ms = (DUE + 120) * 1000
     of = outcomes.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST))
     rows = [fired("a"), fired("a", late_ms), fired("b")]
-    kept = evidence.without_compacted(firings_of(spark, rows), of)
+    kept = outcomes.without_compacted(firings_of(spark, rows), of)
     assert sorted((row.timer_id, row.fired_ms) for row in kept.collect()) == [
         ("a", late_ms),
         ("b", DUE * 1000 + 20),

@@ -24,9 +24,10 @@ from tests.spark.audit_rows import (
     said,
 )
 from timers.spark import columns
-from timers.spark.audit import evidence, figures, gaps, outcomes, report, unplaced
+from timers.spark.audit import findings as figures
+from timers.spark.audit import gaps, outcomes, report
 from timers.spark.audit.findings import Findings
-from timers.spark.audit.scope import inside
+from timers.spark.audit.gaps import inside
 from timers.spark.requests import REQUEST
 from timers.wire import headers as h
 
@@ -188,7 +189,7 @@ def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> Non
     assert {row.due_s: row.timers for row in figures.forecast(found).collect()} == {DUE + 5000: 2}
 
 
-LOG = unplaced.Log(
+LOG = gaps.Log(
     ends={"timer-request": {0: range(9), 1: range(4)}, "schedules": {0: range(7)}},
     read={"timer-request": {0: range(2, 5)}},
 )
@@ -223,7 +224,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
     firings += [fired("timer-request/0/3")] * 2 + [fired("orders/0/0")]
     requests = spark.createDataFrame(asked, REQUEST)
     found = outcomes_of(spark, outcomes.without_ids(requests), firings, ids=False)
-    callbacks = unplaced.callbacks(found, requests, LOG).localCheckpoint()
+    callbacks = gaps.unplaced_callbacks(found, requests, LOG).localCheckpoint()
     seen: dict[str, list[str]] = {reason: [] for reason in reasons}
     for row in callbacks.collect():
         seen[row.reason].append(row.timer_id)
@@ -231,7 +232,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
         reason: sorted(names) for reason, names in reasons.items()
     }
     named = {"what": F.lit("callbacks"), "records": F.col("firings"), "example": F.col("request")}
-    counts = {each.reason: (each.records, each.example) for each in unplaced.counted(callbacks.withColumns(named))}
+    counts = {each.reason: (each.records, each.example) for each in gaps.count_unplaced(callbacks.withColumns(named))}
     assert counts["other-topic"] == (3, "orders/0/0") and "unasked" not in counts
     assert sum(records for records, _ in counts.values()) + len(reasons["unasked"]) + 2 == len(firings)
 
@@ -241,7 +242,7 @@ def test_a_callback_of_a_version_that_is_not_judged_is_counted(spark: SparkSessi
     requests = spark.createDataFrame([request(3), request(4)], REQUEST)
     judged = outcomes.without_ids(requests.where("offset = 3"))
     found = outcomes_of(spark, judged, [fired("timer-request/0/4")], ids=False)
-    callbacks = unplaced.callbacks(found, requests, LOG).collect()
+    callbacks = gaps.unplaced_callbacks(found, requests, LOG).collect()
     assert [(row.request, row.reason) for row in callbacks] == [("timer-request/0/4", "not-in-scope")]
 
 
@@ -257,8 +258,8 @@ def test_dead_letters_and_retries_without_a_request_are_counted(spark: SparkSess
         ("timers on the retry topic", "timer-request/0/9", 1),
     ]
     frame = spark.createDataFrame(outputs, "what string, request string, records long")
-    others = unplaced.others(frame, spark.createDataFrame([request(3)], REQUEST), LOG)
-    assert [tuple(each) for each in unplaced.counted(others.withColumn("example", F.col("request")))] == [
+    others = gaps.unplaced_others(frame, spark.createDataFrame([request(3)], REQUEST), LOG)
+    assert [tuple(each) for each in gaps.count_unplaced(others.withColumn("example", F.col("request")))] == [
         ("dead letters", "incomplete", 1, None),
         ("dead letters", "no-request", 2, "timer-request/0/9"),
         ("dead letters", "no-source", 1, "?"),
@@ -288,7 +289,7 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     records.append(record("orders", named))
     # Without an id, or without a due second, it belongs to no request.
     records += [record("orders", ours[1:]), record("orders", [ours[0], (h.TIMER_DUE, b"soon"), ours[2]])]
-    firings = evidence.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content")
+    firings = outcomes.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content")
     expected: list[tuple[object, ...]] = [
         (request, "order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7")
         for request, append_ms in (("order-1", 123_456), ("order-1", None), ("by-id/0/5", 123_456))
@@ -304,13 +305,13 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     # Such as a callback that a receiver could not handle, with the headers that it had.
     no_letters = [record("dead", headers) for headers in ([], named, error[1:], [*error, ("other", b"x")])]
     assertDataFrameEqual(
-        evidence.letters(spark.createDataFrame([*letters, *no_letters], columns.RECORD)),
+        outcomes.letters(spark.createDataFrame([*letters, *no_letters], columns.RECORD)),
         spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown"), (None, 4, None)], LETTERS),
     )
     verdict = b'{"id": "order-1", "verdict": "already-fired", "due": 1}'
     told = [record("verdicts", [(h.TIMER_SOURCE, b"by-id/0/5")], verdict), record("verdicts", [], b"other")]
     assertDataFrameEqual(
-        evidence.verdicts(spark.createDataFrame(told, columns.RECORD)),
+        outcomes.verdicts(spark.createDataFrame(told, columns.RECORD)),
         spark.createDataFrame([("by-id/0/5", "already-fired")], VERDICTS),
     )
 

@@ -20,8 +20,8 @@ from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
 from timers.spark import cold, promoter
 from timers.spark.audit import report
+from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import Moment
-from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
 from timers.spark.jobs import audit, hold, promote
 from timers.spark.jobs.promote import Logs, Promote

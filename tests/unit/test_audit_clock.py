@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from timers.spark.audit import clock
-from timers.spark.audit.clock import Newest, Now
+from timers.kafka.topic_offsets import Newest
+from timers.spark.jobs import audit
+from timers.spark.jobs.audit import Now
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -21,7 +22,7 @@ def ask(*looks: dict[int, Newest]) -> tuple[Now, int]:
     def newest() -> dict[int, Newest]:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    return clock.now(NOW_MS, newest, LEAP_S, slept.append), len(slept)
+    return audit.brokers_now(NOW_MS, newest, LEAP_S, slept.append), len(slept)
 
 
 def one(*ticks_ms: int | None) -> list[dict[int, Newest]]:

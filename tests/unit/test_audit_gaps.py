@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from timers.spark.audit import gaps
-from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Timer
-from timers.spark.audit.scope import Scope, Span
+from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
 from timers.wire.partitioner import partitions_of
 
 DUE = 1_700_000_000

@@ -14,9 +14,8 @@ from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
-from timers.spark.audit.gaps import DELETED, OPEN, Reason
+from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced
 from timers.spark.audit.outcomes import Moment
-from timers.spark.audit.unplaced import MEANING, NO_SOURCE, OTHER_TOPIC, Unplaced
 from timers.wire.printable import printable
 
 DUE = 1_700_000_000
@@ -156,10 +155,10 @@ def test_outputs_of_no_request_are_counted_beside_the_verdict() -> None:
     ]
     lines = list(report.lines(found))
     assert found.clean and report.summary(found).startswith("Clean")
-    assert f"not judged: callbacks that {MEANING[OTHER_TOPIC]}: 1,234, such as jobs/0/5" in lines
-    assert f"not judged: dead letters that {MEANING[NO_SOURCE]}: 1, such as -" in lines
+    assert f"not judged: callbacks that {UNPLACED[OTHER_TOPIC]}: 1,234, such as jobs/0/5" in lines
+    assert f"not judged: dead letters that {UNPLACED[NO_SOURCE]}: 1, such as -" in lines
     page = Page(report.page(found, SETTINGS))
-    assert page.open == [] and f"1,234callbacksThey {MEANING[OTHER_TOPIC]}.jobs/0/5" in page.text
+    assert page.open == [] and f"1,234callbacksThey {UNPLACED[OTHER_TOPIC]}.jobs/0/5" in page.text
     decoded = report.as_json(found)["not_judged"]
     assert decoded[0] == {"what": "callbacks", "reason": "other-topic", "records": 1234, "example": "jobs/0/5"}
     assert "Not judged" not in report.page(findings(), SETTINGS)

@@ -43,6 +43,14 @@ _MOST_NAMED = 5
 _AWAY = MOVING | UNREACHABLE
 
 
+class Newest(NamedTuple):
+    """The newest record of a partition."""
+
+    broker: int
+    """Id of the broker that leads the partition."""
+    append_ms: int
+
+
 class Remaining(NamedTuple):
     """The part of a range of offsets that topics still have."""
 
@@ -145,8 +153,8 @@ class TopicOffsets:
         """What committed readers can read from ``starts`` on."""
         return remaining(starts, self.starts(starts), self.ends(starts))
 
-    def newest_append_ms(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Partition -> id of its leader, and when it appended the newest record of a topic.
+    def newest_append_ms(self, topic: str) -> dict[int, Newest]:
+        """Partition -> the newest record of a topic.
 
         Without partitions that have no record or no leader. Empty if producers set the times of the topic, if it does
         not exist, or if this user may not read its configuration.
@@ -160,7 +168,7 @@ class TopicOffsets:
             raise self._user_error(error) from error
         newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
         return {
-            partition: (found[partition].leader, int(each.timestamp))
+            partition: Newest(found[partition].leader, int(each.timestamp))
             for (_, partition), each in newest.items()
             if each.offset >= 0 and partition in found and found[partition].leader >= 0
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -121,9 +122,9 @@ def audit(
     grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
 
     from timers.kafka.topic_offsets import TopicOffsets
-    from timers.spark.audit import clock, report
+    from timers.spark.audit import report
+    from timers.spark.audit.gaps import Scope
     from timers.spark.audit.outcomes import Moment
-    from timers.spark.audit.scope import Scope
     from timers.spark.cold import ColdTables
     from timers.spark.jobs import audit as job
     from timers.spark.session import session
@@ -140,15 +141,11 @@ def audit(
         check_shared(spark, "--tables", tables or str(directory / "tables"), always_local=tables is None)
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
-
-        def newest() -> dict[int, clock.Newest]:
-            found = topics.newest_append_ms(settings.oscillator_topic)
-            return {partition: clock.Newest(*each) for partition, each in found.items()}
-
-        as_of_ms, doubt = clock.now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
+        newest = partial(topics.newest_append_ms, settings.oscillator_topic)
+        as_of_ms, doubt = job.brokers_now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
         if doubt:
             say(f"the time is not known: {doubt}")
-        elif abs(own_ms - as_of_ms) > clock.FRESH_MS:
+        elif abs(own_ms - as_of_ms) > job.FRESH_MS:
             seconds = (as_of_ms - own_ms) / 1000
             say(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts")
         moment = Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)

@@ -1,26 +1,138 @@
-"""What an audit cannot see: topics that do not exist, deleted records, and records behind open transactions.
+"""Which requests an audit judges, what of them it cannot see, and which outputs belong to none of them.
 
-A request that is not visible makes the whole audit undecided (:class:`Reason`). If a callback or a dead letter may be
-among the records that are not visible, its timer is undecided instead of lost. Only the partition counts to which this
-record goes, and only if it could have been written when records are missing there.
-"""
+A request that is not visible (its topic does not exist, or it was deleted, or is behind an open transaction) makes the
+whole audit undecided (:class:`Reason`). If a callback or a dead letter may be among the records that are not visible,
+its timer is undecided instead of lost. Only the partition counts to which this record goes, and only if it could have
+been written when records are missing there.
+
+A callback is *unasked* if the log of its request topic shows that no request asked for it: the record that it names is
+not there, is no timer, or asks the same topic for another second. The end of a log is where the topic ended for a
+committed reader when the audit began, not the end of ``--to`` or ``--range``: no engine can have read a request at or
+after it, because the ends of callback topics were asked for before."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from timers.core.timer import TopicPartition
+from timers.errors import SettingsError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
-from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED
-from timers.spark.audit.scope import Scope, Span
+from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED, names_no_request
+from timers.spark.requests import TIMER
 from timers.wire.partitioner import partitions_for
+from timers.wire.topics import SOURCE_PATTERN
+
+MARGIN_MS = 60_000
+"""Outputs are read from this long before the first request on, because their times may come from another clock."""
+
+Ranges: TypeAlias = Mapping[str, Mapping[int, range]]
+"""Topic -> partition -> range of offsets."""
+
+
+def inside(ranges: Ranges, topic: Column, partition: Column, offset: Column) -> Column:
+    """Condition: a record is inside the ranges. ``partition`` may be a number or its digits.
+
+    The expression has one term for each topic, however many partitions a topic has.
+    """
+    number = partition.try_cast("int")
+    is_number = partition.cast("string") == number.cast("string")
+
+    def is_in(name: str, of: Mapping[int, range]) -> Column:
+        first, end = (
+            F.get(F.expr(f"array({', '.join(_long(bound(of.get(p))) for p in range(max(of) + 1))})"), number)
+            for bound in (_start, _stop)
+        )
+        return F.coalesce((topic == name) & is_number & (offset >= first) & (offset < end), F.lit(False))
+
+    return reduce(or_, (is_in(name, of) for name, of in ranges.items() if of), F.lit(False))
+
+
+def _start(offsets: range | None) -> int | None:
+    return None if offsets is None else offsets.start
+
+
+def _stop(offsets: range | None) -> int | None:
+    return None if offsets is None else offsets.stop
+
+
+def _long(number: int | None) -> str:
+    """A number as Spark's SQL writes it."""
+    return "cast(null as bigint)" if number is None else f"{number}L"
+
+
+def ranges_between(starts: Offsets, ends: Offsets) -> Ranges:
+    """The ranges from ``starts`` to ``ends``, for the partitions of ``starts``."""
+    return {
+        topic: {partition: range(offset, ends[topic][partition]) for partition, offset in partitions.items()}
+        for topic, partitions in starts.items()
+    }
+
+
+def before(ends: Offsets) -> Ranges:
+    """The ranges of all offsets below ``ends``."""
+    return {topic: {partition: range(end) for partition, end in of.items()} for topic, of in ends.items()}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets of request topics: which records are read, and which are in scope."""
+
+    starts: Offsets
+    ends: Offsets
+    scope_ends: Offsets
+    """Requests at or after these offsets are not in scope. They are read because they may replace or cancel earlier
+    ones."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Bounds for the requests of an audit. Without bounds, all requests are in scope."""
+
+    from_ms: int | None = None
+    """Accepted at this time or later."""
+    to_ms: int | None = None
+    """Accepted before this time."""
+    ranges: Ranges = field(default_factory=dict)
+    """The only requests in scope of the topics named here. Other topics are in scope as a whole."""
+
+    @property
+    def evidence_from_ms(self) -> int | None:
+        """From which time on outputs can belong to the requests; None: from the start."""
+        return None if self.from_ms is None else max(0, self.from_ms - MARGIN_MS)
+
+    def span(
+        self, topics: TopicOffsets, request_topics: Collection[str], ends: Offsets, whole: Collection[str]
+    ) -> Span:
+        """The offsets to read.
+
+        Args:
+            whole: those of ``topics`` that are read to their ends, also if the scope ends earlier.
+        """
+        starts = topics.starts(request_topics) if self.from_ms is None else topics.at_time(request_topics, self.from_ms)
+        scope_ends = dict(ends) if self.to_ms is None else topics.at_time(request_topics, self.to_ms)
+        for topic, partitions in self.ranges.items():
+            if topic not in starts or not partitions.keys() <= starts[topic].keys():
+                raise SettingsError(
+                    f"--range names {topic!r} with partitions {sorted(partitions)}: this request topic does not exist, "
+                    f"or it has fewer partitions (existing: {', '.join(request_topics) or 'none'})"
+                )
+            starts[topic] = {p: max(starts[topic][p], part.start) for p, part in partitions.items()}
+            scope_ends[topic] = {p: min(scope_ends[topic][p], part.stop) for p, part in partitions.items()}
+        read_ends = {
+            topic: {p: ends[topic][p] if topic in whole else max(scope_ends[topic][p], of[p]) for p in of}
+            for topic, of in starts.items()
+        }
+        return Span(starts, read_ends, scope_ends)
+
 
 NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED = (
     "no-such-topic",
@@ -275,3 +387,104 @@ def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterato
                     f"{topic}/{partition} has {high - end:,} records from offset {end:,} on that are behind an open "
                     "transaction: audit again when it has ended",
                 )
+
+
+UNASKED = "unasked"
+"""Fault of a callback whose request no committed reader ever saw, such as an aborted one."""
+
+COPY, OTHER_TOPIC, NOT_IN_SCOPE = "copy", "other-topic", "not-in-scope"
+NO_SOURCE, INCOMPLETE, NO_REQUEST, GONE = "no-source", "incomplete", "no-request", "canary-gone"
+
+CALLBACKS, LETTERS, RETRIES, CANARIES = "callbacks", "dead letters", "timers on the retry topic", "canaries"
+"""What is looked at."""
+
+UNPLACED = {
+    COPY: "name a request that asks for another callback topic (a receiver has copied the callback)",
+    OTHER_TOPIC: "name a record of a topic that this audit does not read as a request topic",
+    NOT_IN_SCOPE: "name a request that this audit does not judge, or that retention or compaction has deleted",
+    NO_SOURCE: "have only an id that no request in scope has, or name no record",
+    INCOMPLETE: "lack headers that the engine writes, or have them with another form",
+    NO_REQUEST: "name a record of a request topic that is not there",
+    GONE: "cannot be judged, because their topic keeps callbacks for an hour",
+}
+
+
+class Unplaced(NamedTuple):
+    """A number of outputs that are not judged, the reason, and the request or timer that one of them names."""
+
+    what: str
+    reason: str
+    records: int
+    example: str | None
+
+
+class Log(NamedTuple):
+    """The request topics of an audit."""
+
+    ends: Ranges
+    """All offsets before the end of each log."""
+    read: Ranges
+    """The offsets that were read, of the topics that brokers do not compact."""
+
+
+def unplaced_callbacks(outcomes: DataFrame, requests: DataFrame, log: Log) -> DataFrame:
+    """The callbacks that belong to no version, each with its ``reason``, which is :data:`UNASKED` if it is a fault.
+
+    Args:
+        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`.
+        requests: all that were read, without the retry topic, in the shape of :data:`timers.spark.requests.REQUEST`.
+    """
+    asked = requests.where(F.col("kind") == TIMER).select(
+        "request", F.col("callback_topic").alias("asked_topic"), F.col("due_s").alias("asked_s")
+    )
+    reason = (
+        F.when(F.col("due_s").isNull(), INCOMPLETE)
+        .when(F.col("asked_topic") != F.col("callback_topic"), COPY)
+        .when(F.col("asked_s") == F.col("due_s"), NOT_IN_SCOPE)
+        .when(F.col("asked_topic").isNotNull(), UNASKED)
+        .when(names_no_request(), NO_SOURCE)
+        .otherwise(_reason(log, UNASKED))
+    )
+    unmatched = outcomes.where(F.col("status").isNull()).join(asked, "request", "left")
+    return unmatched.withColumn("reason", reason).select(*outcomes.columns, "reason")
+
+
+def unplaced_others(outputs: DataFrame, requests: DataFrame, log: Log) -> DataFrame:
+    """Outputs that are no callbacks and name no request that was read, each with its ``reason``.
+
+    Args:
+        outputs: ``what``, ``request`` (null if they lack a header), ``records`` (number of them).
+        requests: all that were read: ``request``.
+    """
+    unmatched = outputs.join(requests.select("request"), "request", "left_anti")
+    return unmatched.withColumn(
+        "reason", F.when(F.col("request").isNull(), INCOMPLETE).otherwise(_reason(log, NO_REQUEST))
+    )
+
+
+def count_unplaced(outputs: DataFrame) -> list[Unplaced]:
+    """The outputs that are not judged, by reason.
+
+    Args:
+        outputs: ``what``, ``reason``, ``records``, ``example``.
+    """
+    numbers = F.sum("records"), F.min("example")
+    rows = outputs.where(F.col("reason") != UNASKED).groupBy("what", "reason").agg(*numbers)
+    return [Unplaced(*row) for row in rows.orderBy("what", "reason").collect()]
+
+
+def _reason(log: Log, missing: str) -> Column:
+    """Why an output is not judged whose request was not read; ``missing`` if the log shows that there is none."""
+    # The engine writes numbers without leading zeros.
+    is_name = F.col("request").rlike(rf"^{SOURCE_PATTERN}\z") & ~F.col("request").rlike("/0[0-9]")
+    topic, name = F.substring_index("request", "/", 1), F.split("request", "/")
+    offset = F.when(is_name, F.get(name, F.lit(2)).try_cast("bigint"))
+    place = topic, F.get(name, F.lit(1)), offset
+    was_not_read = inside(log.ends, *place) & ~inside(log.read, *place)
+    return (
+        F.when(
+            F.coalesce(topic.isin(list(log.ends)), F.lit(False)), F.when(was_not_read, NOT_IN_SCOPE).otherwise(missing)
+        )
+        .when(F.coalesce(is_name, F.lit(False)), OTHER_TOPIC)
+        .otherwise(NO_SOURCE)
+    )

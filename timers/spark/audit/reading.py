@@ -1,32 +1,181 @@
-"""Reads the topics of an audit as a committed reader: requests, and what an engine has written."""
+"""Reads what an audit compares, as a committed reader: requests, the cold tier, snapshots, and the engine's outputs."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from confluent_kafka import KafkaException
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType
 
 from timers.config.settings import Settings
 from timers.core.progress import FEATURE_LEVEL, MOVED_S, Progress
-from timers.core.timer import TopicPartition
-from timers.errors import TimersError
+from timers.core.timer import Origin, Row, TopicPartition, origin_of
+from timers.errors import SettingsError, TimersError
 from timers.kafka import connection
+from timers.kafka.clients import admin_client
+from timers.kafka.connection import ErrorReports
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.kafka.topics import existing_topics
+from timers.pending.reading import PendingReader
 from timers.request_formats import enabled_formats
-from timers.spark import jvm, kafka, requests
-from timers.spark.audit import cold_tier, opening
-from timers.spark.audit.findings import Counted, PartitionRead
-from timers.spark.audit.opening import Opening
-from timers.spark.audit.scope import Scope
-from timers.spark.cold import ColdTables
+from timers.spark import cold, jvm, kafka, requests
+from timers.spark.audit.findings import Begin, Counted, PartitionRead
+from timers.spark.audit.gaps import Scope, before, inside
+from timers.spark.cold import HELD, ColdTables
+from timers.spark.columns import LOG_APPEND_TIME, RECORD, record_batch
 from timers.spark.requests import OTHER
 from timers.spark.storage import Kept
 from timers.wire import progress
+from timers.wire.formats import RequestFormat
+from timers.wire.topics import parse_source, source
+
+
+def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
+    """Check that the tables exist."""
+    for path in (tables.held, tables.promoted):
+        if not DeltaTable.isDeltaTable(spark, path):
+            raise SettingsError(
+                f"--cold-table {tables.root!r} is not the directory of a cold tier: there is no Delta table {path!r} "
+                "(use the value of --tables of `timers spark hold` and `promote`)"
+            )
+
+
+def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> DataFrame:
+    """Each request that went cold, once, in the shape of :data:`timers.spark.cold.HELD`.
+
+    Args:
+        sent: records of the cold topic, in the shape of :data:`timers.spark.columns.RECORD`: `hold` may be behind.
+    """
+    held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull())
+    rest = cold.hold(sent, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
+    both = held.unionByName(rest.join(held.select("source"), "source", "left_anti"))
+    return both.dropDuplicates(["source"]).select(HELD.names)
+
+
+def waiting_cold(spark: SparkSession, tables: ColdTables, requests: DataFrame) -> DataFrame:
+    """The requests without a recorded promotion: ``request``."""
+    promoted = spark.read.format("delta").load(tables.promoted).select("source")
+    return requests.select("source").join(promoted, "source", "left_anti").withColumnRenamed("source", "request")
+
+
+def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> DataFrame:
+    """The records of requests that retention deleted from their topics, as :data:`timers.spark.columns.RECORD`.
+
+    Args:
+        requests: in the shape of :data:`timers.spark.cold.HELD`.
+        starts: the first offset that each partition still contains.
+        scope: which requests are audited.
+    """
+    records = requests.withColumns(
+        {
+            "offset": F.substring_index("source", "/", -1).cast("long"),
+            "timestamp_ms": F.col("append_ms"),
+            "timestamp_type": F.lit(LOG_APPEND_TIME),
+        }
+    )
+    place = F.col("topic"), F.col("partition"), F.col("offset")
+    gone = records.where(inside(before(starts), *place)).where(_in_scope(scope, *place))
+    # Request formats decode the records of a partition in the order of their offsets.
+    return gone.select(RECORD.names).sortWithinPartitions("topic", "partition", "offset")
+
+
+def _in_scope(scope: Scope, topic: Column, partition: Column, offset: Column) -> Column:
+    condition = F.lit(True)
+    if scope.from_ms is not None:
+        condition &= F.col("timestamp_ms") >= scope.from_ms
+    if scope.to_ms is not None:
+        condition &= F.col("timestamp_ms") < scope.to_ms
+    return condition & (~topic.isin(list(scope.ranges)) | inside(scope.ranges, topic, partition, offset))
+
+
+BATCH_ROWS = 10_000
+
+_ARROW = to_arrow_schema(RECORD)
+
+
+class Opening(NamedTuple):
+    """The opening balance: what was pending of requests that their logs no longer have, from snapshots.
+
+    A trimmed log begins at or before the offset of each named snapshot. What was pending at the older one, and was
+    requested before the log begins, is counted as if its request were still there. What had fired, or was cancelled,
+    before that offset is not counted. So the sum is right from there on.
+    """
+
+    records: DataFrame
+    """Their requests: as :data:`timers.spark.columns.RECORD`, later decoded."""
+    begins: dict[TopicPartition, Begin]
+    unknown: dict[TopicPartition, str]
+    """Partition without an opening balance -> why."""
+
+
+def read_opening(
+    spark: SparkSession, settings: Settings, starts: Offsets, formats: Mapping[str, RequestFormat]
+) -> Opening:
+    """Read the opening balance of the partitions whose logs do not begin at 0. Nothing is written to Kafka.
+
+    Args:
+        starts: the first offset of each partition.
+    """
+    late = [(topic, partition) for topic, of in starts.items() for partition, start in of.items() if start > 0]
+    # Topics of their users are not trimmed, and a schedule is not rebuilt as it was published.
+    late = [tp for tp in late if tp[0] in (settings.request_topic, settings.id_topic, settings.retry_topic)]
+    batches = [record_batch((), _ARROW)]  # Spark takes no table without batches
+    begins: dict[TopicPartition, Begin] = {}
+    unknown: dict[TopicPartition, str] = {}
+    if late:
+        reports = ErrorReports(settings)
+        cluster = existing_topics(admin_client(settings, reports), settings)
+        with (
+            tempfile.TemporaryDirectory(prefix="timers-audit-") as name,
+            PendingReader(settings, cluster, Path(name), lambda: None) as reader,
+        ):
+            for tp in late:
+                try:
+                    found = reader.opening(tp, reader.progress([tp])[tp])
+                    if found is None:
+                        unknown[tp] = "no snapshot says what was pending"
+                        continue
+                    records = [each for due in found[1] for each in _records(tp, due, starts, formats)]
+                except (TimersError, KafkaException) as error:
+                    unknown[tp] = f"its snapshot cannot be read ({error})"
+                    continue
+                begins[tp] = Begin(*tp, starts[tp[0]][tp[1]], found[0], len(records))
+                batches += [
+                    record_batch(records[first : first + BATCH_ROWS], _ARROW)
+                    for first in range(0, len(records), BATCH_ROWS)
+                ]
+    table = pa.Table.from_batches(batches, schema=_ARROW)
+    rows = spark.createDataFrame(table, RECORD)
+    # Request formats decode the records of a partition in the order of their offsets.
+    rows = rows.dropDuplicates(["topic", "partition", "offset"]).repartition("topic", "partition")
+    return Opening(rows.sortWithinPartitions("topic", "partition", "offset"), begins, unknown)
+
+
+def _records(
+    tp: TopicPartition, due: tuple[int, list[Row]], starts: Offsets, formats: Mapping[str, RequestFormat]
+) -> Iterator[tuple[object, ...]]:
+    """The requests of pending timers, as rows of :data:`RECORD`, if their own log no longer has them."""
+    due_s, rows = due
+    for row in rows:
+        origin = Origin(*origin_of(row, due_s, source(*tp, row[0])))
+        place = parse_source(origin.request)
+        if place is None or place[0] not in formats or place[2] >= starts.get(place[0], {}).get(place[1], 0):
+            continue
+        key, value, headers = formats[place[0]].rebuild_request(row, origin)
+        # When it was appended is not known any more.
+        yield (*place, 0, LOG_APPEND_TIME, key, value, headers or None)
+
 
 _NO_LIMIT = 2**31 - 1
 """The audit accepts requests of any size. Their partitions judged them by the limit of that time, which may have been
@@ -128,16 +277,16 @@ class Reading:
     def cold(self, tables: ColdTables) -> Cold:
         """The requests in the cold tier."""
         sent = self.outputs([self._settings.cold_topic])
-        requested = cold_tier.requests(self._spark, tables, sent)
-        gone = self._decode(cold_tier.deleted_by_retention(requested, self.starts, self._scope))
-        return Cold(self._kept.on_disk(gone), cold_tier.waiting(self._spark, tables, requested))
+        requested = cold_requests(self._spark, tables, sent)
+        gone = self._decode(deleted_by_retention(requested, self.starts, self._scope))
+        return Cold(self._kept.on_disk(gone), waiting_cold(self._spark, tables, requested))
 
     def opening(self) -> Opening | None:
         """What was pending of requests that trimmed logs no longer have; None: no log of the scope begins late."""
         starts = {topic: of for topic, of in self.starts.items() if topic not in self._scope.ranges}
         if self._scope.from_ms is not None or not any(start for of in starts.values() for start in of.values()):
             return None
-        found = opening.read(self._spark, self._settings, starts, self.formats)
+        found = read_opening(self._spark, self._settings, starts, self.formats)
         return found._replace(records=self._kept.on_disk(self._decode(found.records)))
 
     def _decode(self, records: DataFrame) -> DataFrame:

@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 from timers import __version__
 from timers.config.settings import Settings
 from timers.counted import counted
-from timers.spark.audit import gaps, unplaced
-from timers.spark.audit.figures import FAULTY
-from timers.spark.audit.findings import CLEAN, FAULTS, MAX_LISTED, STATUSES, Due, Findings, Lag
+from timers.spark.audit import gaps
+from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATUSES, Due, Findings, Lag
+from timers.spark.audit.gaps import UNASKED
 from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
-from timers.spark.audit.unplaced import UNASKED
 from timers.spark.requests import CANCEL
 from timers.wire.printable import printable_in_html
 
@@ -226,7 +225,7 @@ def lines(findings: Findings) -> Iterator[str]:
         if findings.faults[fault] or fault in FAULTS[:3]:
             yield f"{fault:<18}{findings.faults[fault]:>12,}"
     for each in findings.unplaced:
-        what = f"{each.what} that {unplaced.MEANING[each.reason]}"
+        what = f"{each.what} that {gaps.UNPLACED[each.reason]}"
         yield f"not judged: {what}: {each.records:,}, such as {each.example or '-'}"
     for begin in findings.begins:
         where = f"{begin.topic}/{begin.partition} begins at offset {begin.start:,}"
@@ -287,7 +286,7 @@ def page(findings: Findings, settings: Settings) -> str:
         version=__version__,
         summary=summary(findings),
         undecided_meaning=gaps.MEANING,
-        unplaced_meaning=unplaced.MEANING,
+        unplaced_meaning=gaps.UNPLACED,
         hint=hint(findings),
         statuses=STATUSES,
         faults=FAULTS,

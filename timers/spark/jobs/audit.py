@@ -1,32 +1,31 @@
 """``timers spark audit``: finds the outcome of each request from the topics alone.
 
 The audit does not use an engine's store or progress. It only shows the progress beside its findings, so that a reader
-can tell an engine that is behind from one that lost timers.
-"""
+can tell an engine that is behind from one that lost timers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from time import monotonic
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.core.clock_guard import iso
 from timers.counted import per_second
-from timers.kafka.topic_offsets import TopicOffsets
-from timers.spark.audit import cold_tier, evidence, figures, gaps, outcomes, unplaced
-from timers.spark.audit.figures import FAULTY
-from timers.spark.audit.findings import Findings, collect
-from timers.spark.audit.opening import Opening
+from timers.kafka.topic_offsets import Newest, TopicOffsets
+from timers.spark.audit import findings as figures
+from timers.spark.audit import gaps, outcomes
+from timers.spark.audit.findings import FAULTY, Findings, collect
+from timers.spark.audit.gaps import UNASKED, Scope, Span, Unplaced, before, inside, ranges_between
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
-from timers.spark.audit.reading import Cold, Reading, topic_bytes
-from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
-from timers.spark.audit.unplaced import UNASKED, Unplaced
+from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables, topic_bytes
 from timers.spark.cold import ColdTables
 from timers.spark.requests import TIMER
 from timers.spark.session import described
@@ -67,7 +66,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
 
 def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Findings:
     if audit.cold is not None:
-        cold_tier.check(spark, audit.cold)  # before the stages that take minutes
+        check_cold_tables(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
     reading = Reading(spark, audit.settings, audit.scope, topics, kept)
@@ -139,13 +138,13 @@ class _Evidence:
         self._settings = audit.settings
         self._reading = reading
         self._requests = request_rows
-        letters = evidence.letters(reading.outputs([audit.settings.dead_letter_topic]))
+        letters = outcomes.letters(reading.outputs([audit.settings.dead_letter_topic]))
         self._letters = kept.on_disk(letters)
         in_scope = _is_audited(audit) & _in_scope(reading.span)
         self._plain = outcomes.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
         self._with_ids = self._schedules = None
         if reading.request_topics(ids=True):
-            verdicts = evidence.verdicts(reading.outputs([audit.settings.verdict_topic]))
+            verdicts = outcomes.verdicts(reading.outputs([audit.settings.verdict_topic]))
             of = outcomes.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts, self._letters)
             self._with_ids = of.where(in_scope)
         if reading.request_topics(ids=True, compacted=True):
@@ -161,20 +160,20 @@ class _Evidence:
     def read_firings(self, callback_topics: list[str]) -> int:
         """Read the firings, and return their number."""
         records = self._reading.outputs(callback_topics)
-        firings = self._kept.on_disk(evidence.firings(records, self._settings.request_topic))
-        counts = firings.agg(F.count(F.lit(1)), F.count_if(evidence.names_no_request())).first()
+        firings = self._kept.on_disk(outcomes.firings(records, self._settings.request_topic))
+        counts = firings.agg(F.count(F.lit(1)), F.count_if(outcomes.names_no_request())).first()
         assert counts is not None
         count, without_request = counts
         if without_request and self._named():
             if self._schedules is not None:
-                firings = evidence.without_compacted(firings, self._schedules)
+                firings = outcomes.without_compacted(firings, self._schedules)
             named = reduce(DataFrame.unionByName, self._named())  # several topics may use the same id
-            firings = self._kept.on_disk(evidence.with_requests(firings, named, self._letters))
+            firings = self._kept.on_disk(outcomes.with_requests(firings, named, self._letters))
         self._firings = firings
         return int(count)
 
     def outcomes(self, cold: Cold | None) -> DataFrame:
-        moved = evidence.moved(self._of_topics([self._settings.retry_topic]))
+        moved = outcomes.moved(self._of_topics([self._settings.retry_topic]))
         found = reduce(DataFrame.unionByName, self._named(), self._plain)
         waiting = None if cold is None else cold.waiting
         return outcomes.outcomes(found, self._letters, moved, self._firings, self._audit.moment, waiting)
@@ -182,7 +181,7 @@ class _Evidence:
     def unplaced_callbacks(self, found: DataFrame) -> DataFrame:
         """The callbacks that belong to no request in scope, each with its ``reason``."""
         requests = self._requests.where(F.col("topic") != self._settings.retry_topic)
-        return self._kept.on_disk(unplaced.callbacks(found, requests, self._log()))
+        return self._kept.on_disk(gaps.unplaced_callbacks(found, requests, self._log()))
 
     def offenders(self, found: DataFrame, callbacks: DataFrame | None) -> DataFrame:
         """Each fault of each timer, with the records that show it.
@@ -201,26 +200,24 @@ class _Evidence:
         span, retry_topic = self._reading.span, self._settings.retry_topic
         is_moved = (F.col("topic") == retry_topic) & (F.col("kind") == TIMER)
         moved = self._requests.where(is_moved).groupBy("request").agg(F.count(F.lit(1)).alias("records"))
-        outputs = self._letters.select(
-            F.lit(unplaced.LETTERS).alias("what"), "request", F.col("letters").alias("records")
-        )
+        outputs = self._letters.select(F.lit(gaps.LETTERS).alias("what"), "request", F.col("letters").alias("records"))
         if span.starts.get(retry_topic) != span.ends.get(retry_topic):  # to look for its rows costs a look at all
-            outputs = outputs.unionByName(moved.withColumn("what", F.lit(unplaced.RETRIES)))
+            outputs = outputs.unionByName(moved.withColumn("what", F.lit(gaps.RETRIES)))
         found = []
         if not outputs.isEmpty():
-            others = unplaced.others(outputs, self._requests.where(~is_moved), self._log())
-            found += unplaced.counted(others.withColumn("example", F.col("request")))
+            others = gaps.unplaced_others(outputs, self._requests.where(~is_moved), self._log())
+            found += gaps.count_unplaced(others.withColumn("example", F.col("request")))
         if callbacks is not None:
-            named = {"what": F.lit(unplaced.CALLBACKS), "records": F.col("firings"), "example": F.col("request")}
-            found = unplaced.counted(callbacks.withColumns(named)) + found
+            named = {"what": F.lit(gaps.CALLBACKS), "records": F.col("firings"), "example": F.col("request")}
+            found = gaps.count_unplaced(callbacks.withColumns(named)) + found
         return found
 
-    def _log(self) -> unplaced.Log:
+    def _log(self) -> gaps.Log:
         span, reading = self._reading.span, self._reading
         whole = [*reading.request_topics(ids=False), *reading.request_topics(ids=True)]
         topics = [*whole, *reading.request_topics(ids=True, compacted=True)]
         read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
-        return unplaced.Log(before({topic: reading.ends[topic] for topic in topics}), read)
+        return gaps.Log(before({topic: reading.ends[topic] for topic in topics}), read)
 
 
 def _decided(
@@ -246,7 +243,7 @@ def _decided(
     is_gone = F.col("status").eqNullSafe(UNDECIDED) & is_canary
     gone = decided.where(is_gone).agg(F.count(F.lit(1)), F.min("request")).first()
     assert gone is not None
-    left_out = [Unplaced(unplaced.CANARIES, unplaced.GONE, *gone)] if gone[0] else []
+    left_out = [Unplaced(gaps.CANARIES, gaps.GONE, *gone)] if gone[0] else []
     return decided.where(~is_gone), left_out
 
 
@@ -321,3 +318,81 @@ class _Stages:
         self.done.append((name, stage.rows, took_s))
         rows = f"{stage.rows:>14,} rows {per_second(stage.rows / took_s):>13}" if stage.rows else ""
         self._say(f"{name:<16}{took_s:>8.1f} s{rows}")
+
+
+FRESH_MS = 5000
+"""A tick that differs no more than this from this machine's clock shows that the brokers' clock agrees with it: ticks
+come every second."""
+
+_WAIT_S, _WAITS = 0.5, 6
+"""If the newest tick of each partition differs more, this long and so often the audit waits for another one."""
+
+_MORE_WAITS = 20
+"""The same if another broker may show who is right: an oscillator writes each tick to a partition of its choice."""
+
+
+class Now(NamedTuple):
+    """The time that an audit refers to."""
+
+    as_of_ms: int
+    doubt: str = ""
+    """Why it is not known; empty if it is."""
+
+
+def brokers_now(
+    own_ms: int, newest: Callable[[], Mapping[int, Newest]], max_leap_s: int, sleep: Callable[[float], None]
+) -> Now:
+    """The time now by the brokers' clock, or ``own_ms`` if no ticks are written.
+
+    By a clock that is behind, timers that have not fired count as pending; by one that is ahead, pending timers count
+    as lost. So a broker's clock must agree with a second one, another broker's or this machine's, within the limit that
+    the engine has for its ticks [I20]. If it does not, the earliest clock counts: what is overdue by this one is
+    overdue by all.
+
+    Args:
+        own_ms: the time by the clock of this machine.
+        newest: partition -> its newest tick, by the brokers' clock.
+        max_leap_s: how far two clocks may differ that agree.
+    """
+    first = newest()
+    near = [tick.append_ms for tick in first.values() if abs(tick.append_ms - own_ms) <= FRESH_MS]
+    if near:
+        return Now(max(near))
+    if not first:
+        return Now(own_ms)
+    shown: dict[int, int] = {}
+    for number in range(_MORE_WAITS):
+        if number >= _WAITS and (not shown or len({tick.broker for tick in first.values()}) == 1):
+            break
+        sleep(_WAIT_S)
+        for partition, tick in newest().items():
+            before = first.get(partition)
+            # Ticks are written by this clock; a single tick of a clock that leapt would not be followed.
+            if before is not None and tick.append_ms > before.append_ms:
+                shown[tick.broker] = max(tick.append_ms, shown.get(tick.broker, 0))
+        agreeing = _agreeing([*shown.values()], own_ms, max_leap_s * 1000)
+        if agreeing:
+            return Now(max(agreeing))
+    if not shown:
+        return Now(own_ms)
+    return Now(min(own_ms, *shown.values()), _doubt(shown, own_ms, max_leap_s))
+
+
+def _agreeing(brokers_ms: Sequence[int], own_ms: int, limit_ms: int) -> list[int]:
+    """The times of brokers with which a second clock agrees: this machine's if it agrees with any, else another's."""
+    with_own = [each for each in brokers_ms if abs(each - own_ms) <= limit_ms]
+    if with_own:
+        return with_own
+    return [
+        each
+        for index, each in enumerate(brokers_ms)
+        if any(abs(each - other) <= limit_ms for other in (*brokers_ms[:index], *brokers_ms[index + 1 :]))
+    ]
+
+
+def _doubt(shown: Mapping[int, int], own_ms: int, max_leap_s: int) -> str:
+    times = [f"broker {broker} shows {iso(append_ms / 1000)}" for broker, append_ms in sorted(shown.items())]
+    return (
+        f"no two clocks agree within {max_leap_s} s: {', '.join(times)}, this machine shows {iso(own_ms / 1000)}. "
+        "Timers are judged by the earliest of them: correct the clock that is wrong, and audit again"
+    )

@@ -18,7 +18,7 @@ from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.spark.monitoring import SHARED
-from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
+from timers.worker.metrics import METRICS as WORKER_METRICS
 
 METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 from timers.config.settings import Settings, describe
 from timers.dead_letters.meanings import MEANINGS
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES, RECEIVER_CODES, RETRIES_EXHAUSTED
-from timers.worker.metrics.catalog import METRICS
+from timers.worker.metrics import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
 

@@ -17,7 +17,7 @@ from timers.console.server import ConsoleMetrics
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
-from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
+from timers.worker.metrics import METRICS as WORKER_METRICS
 
 OLDER = {"CHANGELOG.md", "UPGRADING.md"}
 """These pages also contain former names."""

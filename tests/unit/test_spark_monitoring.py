@@ -13,7 +13,7 @@ from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
 from timers.errors import SettingsError
 from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
-from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
+from timers.worker.metrics import METRICS as WORKER_METRICS
 
 
 class Clock:

@@ -13,8 +13,8 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import bytes_of_snapshot
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
-from timers.worker.metrics import samples
-from timers.worker.metrics.catalog import METRICS
+from timers.worker import metrics as module
+from timers.worker.metrics import METRICS
 
 
 def test_expected_partitions_are_those_of_all_enabled_request_formats() -> None:
@@ -38,18 +38,18 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     runners = {tp: SimpleNamespace(machine=SimpleNamespace(progress=each)) for tp, each in progress.items()}
     pool = SimpleNamespace(runners=runners, partition_metrics=metrics)
     status: Any = SimpleNamespace(pool=pool, broker_now_s=100.0)
-    assert dict(samples.newest_snapshot(status, lambda each: each.applied)) == {
+    assert dict(module.newest_snapshot(status, lambda each: each.applied)) == {
         ("requests", "0"): 40,
         ("requests", "2"): 40,
     }
     assert bytes_of_snapshot(named) == 3 * 2**19
-    assert list(samples.snapshot_age(status)) == [(("requests", "0"), 9.5)]
+    assert list(module.snapshot_age(status)) == [(("requests", "0"), 9.5)]
     status.broker_now_s = None
-    assert not list(samples.snapshot_age(status))
+    assert not list(module.snapshot_age(status))
 
 
 def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_TOPICS", 2)
+    monkeypatch.setattr(module, "MAX_TOPICS", 2)
     first, second = Counters(), Counters()
     parts = {("requests", number): SimpleNamespace(counters=each) for number, each in enumerate((first, second))}
     status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics=parts), shown_topics=set())
@@ -61,11 +61,11 @@ def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monke
 
     fire(first, "orders", 3)
     fire(second, "mails", 2)
-    assert dict(samples.fired_by_topic(status)) == {("orders",): 3, ("mails",): 2}
+    assert dict(module.fired_by_topic(status)) == {("orders",): 3, ("mails",): 2}
     fire(first, "late-comer", 5)
     fire(second, "orders", 4)
-    assert dict(samples.fired_by_topic(status)) == {("orders",): 7, ("mails",): 2, ("(other)",): 5}
-    lags = dict(samples.lag_by_topic(status))
+    assert dict(module.fired_by_topic(status)) == {("orders",): 7, ("mails",): 2, ("(other)",): 5}
+    lags = dict(module.lag_by_topic(status))
     assert isinstance(lags["orders",], Histogram)
     assert lags["orders",].counts[2] == 7
     assert lags["orders",].sum == pytest.approx(7 * 0.2)

@@ -9,7 +9,7 @@ from typing import Any
 from timers.kafka.own_topics import NOTE, WARNING
 from timers.metrics import encoder, registry
 from timers.worker import health
-from timers.worker.metrics.catalog import METRICS
+from timers.worker.metrics import METRICS
 from timers.worker.status import WorkerStatus
 
 UNAVAILABLE = 503

@@ -1,0 +1,568 @@
+"""Every metric of a worker: name, kind, labels, help text, and the function that reads its value at a scrape.
+
+Totals are kept once a transaction (:mod:`timers.core.counters`); all other values are read at a scrape, in a thread of
+its own: collections that other threads change are copied first. ``docs/metrics.md`` has the same table as
+:data:`METRICS`; a test compares them. The number of label values is bounded: partitions that this worker has owned, and
+the codes and ways that this version has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from timers import partition_metrics
+from timers.core.counters import (
+    MAX_CALLERS,
+    MAX_TOPICS,
+    OTHER_CALLERS,
+    OTHER_TOPICS,
+    TOPIC_LAG_BOUNDS_S,
+    Counters,
+    Histogram,
+    TopicCounters,
+)
+from timers.core.operation import CANCELLED, VERDICTS
+from timers.core.progress import NamedSnapshot
+from timers.core.snapshots import bytes_of_snapshot, offsets_since
+from timers.core.timer import TopicPartition
+from timers.kafka.own_topics import NOTE, RED, WARNING
+from timers.machine_parts import BUILT
+from timers.metrics import Entry, Labels, Samples
+from timers.partition_metrics import PartitionMetrics
+from timers.store.opening import store_path
+from timers.wire.dead_letter import CODES
+from timers.worker import health
+from timers.worker.canary import Observation
+from timers.worker.machines.failures import REASONS
+from timers.worker.machines.runner import Runner
+from timers.worker.queries.pages import KINDS, OUTCOMES
+from timers.worker.status import WorkerStatus
+
+FAILURES = ("delivery", "fenced", "unknown")
+"""Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
+
+
+def measured(status: WorkerStatus) -> list[PartitionMetrics]:
+    """The measurements of each partition that this process has owned."""
+    return list(status.pool.partition_metrics.values())
+
+
+def all_counters(status: WorkerStatus) -> Iterator[Counters]:
+    """The counters of each partition that this process has owned."""
+    return (metrics.counters for metrics in measured(status))
+
+
+def summed(status: WorkerStatus, value: Callable[[PartitionMetrics], float]) -> Samples:
+    """Sum of a value over the partitions that this process has owned."""
+    return single(sum(map(value, measured(status))))
+
+
+def merged(status: WorkerStatus, histogram: Callable[[PartitionMetrics], Histogram]) -> Samples:
+    """A histogram of the partitions that this process has owned."""
+    found = _merged(map(histogram, measured(status)))
+    return [((), found)] if found else []
+
+
+def single(value: float | None) -> Samples:
+    """The value of a metric without labels; no sample for None."""
+    return [] if value is None else [((), value)]
+
+
+def waiting(status: WorkerStatus) -> Samples:
+    """Number of partitions whose timers wait, by reason."""
+    reasons = [waiting.reason for waiting in status.pool.waiting.values()]
+    return [((reason,), reasons.count(reason)) for reason in REASONS]
+
+
+# ---- totals of all partitions that this process has owned -----------------------------------------------------------
+
+
+def by_format(status: WorkerStatus, total: Callable[[Counters], float]) -> Samples:
+    """Totals of each open request format. Records of the retry topic are left out: they were accepted before."""
+    formats = {
+        topic: request_format.name
+        for topic, request_format in status.pool.formats.items()
+        if topic != status.settings.retry_topic
+    }
+    totals = dict.fromkeys(formats.values(), 0.0)
+    for (topic, _), metrics in list(status.pool.partition_metrics.items()):
+        if topic in formats:
+            totals[formats[topic]] += total(metrics.counters)
+    return [((name,), value) for name, value in totals.items()]
+
+
+def callers(status: WorkerStatus) -> Samples:
+    """Records by caller. A caller that has a label keeps it, so that no total decreases."""
+    totals: dict[Labels, float] = {}
+    shown = status.shown_callers
+    for counters in all_counters(status):
+        for (caller, outcome), count in list(counters.callers.items()):
+            label = caller if caller in shown or len(shown) < MAX_CALLERS else OTHER_CALLERS
+            shown.add(label)
+            totals[label, outcome] = totals.get((label, outcome), 0) + count
+    return totals.items()
+
+
+def fired_by_topic(status: WorkerStatus) -> Samples:
+    """Callbacks by topic."""
+    return [((topic,), sum(each.fired for each in parts)) for topic, parts in _topics(status).items()]
+
+
+def lag_by_topic(status: WorkerStatus) -> Samples:
+    """Lags by callback topic, of timers that waited for their second."""
+    for topic, parts in _topics(status).items():
+        yield (topic,), _merged(each.lag for each in parts) or Histogram(TOPIC_LAG_BOUNDS_S)
+
+
+def _topics(status: WorkerStatus) -> dict[str, list[TopicCounters]]:
+    """The totals of all partitions by callback topic. As with callers, a topic that has a label keeps it."""
+    found: dict[str, list[TopicCounters]] = {}
+    shown = status.shown_topics
+    for counters in all_counters(status):
+        for topic, of_topic in list(counters.topics.items()):
+            label = topic if topic in shown or len(shown) < MAX_TOPICS else OTHER_TOPICS
+            shown.add(label)
+            found.setdefault(label, []).append(of_topic)
+    return found
+
+
+def sum_by(known: Iterable[str], parts: Iterable[Mapping[str, int]]) -> Samples:
+    """Totals by label. Each known label begins at 0, so that ``rate()`` sees its first increase."""
+    totals = dict.fromkeys(known, 0)
+    for part in parts:
+        for label, count in list(part.items()):
+            totals[label] = totals.get(label, 0) + count
+    return [((label,), count) for label, count in totals.items()]
+
+
+def _merged(parts: Iterable[Histogram]) -> Histogram | None:
+    merged: Histogram | None = None
+    for part in parts:
+        merged = merged or Histogram(part.bounds)
+        merged.counts = [first + second for first, second in zip(merged.counts, part.counts, strict=True)]
+        merged.sum += part.sum
+    return merged
+
+
+def lag(status: WorkerStatus) -> Samples:
+    """Lags by kind of firing: waited, late or retried."""
+    for kind, empty in Counters().lag.items():
+        yield (kind,), _merged([empty, *(counters.lag[kind] for counters in all_counters(status))]) or empty
+
+
+# ---- partitions that this worker owns now ---------------------------------------------------------------------------
+
+
+def per_partition(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
+    """A value of each owned partition."""
+    return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
+
+
+def of_owned(status: WorkerStatus, value: Callable[[PartitionMetrics], float | None]) -> Samples:
+    """A value of the measurements of each owned partition that has one."""
+    values = ((tp, value(status.pool.partition_metrics[tp])) for tp in status.pool.runners)
+    return [(_labels(tp), found) for tp, found in values if found is not None]
+
+
+def newest_snapshot(status: WorkerStatus, value: Callable[[NamedSnapshot], float]) -> Samples:
+    """A value of the newest snapshot of each owned partition that has one."""
+    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())
+    return [(_labels(tp), value(snapshot)) for tp, snapshot in named if snapshot is not None]
+
+
+def snapshot_age(status: WorkerStatus) -> Samples:
+    """How long ago the newest snapshot of each owned partition was complete."""
+    now_s, known = status.broker_now_s, status.pool.partition_metrics
+    if now_s is not None:
+        for tp in status.pool.runners:
+            written_ms = known[tp].snapshot_ms
+            if written_ms is not None:
+                yield _labels(tp), max(0.0, now_s - written_ms / 1000)
+
+
+def _labels(tp: TopicPartition) -> Labels:
+    return tp[0], str(tp[1])
+
+
+def overdue(status: WorkerStatus) -> Samples:
+    """How long the next timer of each partition has been due."""
+    now_s = status.broker_now_s
+    if now_s is None:
+        return
+    for tp in status.pool.runners:
+        oldest_s = status.pool.partition_metrics[tp].oldest_due_s
+        yield _labels(tp), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+
+
+def store_bytes(status: WorkerStatus) -> Samples:
+    """Disk space of each partition's store."""
+    for tp in status.pool.runners:
+        yield _labels(tp), _directory_bytes(store_path(status.settings, tp))
+
+
+def _directory_bytes(path: Path) -> int:
+    """Size of the files in a directory, without those that RocksDB deletes meanwhile."""
+    total = 0
+    try:
+        with os.scandir(path) as files:
+            for file in files:
+                try:
+                    total += file.stat().st_size
+                except FileNotFoundError:
+                    continue
+    except FileNotFoundError:
+        return 0
+    return total
+
+
+def data_disk(status: WorkerStatus, value: Callable[[Any], int]) -> Samples:
+    """A value of the usage of the file system that holds the stores."""
+    try:
+        return single(value(shutil.disk_usage(status.settings.data_dir)))
+    except OSError:  # the directory does not exist yet, or the disk fails
+        return []
+
+
+def topic_partitions(status: WorkerStatus) -> Samples:
+    """Number of partitions of each request topic and the retry topic."""
+    known = status.pool.partitions
+    return [((topic,), known[topic]) for topic in status.pool.formats if topic in known]
+
+
+def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
+    """A value computed from high watermark and last stable offset of each owned partition."""
+    return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.watermarks.items()]
+
+
+def unread(status: WorkerStatus) -> Samples:
+    """Number of offsets of each partition that are not accepted yet."""
+    for tp, (high, _) in status.watermarks.items():
+        runner = status.pool.runners.get(tp)
+        if runner is not None:
+            yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
+
+
+def canary(status: WorkerStatus, value: Callable[[Observation], float | None]) -> Samples:
+    """A value of the canary of each partition that has one."""
+    for partition, observation in status.canaries.items():
+        seen = value(observation)
+        if seen is not None:
+            yield (status.settings.request_topic, str(partition)), seen
+
+
+METRICS: tuple[Entry[WorkerStatus], ...] = (
+    Entry(
+        "timers_accepted_total{format}",
+        "Requests accepted: readable, and covered by a committed transaction.",
+        lambda status: by_format(status, lambda counters: counters.accepted),
+    ),
+    Entry(
+        "timers_late_total{format}",
+        "Of the accepted requests, those whose second had fired already; they fire at once.",
+        lambda status: by_format(status, lambda counters: counters.late),
+    ),
+    Entry(*partition_metrics.FIRED, lambda status: summed(status, lambda metrics: metrics.counters.fired)),
+    Entry(
+        "timers_topic_fired_total{topic}",
+        "Callbacks sent to a topic, committed. The first hundred topics have their own label, all others are topic "
+        "(other).",
+        fired_by_topic,
+    ),
+    Entry(
+        "timers_topic_lag_seconds{topic}",
+        "As timers_lag_seconds with the way waited, by callback topic, with fewer bounds. The first hundred topics "
+        "have their own label, all others are topic (other).",
+        lag_by_topic,
+        histogram=True,
+    ),
+    Entry(
+        *partition_metrics.DEAD_LETTERED,
+        lambda status: sum_by(CODES, (counters.dead_lettered for counters in all_counters(status))),
+    ),
+    Entry(*partition_metrics.RETRIED, lambda status: summed(status, lambda metrics: metrics.counters.retried)),
+    Entry(
+        "timers_cancelled_total{format}",
+        "Timers cancelled by the worker. 0 for format future: its timers are cancelled at their receiver.",
+        lambda status: by_format(status, lambda counters: counters.verdicts.get(CANCELLED, 0)),
+    ),
+    Entry(
+        "timers_verdicts_total{verdict}",
+        "Verdicts on cancels, on replacements and on requests with a condition, committed.",
+        lambda status: sum_by(VERDICTS, (counters.verdicts for counters in all_counters(status))),
+    ),
+    Entry(
+        "timers_forwarded_total{format}",
+        "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
+        lambda status: by_format(status, lambda counters: counters.forwarded),
+    ),
+    Entry(
+        "timers_promoted_total{format}",
+        "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
+        lambda status: by_format(status, lambda counters: counters.promoted),
+    ),
+    Entry(
+        "timers_promoted_duplicates_total{format}",
+        "Of the promoted copies, those that changed nothing: repeated, or of a timer that was replaced or cancelled "
+        "while cold.",
+        lambda status: by_format(status, lambda counters: counters.promoted_duplicates),
+    ),
+    Entry(
+        "timers_caller_requests_total{caller,outcome}",
+        "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none if it is missing), committed. "
+        "outcome: accepted, cancel, rejected. The first hundred callers have their own label, all others are caller "
+        "other.",
+        callers,
+    ),
+    Entry(*partition_metrics.LAG, lag, histogram=True),
+    Entry(
+        "timers_transaction_seconds",
+        "How long committed transactions took, from their first record to the commit's answer.",
+        lambda status: merged(status, lambda metrics: metrics.transactions),
+        histogram=True,
+    ),
+    Entry(
+        "timers_takeover_wait_seconds",
+        "How long the oldest due timer of a partition had waited when a machine of this worker began to fire it: after "
+        "a restart, a deal or a failure. 0: none was due.",
+        lambda status: merged(status, lambda metrics: metrics.waits),
+        histogram=True,
+    ),
+    Entry(
+        "timers_transactions_failed_total{reason}",
+        "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition), unknown "
+        "(the brokers did not report the outcome).",
+        lambda status: sum_by(FAILURES, (metrics.failed for metrics in measured(status))),
+    ),
+    Entry(
+        "timers_partitions_reopened_total",
+        "Partitions opened again after a failure.",
+        lambda status: summed(status, lambda metrics: metrics.reopened),
+    ),
+    Entry(
+        "timers_snapshots_total",
+        "Snapshots that a progress names now or has named.",
+        lambda status: summed(status, lambda metrics: metrics.snapshots),
+    ),
+    Entry(
+        "timers_snapshots_failed_total",
+        "Snapshots that were given up. The log says why; it is read instead.",
+        lambda status: summed(status, lambda metrics: metrics.snapshots_failed),
+    ),
+    Entry(
+        "timers_snapshot_unread_offsets{topic,partition}",
+        "Offsets of the request log since the newest snapshot: a worker without a store reads them, and the snapshot.",
+        lambda status: per_partition(status, lambda runner: offsets_since(runner.machine.progress)),
+    ),
+    Entry(
+        "timers_snapshot_offset{topic,partition}",
+        "Offset of the request log up to which the newest snapshot holds what is pending.",
+        lambda status: newest_snapshot(status, lambda named: named.applied),
+    ),
+    Entry(
+        "timers_snapshot_bytes{topic,partition}",
+        "Size of the newest snapshot before compression, rounded up to 512 KB.",
+        lambda status: newest_snapshot(status, bytes_of_snapshot),
+    ),
+    Entry(
+        "timers_snapshot_age_seconds{topic,partition}",
+        "Seconds since the newest snapshot was complete. Absent for up to 11 minutes after a takeover.",
+        snapshot_age,
+    ),
+    Entry(
+        "timers_restoring_seconds_total",
+        "Seconds for which this worker restored snapshots, summed over partitions.",
+        lambda status: summed(status, lambda metrics: metrics.restoring_s),
+    ),
+    Entry(
+        "timers_trimmed_bytes_total",
+        "Size of the requests that were deleted because nothing needs them any more, by their mean size.",
+        lambda status: summed(status, lambda metrics: metrics.trimmed_bytes),
+    ),
+    Entry(
+        "timers_log_start_offset{topic,partition}",
+        "First offset of the request log, as of the last look before a deletion.",
+        lambda status: of_owned(status, lambda metrics: metrics.log_start),
+    ),
+    Entry(
+        "timers_log_not_trimmed{topic,partition}",
+        "1 if something stands against the deletion of requests that nothing needs. The worker's log says what.",
+        lambda status: of_owned(status, lambda metrics: int(metrics.trim_refused)),
+    ),
+    Entry(
+        "timers_throttled_seconds_total",
+        "Seconds in which partitions sent nothing because a quota of the brokers throttled them; summed over "
+        "partitions.",
+        lambda status: summed(status, lambda metrics: metrics.throttled_s),
+    ),
+    Entry(
+        *partition_metrics.PENDING,
+        lambda status: per_partition(status, lambda runner: runner.machine.pending),
+    ),
+    Entry(*partition_metrics.OVERDUE, overdue),
+    Entry(
+        "timers_store_bytes{topic,partition}",
+        "Disk space of the partition's store, log files included.",
+        store_bytes,
+    ),
+    Entry(
+        "timers_stores_condemned_total{reason}",
+        "Stores that were condemned, and rebuilt from their logs. reason: unreadable (a file is damaged), incomplete "
+        "(written batches are missing), write-refused (RocksDB takes no more writes), stale (the store has not kept "
+        "up with a compacted log).",
+        lambda status: [((reason,), count) for reason, count in list(status.pool.condemnations.by_reason.items())],
+    ),
+    Entry(
+        "timers_data_disk_free_bytes",
+        "Free space of the file system of TIMERS_DATA_DIR. When it is full, the worker ends; no timer is lost.",
+        lambda status: data_disk(status, lambda usage: usage.free),
+    ),
+    Entry(
+        "timers_data_disk_size_bytes",
+        "Size of the file system of TIMERS_DATA_DIR.",
+        lambda status: data_disk(status, lambda usage: usage.total),
+    ),
+    Entry(
+        "timers_recovering{topic,partition}",
+        "1 while the partition reads its log again and does not fire.",
+        lambda status: per_partition(status, lambda runner: runner.machine.recovering),
+    ),
+    Entry(
+        "timers_recovery_remaining_offsets{topic,partition}",
+        "Offsets still to be read again; at least as many as records.",
+        lambda status: per_partition(status, lambda runner: runner.machine.remaining),
+    ),
+    Entry(
+        "timers_recovery_records_total",
+        "Records read again by recoveries.",
+        lambda status: summed(status, lambda metrics: metrics.counters.replayed),
+    ),
+    Entry(
+        "timers_request_unread_offsets{topic,partition}",
+        "High watermark minus the next offset to accept, as of the last fetch.",
+        unread,
+    ),
+    Entry(
+        "timers_request_unstable_offsets{topic,partition}",
+        "High watermark minus last stable offset: records that an open transaction of a producer delays.",
+        lambda status: watermarks(status, lambda high, stable: high - stable),
+    ),
+    Entry(
+        "timers_request_last_stable_offset{topic,partition}",
+        "Last stable offset: it does not grow while a producer's transaction stays open.",
+        lambda status: watermarks(status, lambda high, stable: stable),
+    ),
+    Entry(
+        "timers_feature_level{topic,partition}",
+        "Feature level that the partition was raised to.",
+        lambda status: per_partition(status, lambda runner: runner.machine.progress.level),
+    ),
+    Entry(
+        "timers_partitions",
+        "Partitions of the request topics and the retry topic that this worker has opened, recovering ones included.",
+        lambda status: single(len(status.pool.runners)),
+    ),
+    Entry(
+        "timers_partitions_stopped",
+        "Of the partitions assigned to this worker, those that must not run: their log lost records, or they were "
+        "raised to a feature level that this worker does not support.",
+        lambda status: single(len(status.pool.stopped)),
+    ),
+    Entry(
+        "timers_partitions_waiting{reason}",
+        "Of the partitions assigned to this worker, those whose timers wait: closed after a failure and tried again "
+        "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "
+        "(damaged again and again, or still open), unforeseen (an exception that no code expects), limits (the process "
+        "may open no more files, or have no more threads).",
+        waiting,
+    ),
+    Entry(
+        "timers_wrong_configs{severity}",
+        "Settings of the worker's topics that have another value than the promises need. severity: red (timers are "
+        "lost or fire early), warning (a promise is weaker than it could be).",
+        lambda status: sum_by(
+            (RED, WARNING),
+            ({wrong.severity: 1} for wrong in status.wrong_configs if wrong.severity != NOTE),
+        ),
+    ),
+    Entry(
+        "timers_unforeseen_failures_total",
+        "Exceptions that no code expects. Each one closes a single partition, which is then opened again.",
+        lambda status: single(status.pool.unforeseen_failures),
+    ),
+    Entry(
+        "timers_partitions_unowned",
+        "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic.",
+        lambda status: single(len(status.unowned.red())),
+    ),
+    Entry(
+        "timers_topic_partitions{topic}",
+        "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",
+        topic_partitions,
+    ),
+    Entry(
+        "timers_ready",
+        "1 if /health/ready answers 200.",
+        lambda status: single(not health.unready(status)),
+    ),
+    Entry(
+        "timers_tick_age_seconds",
+        "Seconds since the last counted tick: timers fire only at ticks.",
+        lambda status: single(status.tick_age_s),
+    ),
+    Entry(
+        "timers_ticks_missed_total",
+        "Seconds without a tick of this worker.",
+        lambda status: single(status.missed_ticks),
+    ),
+    Entry(
+        "timers_clock_skew_seconds",
+        "This worker's clock minus the brokers'. Timers do not depend on it; other programs on the machine may.",
+        lambda status: single(status.clock_skew_s),
+    ),
+    Entry(
+        "timers_broker_clock_back",
+        "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
+        lambda status: single(status.pool.clock_is_behind),
+    ),
+    Entry(
+        "timers_brokers_held",
+        "Brokers whose ticks are held: the time of these ticks is too far ahead, and no second clock agrees with it.",
+        lambda status: single(len(status.held_ticks)),
+    ),
+    Entry(*partition_metrics.OPEN_CIRCUITS, lambda status: single(status.pool.open_circuits)),
+    Entry(
+        "timers_canary_lag_seconds{topic,partition}",
+        "How late the last canary timer of the partition arrived at its receiver, by the brokers' clock.",
+        lambda status: canary(status, lambda observation: observation.lag_s),
+    ),
+    Entry(
+        "timers_canary_age_seconds{topic,partition}",
+        "Seconds since the last canary timer of the partition arrived; before the first, since the worker took the "
+        "partition.",
+        lambda status: canary(status, lambda observation: monotonic() - observation.last_callback_at),
+    ),
+    Entry(
+        "timers_canary_interval_seconds",
+        "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
+        lambda status: single(None if status.canary is None else status.canary.interval_s),
+    ),
+    Entry(
+        "timers_queries_total{query,outcome}",
+        "Queries about timers that the web port answered. query: list (counts too), get, forwarded (by another "
+        "worker); outcome: complete, partial (a partition did not answer), refused.",
+        lambda status: [(each, status.query_counts.counts[each]) for each in product(KINDS, OUTCOMES)],
+    ),
+    Entry(
+        "timers_query_seconds{query}",
+        "How long queries about timers took.",
+        lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
+        histogram=True,
+    ),
+    Entry(*partition_metrics.BUILD, lambda status: [(BUILT, 1)]),
+)

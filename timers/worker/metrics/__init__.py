@@ -1,1 +1,0 @@
-"""The metrics of a worker: their declarations, their values, and their form for Prometheus."""

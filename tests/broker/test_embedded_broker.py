@@ -22,8 +22,8 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, New
 
 from tests.harness import acls
 from timers.broker import EmbeddedBroker, data, jars
-from timers.broker.config import NODE_ID, free_port
-from timers.broker.probe import HOST, cluster_at
+from timers.broker.embedded import NODE_ID, free_port
+from timers.broker.process import HOST, cluster_at
 from timers.errors import BrokerError
 from timers.jars import cache_dir
 

@@ -13,7 +13,7 @@ from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
 from timers.broker import EmbeddedBroker
-from timers.broker.config import free_port
+from timers.broker.embedded import free_port
 from timers.kafka import topic_admin
 
 pytestmark = pytest.mark.broker

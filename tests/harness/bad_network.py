@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from timers.broker import EmbeddedBroker
-from timers.broker.config import NODE_ID, free_port
-from timers.broker.probe import HOST
+from timers.broker.embedded import NODE_ID, free_port
+from timers.broker.process import HOST
 
 LONGEST_SILENCE_S = 12.0
 LONGEST_CALM_S = 3.0

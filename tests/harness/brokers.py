@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from timers.broker import EmbeddedBroker, data
-from timers.broker.config import free_port
-from timers.broker.probe import HOST
+from timers.broker.embedded import free_port
+from timers.broker.process import HOST
 
 CLUSTER_ID = "VGltZXJzLUJyb2tlcnMtMQ"
 

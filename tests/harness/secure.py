@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import serialization
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
 from tests.harness.waiting import DEADLINE_S
 from timers.broker import EmbeddedBroker
-from timers.broker.config import NODE_ID, free_port
-from timers.broker.probe import HOST
+from timers.broker.embedded import NODE_ID, free_port
+from timers.broker.process import HOST
 
 PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 PLAIN_USER = "plain-user"

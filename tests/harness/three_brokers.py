@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.cluster import APPEND_TIME, client_settings
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
-from timers.broker.config import free_port
-from timers.broker.probe import HOST
+from timers.broker.embedded import free_port
+from timers.broker.process import HOST
 
 NODES = (1, 2, 3)
 NO_LEADER = -1

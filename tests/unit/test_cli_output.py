@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from tests.harness.command_walk import NOT_WALKED, WALKS
 from timers import cli as cli_package
-from timers.broker.config import free_port
+from timers.broker.embedded import free_port
 from timers.cli import output, reach
 from timers.cli.main import cli, main
 from timers.cli.output import Output

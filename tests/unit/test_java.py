@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timers import jars, java
-from timers.broker.log import main_error
+from timers.broker.process import main_error
 from timers.config.settings import Settings
 from timers.errors import SettingsError, SparkError
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
 from timers import open_connections
-from timers.broker.config import free_port
+from timers.broker.embedded import free_port
 from timers.metrics_server import MetricsServer
 from timers.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections
 from timers.web_site import LimitedSite, limited

@@ -164,14 +164,14 @@ def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -
 
 
 def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:
-    assert progress.decode_allowed_level(progress.encode_allowed_level(7)) == 7
-    assert progress_pb2.Progress.FromString(progress.encode_allowed_level(7)).version == levels.FIRST
+    assert progress.decode_number(progress.ALLOWED_LEVEL, progress.encode_number(progress.ALLOWED_LEVEL, 7)) == 7
+    assert progress_pb2.Progress.FromString(progress.encode_number(progress.ALLOWED_LEVEL, 7)).version == levels.FIRST
     assert not topics.is_legal(progress.APP_KEY.decode().split("/")[0]), "no partition has this key"
 
 
 def test_the_run_of_the_engine_is_a_record_of_its_own() -> None:
     run = 2**63 - 1
-    assert progress.decode_engine_run(progress.encode_engine_run(run)) == run
+    assert progress.decode_number(progress.ENGINE_RUN, progress.encode_number(progress.ENGINE_RUN, run)) == run
     assert not topics.is_legal(progress.ENGINE_KEY.decode().split("/")[0]), "no partition has this key"
 
 

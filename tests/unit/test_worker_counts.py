@@ -15,7 +15,7 @@ from timers.wire import query as wire
 from timers.wire.query import CountQuery
 from timers.worker.queries import answers
 from timers.worker.queries.answers import Queries
-from timers.worker.queries.turns import Turns
+from timers.worker.queries.reading import Turns
 
 PARTITIONS = [("a", 0), ("a", 1), ("a", 10), ("b", 2)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from timers.broker.config import free_port
+from timers.broker.embedded import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import Tick, TopicPartition

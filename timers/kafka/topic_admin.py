@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,20 +28,24 @@ UNKNOWN_FOR_S = 1.0
 """Seconds after which workers look up an unknown topic again. So even many timers for it cause few requests."""
 
 
+@contextmanager
+def _asking(settings: Settings, failed: str) -> Iterator[tuple[AdminClient, connection.ErrorReports]]:
+    """A client for a few requests. Raises TimersError, which says what failed, if they fail."""
+    reports = connection.ErrorReports(settings)
+    try:
+        yield admin_client(settings, reports), reports
+    except KafkaException as error:
+        raise reports.user_error(error, failed) from error
+
+
 def cluster_id(settings: Settings) -> str:
     """The id of the cluster of these brokers.
 
     Raises:
         TimersError: no broker answers.
     """
-    reports = connection.ErrorReports(settings)
-    try:
-        found = connection.metadata(
-            admin_client(settings, reports), reports, connection.TIMEOUT_S, settings.request_topic
-        )
-    except KafkaException as error:
-        raise reports.user_error(error, "the id of the cluster cannot be read") from error
-    return str(found.cluster_id)
+    with _asking(settings, "the id of the cluster cannot be read") as asked:
+        return str(connection.metadata(*asked, connection.TIMEOUT_S, settings.request_topic).cluster_id)
 
 
 def exists(settings: Settings, topic: str) -> bool:
@@ -54,16 +59,9 @@ def missing(settings: Settings, topics: Iterable[str]) -> list[str]:
     Raises:
         TimersError: no broker answers, or a topic may not be described.
     """
-    reports = connection.ErrorReports(settings)
-    admin = admin_client(settings, reports)
-    found = []
-    for topic in topics:
-        try:
-            if not connection.partitions_of(admin, reports, topic):
-                found.append(topic)
-        except KafkaException as error:
-            raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
-    return found
+    topics = list(topics)
+    with _asking(settings, f"topic {', '.join(map(repr, topics))} cannot be described") as asked:
+        return [topic for topic in topics if not connection.partitions_of(*asked, topic)]
 
 
 def describe(settings: Settings, topic: str) -> tuple[int, str]:
@@ -72,13 +70,8 @@ def describe(settings: Settings, topic: str) -> tuple[int, str]:
     Raises:
         TimersError: no broker answers, or the topic may not be described.
     """
-    reports = connection.ErrorReports(settings)
-    admin = admin_client(settings, reports)
-    try:
-        count = connection.partitions_of(admin, reports, topic)
-        return count, configs(admin, [topic])[topic]["cleanup.policy"]
-    except KafkaException as error:
-        raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
+    with _asking(settings, f"topic {topic!r} cannot be described") as asked:
+        return connection.partitions_of(*asked, topic), configs(asked[0], [topic])[topic]["cleanup.policy"]
 
 
 def create_if_missing(
@@ -102,16 +95,12 @@ def create_if_missing(
     Raises:
         TimersError: no broker answers, or the brokers refuse.
     """
-    reports = connection.ErrorReports(settings)
-    admin = admin_client(settings, reports)
     time_config = {TIMESTAMP_TYPE: LOG_APPEND_TIME} if append_time else {}
     config = {"cleanup.policy": cleanup_policy, **time_config, **config}
-    try:
-        connection.metadata(admin, reports, connection.TIMEOUT_S)
-        new = NewTopic(topic, partitions, settings.replication or -1, config=config)
-        return connection.while_moving(lambda: create(admin, new), connection.TIMEOUT_S)
-    except KafkaException as error:
-        raise reports.user_error(error, f"topic {topic!r} cannot be created") from error
+    new = NewTopic(topic, partitions, settings.replication or -1, config=config)
+    with _asking(settings, f"topic {topic!r} cannot be created") as asked:
+        connection.metadata(*asked, connection.TIMEOUT_S)
+        return connection.while_moving(lambda: create(asked[0], new), connection.TIMEOUT_S)
 
 
 def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:

@@ -434,7 +434,7 @@ def imported(settings: Settings, cluster: Cluster, head: Head) -> int:
 
 def _imported(log: ProgressLog, head: Head, *, after_fence: bool) -> int:
     value = log.of_app(progress.import_key(head.export), after_fence=after_fence)
-    return 0 if value is None else progress.decode_import(value)
+    return 0 if value is None else progress.decode_number(progress.IMPORTED, value)
 
 
 def send(path: Path, settings: Settings, cluster: Cluster, report: Callable[[int], None]) -> int:
@@ -455,7 +455,9 @@ def send(path: Path, settings: Settings, cluster: Cluster, report: Callable[[int
         key = progress.import_key(reader.head.export)
         for records in groups(_records(reader, first, settings, cluster), _size, MAX_TIMERS, MAX_BYTES):
             done += len(records)
-            cursor = Record(settings.progress_topic, PARTITION, key, progress.encode_import(done), [])
+            cursor = Record(
+                settings.progress_topic, PARTITION, key, progress.encode_number(progress.IMPORTED, done), []
+            )
             with writer.transaction() as send_records:
                 send_records([*records, cursor])
             report(done)

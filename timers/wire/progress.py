@@ -38,14 +38,14 @@ _CHECKSUM = Struct("<BI")
 
 _CHECKSUM_TAG = progress_pb2.Progress.CHECKSUM_FIELD_NUMBER << 3 | 5
 
-_ALLOWED_LEVEL = "allowed-feature-level"
-"""Name of a setting in the record of the app."""
+ALLOWED_LEVEL = "allowed-feature-level"
+"""In the record of the app: the feature level that its machines may be raised to."""
 
-_ENGINE_RUN = "engine-run"
-"""Name of a setting in the record of the engine."""
+ENGINE_RUN = "engine-run"
+"""In the record of the engine: a number that each run of it chooses."""
 
-_IMPORTED = "imported-timers"
-"""Name of a setting in the record of an import."""
+IMPORTED = "imported-timers"
+"""In the record of an import: how many timers of the file are set."""
 
 
 def encode_key(topic: str, partition: int) -> bytes:
@@ -232,57 +232,20 @@ def decode_witness(text: str | None) -> tuple[Witness, bytes] | None:
 # ---- records that are about no machine ---------------------------------------------------------------------------
 
 
-def _encode_number(name: str, number: int) -> bytes:
-    """Return the value of a record of the app that has one number."""
+def encode_number(name: str, number: int) -> bytes:
+    """Return the value of such a record: one number under a name. Inverse: :func:`decode_number`."""
     return encode(Progress(settings=History([SettingChange(name, 0, number)])), b"")
 
 
-def _decode_number(name: str, value: bytes, without: int) -> int:
+def decode_number(name: str, value: bytes, without: int = 0) -> int:
+    """Return the number under a name; ``without`` if the record has none.
+
+    Raises:
+        LogMismatch: the record cannot be read.
+    """
     return decode(value)[0].setting_at(name, 0, without)
-
-
-def encode_allowed_level(level: int) -> bytes:
-    """Return the value of the app's record: the feature level that its machines may be raised to."""
-    return _encode_number(_ALLOWED_LEVEL, level)
-
-
-def decode_allowed_level(value: bytes) -> int:
-    """Return the feature level that machines may be raised to.
-
-    Raises:
-        LogMismatch: the record cannot be read.
-    """
-    return _decode_number(_ALLOWED_LEVEL, value, levels.FIRST)
-
-
-def encode_engine_run(run: int) -> bytes:
-    """Return the value of the engine's record: a number that each run of it chooses."""
-    return _encode_number(_ENGINE_RUN, run)
-
-
-def decode_engine_run(value: bytes) -> int:
-    """Return the number of the newest run of the engine.
-
-    Raises:
-        LogMismatch: the record cannot be read.
-    """
-    return _decode_number(_ENGINE_RUN, value, 0)
 
 
 def import_key(number: int) -> bytes:
     """Return the key of the record that says how far an export was imported into this app."""
     return b"#import-%d/0" % number
-
-
-def encode_import(timers: int) -> bytes:
-    """Return the value of the record of an import: how many timers of the file are set."""
-    return _encode_number(_IMPORTED, timers)
-
-
-def decode_import(value: bytes) -> int:
-    """Return how many timers of a file are set.
-
-    Raises:
-        LogMismatch: the record cannot be read.
-    """
-    return _decode_number(_IMPORTED, value, 0)

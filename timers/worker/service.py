@@ -47,7 +47,7 @@ from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.pages import QueryPages
-from timers.worker.queries.turns import Turns
+from timers.worker.queries.reading import Turns
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 

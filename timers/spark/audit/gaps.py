@@ -8,7 +8,8 @@ been written when records are missing there.
 A callback is *unasked* if the log of its request topic shows that no request asked for it: the record that it names is
 not there, is no timer, or asks the same topic for another second. The end of a log is where the topic ended for a
 committed reader when the audit began, not the end of ``--to`` or ``--range``: no engine can have read a request at or
-after it, because the ends of callback topics were asked for before."""
+after it, because the ends of callback topics were asked for before.
+"""
 
 from __future__ import annotations
 

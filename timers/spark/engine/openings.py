@@ -300,7 +300,8 @@ class Openings:
         settings, engine = self._places.settings, progress_record.decode_key(progress_record.ENGINE_KEY)
         with closing(ProgressLog(settings, self._places.cluster)) as log:
             found = log.read([engine])
-        if engine in found and progress_record.decode_engine_run(found[engine]) != self._places.run:
+        run = progress_record.ENGINE_RUN
+        if engine in found and progress_record.decode_number(run, found[engine]) != self._places.run:
             raise NameTakenError(
                 f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
             )

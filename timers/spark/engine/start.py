@@ -145,7 +145,7 @@ def announce(settings: Settings, cluster: Cluster) -> int:
     name = topics.engine_id(settings.app_id)
     tp = progress_record.decode_key(progress_record.ENGINE_KEY)
     partition = progress_partition(tp, cluster, settings)
-    value = progress_record.encode_engine_run(run)
+    value = progress_record.encode_number(progress_record.ENGINE_RUN, run)
     try:
         writer = TransactionalWriter(librdkafka(settings), name, max_message_bytes(settings))
         with writer.transaction() as send:

@@ -6,27 +6,290 @@ The answer names each partition that it does not cover, with the reason.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from time import monotonic
-from typing import NamedTuple
+from time import monotonic, thread_time
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
+from yarl import URL
 
+from timers.asking import read_answer
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.core.keys import OrderKey
-from timers.core.listing import NoAnswer, Page, Position, merge, share_of
+from timers.core import machine as core
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.levels import FIRST
+from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
+from timers.core.ports import Lost
+from timers.core.progress import FEATURE_LEVEL
 from timers.core.timer import TopicPartition
-from timers.kafka.request_reader import RequestReader
-from timers.wire import query_signature, topics
+from timers.kafka.request_reader import Deleted, RequestReader
+from timers.wire import foreign_json, query_signature, topics
+from timers.wire import query as wire
+from timers.wire.formats import RequestFormat
 from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
-from timers.worker.queries.partition_sources import LocalSource, Lookup, PartitionSource
-from timers.worker.queries.remote_partitions import RemoteSource
-from timers.worker.queries.turns import Turns
+from timers.worker.machines.runner import Ended, Runner
+from timers.worker.queries import reading
+from timers.worker.queries.reading import Place, Recovering, TimerFilter, Turns
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+MACHINE_ANSWER_S = 3.0
+"""How long to wait for a machine; after this its partition is missing in the answer."""
+
+
+class Lookup(NamedTuple):
+    """Which timer to find."""
+
+    id: str
+    """The id that its sender gave it, or a ``timer-id`` header of a callback."""
+    record: tuple[str, int, int] | None
+    """(topic, partition, offset) if the id is the source of a request: ``<topic>/<partition>/<offset>``."""
+    with_value: bool
+
+
+Counts: TypeAlias = tuple[Counter[tuple[int, str]], OrderKey | None]
+"""(first second of a group, callback topic) -> timers, and up to which key they are counted; None: to the end."""
+
+
+class LocalSource:
+    """A machine of this worker.
+
+    Args:
+        moved: whether its topic is the retry topic.
+        hidden_topic: callback topic whose timers are listed only on request.
+        request_reader: reads committed records again.
+        turns: when machines may be read.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tp: TopicPartition,
+        request_format: RequestFormat,
+        *,
+        moved: bool,
+        hidden_topic: str,
+        request_reader: RequestReader,
+        turns: Turns,
+    ) -> None:
+        self._runner = runner
+        self._turns = turns
+        self._place = Place(*tp, moved)
+        self._format = request_format
+        self._hidden = hidden_topic
+        self._request_reader = request_reader
+        self.partitions = (tp,)
+        self.missing: dict[TopicPartition, str] = {}
+
+    async def page(self, query: Query, after: Position, limit: int) -> Page:
+        """The next timers, from one slice of the store."""
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix, query.key)
+        return await self._read(
+            query.is_quick, lambda machine: reading.page(machine, self._place, timer_filter, after, limit)
+        )
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+        """Count the next timers, from one slice of the store."""
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
+        start = max(after, (query.from_s - 1, MAX_OFFSET))
+        return await self._read(
+            query.is_quick, lambda machine: reading.count(machine, self._place, timer_filter, query.by_s, start)
+        )
+
+    async def _read(self, quick: bool, read: Callable[[core.Machine], _T]) -> _T:
+        """Read a slice when it may be read."""
+
+        def measured(machine: core.Machine) -> tuple[_T, float]:
+            begun_s = thread_time()
+            return read(machine), thread_time() - begun_s
+
+        await self._turns.wait(quick=quick)
+        took_s = 0.0
+        try:
+            found, took_s = await self._ask(measured)
+        finally:
+            self._turns.correct(took_s)
+        return found
+
+    async def find(self, lookup: Lookup) -> list[Timer]:
+        """The timer with the id, and the timer of the record that the id names; either may be missing."""
+        found = []
+        if self._format.has_ids:
+            found.append(
+                await self._ask(lambda machine: reading.find_by_id(machine, self._place, lookup.id, lookup.with_value))
+            )
+        if lookup.record is not None and lookup.record[:2] == self._place[:2]:
+            found.append(await self._find_record(lookup, lookup.record[2]))
+        return [timer for timer in found if timer is not None]
+
+    async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
+        """Read the record again: only it has the due second, by which the store is ordered."""
+        progress = await self._ask(lambda machine: machine.progress)
+        if self._place.moved or offset >= progress.next_offset:
+            return None
+        source = topics.source(self._place.topic, self._place.partition, offset)
+        deadline = monotonic() + MACHINE_ANSWER_S
+        try:
+            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
+        except Lost:
+            raise NoAnswer("the brokers did not return its records in time") from None
+        sent = records.get(source)
+        if isinstance(sent, Deleted):
+            return await self._find_pending(offset, lookup.with_value, deadline)
+        if sent is None:
+            return None
+        decode = self._format.decoder(progress.setting_at(FEATURE_LEVEL, offset, FIRST), rejects_overdue=False)
+        decoded = decode([sent], len(sent.value or b""))
+        if decoded.rejected:
+            (rejected,) = decoded.rejected
+            return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
+        if not decoded.rows:  # a cancellation
+            return None
+        ((due_s, (row,)),) = decoded.rows.items()
+        append_s = sent.timestamp // 1000
+        return await self._ask(
+            lambda machine: reading.find_record(machine, self._place, row, due_s, append_s, lookup.with_value)
+        )
+
+    async def _find_pending(self, offset: int, with_value: bool, deadline: float) -> Timer | None:
+        """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
+        or was refused, and nothing says which.
+
+        Raises:
+            NoAnswer: the time is over before the end.
+        """
+        after: OrderKey | None = NEVER
+        while after is not None:
+            look = partial(reading.find_offset, place=self._place, offset=offset, after=after, with_value=with_value)
+            found, after = await self._read(False, look)
+            if found is not None:
+                return found
+            if monotonic() > deadline:
+                raise NoAnswer(f"the request is deleted, and its timer was not found within {MACHINE_ANSWER_S:.0f} s")
+        return None
+
+    async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:
+        try:
+            async with asyncio.timeout(MACHINE_ANSWER_S):
+                return await asyncio.wrap_future(self._runner.ask(question))
+        except TimeoutError:
+            raise NoAnswer(f"it has been busy for {MACHINE_ANSWER_S:.0f} s") from None
+        except Ended:
+            raise NoAnswer("its worker has just closed it") from None
+        except Recovering:
+            raise NoAnswer("its log is being read again") from None
+        except Exception:  # the machine goes on, and logs it if its store is broken
+            logger.exception("%s/%d: a question was not answered", *self._place[:2])
+            raise NoAnswer("its worker cannot read it; see that worker's log") from None
+
+
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading an answer may raise that no worker wrote."""
+
+WORKER_ANSWER_S = 8.0
+"""Longer than a worker takes for an answer; see :data:`MAX_READING_S`."""
+
+
+class RemoteSource:
+    """The partitions of another worker.
+
+    Args:
+        session: HTTP session of this worker.
+        sign: returns the headers that sign a question, given its path with parameters.
+        member: the other worker.
+        partitions: those to ask about; answers about others are ignored.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        sign: Callable[[str], Mapping[str, str]],
+        member: Member,
+        partitions: set[TopicPartition],
+    ) -> None:
+        self._session = session
+        self._sign = sign
+        self._member = member
+        self.partitions = partitions
+        self.missing: dict[TopicPartition, str] = {}
+
+    async def page(self, query: Query, after: Position, limit: int) -> Page:
+        """The next timers."""
+        asked = query._replace(limit=limit, after=after if after[1] else query.after)
+        answer = await self._get(wire.LIST_PATH, wire.parameters_of(asked), quick=query.is_quick)
+        try:
+            listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
+            through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
+        except _WRONG:
+            raise self._not_a_worker() from None
+        return Page([each for each in listed if each.position[1:3] in self.partitions], through)
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+        """Count the next timers of one partition."""
+        alone = RemoteSource(self._session, self._sign, self._member, {tp})
+        asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
+        try:
+            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of_count(asked), quick=query.is_quick)
+            counts = Counter(
+                {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
+            )
+            through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
+        except _WRONG:
+            raise self._not_a_worker() from None
+        self.missing |= alone.missing
+        return counts, through and (through[0], through[3])
+
+    async def find(self, lookup: Lookup) -> list[Timer]:
+        """The timer, if it exists."""
+        answer = await self._get(wire.FIND_PATH, {"id": lookup.id, "value": str(int(lookup.with_value))})
+        try:
+            named: list[tuple[Timer, Any]] = [
+                (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]
+            ]
+        except _WRONG:
+            raise self._not_a_worker() from None
+        return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
+
+    async def _get(self, path: str, parameters: Mapping[str, str], *, quick: bool = False) -> Any:
+        try:
+            asked = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
+            url = URL(self._member.url).join(URL(asked, encoded=True))
+            forwarded = wire.FORWARDED_QUICK if quick else "1"
+            headers = {wire.FORWARDED: forwarded, **self._sign(url.raw_path_qs)}
+            async with (
+                asyncio.timeout(WORKER_ANSWER_S),
+                self._session.get(url, headers=headers, allow_redirects=False) as response,
+            ):
+                body = await read_answer(response.content)
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            why = str(error) or f"no answer within {WORKER_ANSWER_S:.0f} s"
+            raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
+        try:
+            answer = foreign_json.decode(body)
+            if response.status not in (200, 404):
+                raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
+            answered = set(answer["partitions"])
+            reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
+        except _WRONG:
+            raise self._not_a_worker() from None
+        for tp in self.partitions:
+            name = topics.partition_name(*tp)
+            if name not in answered:
+                self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
+        return answer
+
+    def _not_a_worker(self) -> NoAnswer:
+        return NoAnswer(f"the server at {self._member.url} is not a timers worker")
+
 
 QUICK_S = 0.1
 """A first page ends this time after its question came, with the timers found so far: a filter may skip many timers. So
@@ -43,6 +306,11 @@ MAX_COUNTS = 2000
 
 GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""
+
+
+PartitionSource: TypeAlias = LocalSource | RemoteSource
+"""Answers for some partitions. It raises :class:`NoAnswer`, with the reason, if it cannot answer at all. ``missing``
+names those that an answer did not cover, and why."""
 
 
 class Answer(NamedTuple):

@@ -187,7 +187,7 @@ class SimCluster(KafkaCluster):
         following = f"1/{TOPIC}/0/{self._places[page[-1]['id']]}" if len(rest) > len(page) else None
         return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
 
-    def _counted(self, query: wire.CountQuery) -> WorkerAnswer:
+    def _counted(self, query: wire.Query) -> WorkerAnswer:
         """The numbers of some timers."""
         timers = [timer for _, timer in sorted(self.timers.items()) if query.topic in (None, timer.topic)]
         start, end = max(0, query.after[3]), max(0, query.after[3]) + self.counted_at_once

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from timers.core.keys import OrderKey
-from timers.core.listing import START, NoAnswer
+from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
 from timers.wire import query as wire
-from timers.wire.query import CountQuery
+from timers.wire.query import Query
 from timers.worker.queries import answers
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.reading import Turns
@@ -27,7 +27,7 @@ class SimSource:
         self.partitions = PARTITIONS
         self.missing: dict[TopicPartition, str] = {}
 
-    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Any:
+    async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Any:
         if tp == ("a", 1):
             raise NoAnswer("it is busy")
         second = max(after[0] + 1, query.from_s)
@@ -55,12 +55,10 @@ async def test_all_partitions_are_counted_once(seconds: float, most: int, monkey
     monkeypatch.setattr(answers, "MAX_READING_S", seconds)
     monkeypatch.setattr(answers, "QUICK_S", seconds)
     monkeypatch.setattr(answers, "MAX_COUNTS", most)
-    query, total, asked = CountQuery(1, from_s=3), Counter[tuple[int, str]](), 0
+    query, total, asked = Query(from_s=3, by_s=1), Counter[tuple[int, str]](), 0
     missing: dict[TopicPartition, str] = {}
     while True:
-        answer = await SimQueries().count(
-            wire.parse_count(wire.parameters_of_count(query)), monotonic(), forwarded=False
-        )
+        answer = await SimQueries().count(wire.parse_count(wire.parameters_of(query)), monotonic(), forwarded=False)
         total += Counter({(each["from"], each["topic"]): each["timers"] for each in answer.timers})
         missing |= answer.missing
         asked += 1
@@ -75,7 +73,7 @@ async def test_all_partitions_are_counted_once(seconds: float, most: int, monkey
 
 async def test_a_first_page_that_waited_long_ends_after_one_read() -> None:
     """The time that its question waits for a slot counts, so that many readers wait about as long as one."""
-    query = CountQuery(1, from_s=3)
+    query = Query(from_s=3, by_s=1)
     answer = await SimQueries().count(query, monotonic() - answers.QUICK_S, forwarded=False)
     assert answer.timers and answer.through is not None
     further = await SimQueries().count(query._replace(after=answer.through), monotonic() - 1000, forwarded=False)
@@ -83,7 +81,7 @@ async def test_a_first_page_that_waited_long_ends_after_one_read() -> None:
 
 
 async def test_one_partition_is_counted_alone() -> None:
-    query = CountQuery(1, "t", 5, 9, START, ("b", 2))
-    assert wire.parse_count(wire.parameters_of_count(query)) == query
+    query = Query("t", 5, 9, by_s=1, partition=("b", 2))
+    assert wire.parse_count(wire.parameters_of(query)) == query
     answer = await SimQueries().count(query, monotonic(), forwarded=True)
     assert (sum(each["timers"] for each in answer.timers), set(answer.answered)) == (6, {("b", 2)})

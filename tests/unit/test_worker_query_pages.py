@@ -24,7 +24,7 @@ from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire import query_signature
 from timers.wire.headers import id_shown
-from timers.wire.query import CountQuery, Query
+from timers.wire.query import Query
 from timers.worker.consumer.group import Member
 from timers.worker.queries.answers import Answer, LocalSource, Lookup, RemoteSource
 from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
@@ -65,7 +65,7 @@ class SimQueries:
     async def page(self, query: Query, arrived: float, *, forwarded: bool) -> Answer:
         return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
-    async def count(self, query: CountQuery, arrived: float, *, forwarded: bool) -> Answer:
+    async def count(self, query: Query, arrived: float, *, forwarded: bool) -> Answer:
         return await self._answer(f"{'forwarded ' if forwarded else ''}{'quick' if query.is_quick else 'long'}")
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
@@ -194,9 +194,9 @@ async def test_a_first_page_stays_quick_on_the_worker_that_it_is_forwarded_to(li
         await remote.page(Query(limit=limit), (5, "requests", 0, 7), 10)
         assert owner.pages.queries.running == {f"forwarded {kind}": 1}
         if kind == "quick":
-            await remote.count(CountQuery(60), ("requests", 0), (5, 7))
+            await remote.count(Query(by_s=60), ("requests", 0), (5, 7))
             assert owner.pages.queries.running == {"forwarded quick": 2}
-        await remote.count(CountQuery(60, after=(1, "requests", 0, 0)), ("requests", 0), (5, 7))
+        await remote.count(Query(by_s=60, after=(1, "requests", 0, 0)), ("requests", 0), (5, 7))
         assert owner.pages.queries.running["forwarded long"] == (1 if kind == "quick" else 2)
 
 

@@ -55,7 +55,7 @@ class InvalidQueryError(ValueError):
 
 
 class Query(NamedTuple):
-    """Which timers a listing shows, and where its page begins."""
+    """Which timers a listing shows or a count counts, and where its page begins."""
 
     topic: str | None = None
     """Callback topic; None: any."""
@@ -71,6 +71,11 @@ class Query(NamedTuple):
     """The id begins with this text."""
     key: str | None = None
     """Key of the callback; None: any."""
+    by_s: int = 0
+    """Of a count: seconds of one group; 0: a listing. Partitions are counted one after the other: that of ``after`` from
+    there on, those before it not at all."""
+    partition: TopicPartition | None = None
+    """Of a count: only this one; None: all."""
     is_part_of_quick: bool = False
     """Whether another worker asks for its first page. Not a parameter: :data:`FORWARDED_QUICK` says it."""
 
@@ -84,27 +89,6 @@ class Query(NamedTuple):
         """Whether it is for a short first page, for which someone waits. One with values may be large."""
         is_first = self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
         return is_first or self.is_part_of_quick
-
-
-class CountQuery(NamedTuple):
-    """Which timers are counted, and in which groups. Partitions are counted one after the other."""
-
-    by_s: int
-    """Seconds of one group."""
-    topic: str | None = None
-    from_s: int = 0
-    to_s: int | None = None
-    after: Position = START
-    """The partition of this position is counted from there on, those before it not at all."""
-    partition: TopicPartition | None = None
-    """Only this one; None: all."""
-    is_part_of_quick: bool = False
-    """As in :class:`Query`."""
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether it is for the first page."""
-        return self.after == START or self.is_part_of_quick
 
 
 def format_due(due_s: int) -> str:
@@ -187,11 +171,8 @@ def given_in(raw_path: str) -> list[tuple[str, str]]:
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
-    """Return the query for a listing."""
-    _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix", "key"))
-    topic = parameters.get("topic")
-    if topic is not None and not topics.is_legal(topic):
-        raise InvalidQueryError(f"topic={quoted(topic)} is not {topics.LEGAL_FORM}")
+    """Return the query for a listing. Inverse: :func:`parameters_of`."""
+    _check_names(parameters, (*_SELECTION, "limit", "value", "prefix", "key"))
     prefix, key = parameters.get("prefix", ""), parameters.get("key")
     for name, text in (("prefix", prefix), ("key", key or "")):
         if re.search("[\ud800-\udfff]", text):
@@ -199,38 +180,35 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
     limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
-    return Query(
-        topic,
-        _parse_number(parameters, "from", 11) if "from" in parameters else 0,
-        _parse_number(parameters, "to", 11) if "to" in parameters else None,
-        limit,
-        parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
-        _parse_flag(parameters, "value"),
-        prefix,
-        key,
-    )
+    with_values = _parse_flag(parameters, "value")
+    return _selection(parameters)._replace(limit=limit, with_values=with_values, prefix=prefix, key=key)
 
 
-def parse_count(parameters: Mapping[str, str]) -> CountQuery:
-    """Return the query for counts."""
-    _check_names(parameters, ("by", "topic", "from", "to", "cursor", "partition"))
+def parse_count(parameters: Mapping[str, str]) -> Query:
+    """Return the query for counts. Inverse: :func:`parameters_of`."""
+    _check_names(parameters, (*_SELECTION, "by", "partition"))
     by_s = _parse_number(parameters, "by", 5) if "by" in parameters else 0
     if not 1 <= by_s <= MAX_GROUP_S:
         raise InvalidQueryError(f"by={parameters.get('by')!r} is not a number of seconds from 1 to {MAX_GROUP_S}")
     place = topics.parse_source(f"{parameters['partition']}/0") if "partition" in parameters else None
     if "partition" in parameters and place is None:
         raise InvalidQueryError(f"partition={quoted(parameters['partition'])} is not of the form <topic>/<partition>")
-    listing = parse_query({name: parameters[name] for name in ("topic", "from", "to", "cursor") if name in parameters})
-    return CountQuery(by_s, listing.topic, listing.from_s, listing.to_s, listing.after, place and place[:2])
+    return _selection(parameters)._replace(by_s=by_s, partition=place and place[:2])
 
 
-def parameters_of_count(query: CountQuery) -> dict[str, str]:
-    """Return the parameters of a query for counts. Inverse: :func:`parse_count`."""
-    listing = parameters_of(Query(query.topic, query.from_s, query.to_s, after=query.after))
-    found = {"by": str(query.by_s)} | {name: text for name, text in listing.items() if name not in ("limit", "value")}
-    if query.partition is not None:
-        found["partition"] = topics.partition_name(*query.partition)
-    return found
+_SELECTION = ("topic", "from", "to", "cursor")
+
+
+def _selection(parameters: Mapping[str, str]) -> Query:
+    topic = parameters.get("topic")
+    if topic is not None and not topics.is_legal(topic):
+        raise InvalidQueryError(f"topic={quoted(topic)} is not {topics.LEGAL_FORM}")
+    return Query(
+        topic,
+        _parse_number(parameters, "from", 11) if "from" in parameters else 0,
+        _parse_number(parameters, "to", 11) if "to" in parameters else None,
+        after=parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
+    )
 
 
 def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
@@ -243,19 +221,20 @@ def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def parameters_of(query: Query) -> dict[str, str]:
-    """Return the parameters of a query. Inverse: :func:`parse_query`."""
-    parameters = {"limit": str(query.limit), "from": str(query.from_s), "value": str(int(query.with_values))}
-    if query.topic is not None:
-        parameters["topic"] = query.topic
-    if query.to_s is not None:
-        parameters["to"] = str(query.to_s)
-    if query.prefix:
-        parameters["prefix"] = query.prefix
-    if query.key is not None:
-        parameters["key"] = query.key
-    if query.after != START:
-        parameters["cursor"] = cursor(query.after)
-    return parameters
+    """Return the parameters of a query."""
+    given = {
+        "from": str(query.from_s),
+        "topic": query.topic,
+        "to": None if query.to_s is None else str(query.to_s),
+        "cursor": cursor(query.after) if query.after != START else None,
+    }
+    if query.by_s:
+        place = query.partition
+        given |= {"by": str(query.by_s), "partition": place and topics.partition_name(*place)}
+    else:
+        given |= {"limit": str(query.limit), "value": str(int(query.with_values))}
+        given |= {"prefix": query.prefix or None, "key": query.key}
+    return {name: text for name, text in given.items() if text is not None}
 
 
 def _check_names(parameters: Mapping[str, str], known: tuple[str, ...]) -> None:

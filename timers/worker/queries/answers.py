@@ -31,7 +31,7 @@ from timers.kafka.request_reader import Deleted, RequestReader
 from timers.wire import foreign_json, query_signature, topics
 from timers.wire import query as wire
 from timers.wire.formats import RequestFormat
-from timers.wire.query import CountQuery, Query, Timer
+from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
@@ -97,7 +97,7 @@ class LocalSource:
             query.is_quick, lambda machine: reading.page(machine, self._place, timer_filter, after, limit)
         )
 
-    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+    async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
         start = max(after, (query.from_s - 1, MAX_OFFSET))
@@ -233,12 +233,12 @@ class RemoteSource:
             raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
 
-    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+    async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers of one partition."""
         alone = RemoteSource(self._session, self._sign, self._member, {tp})
         asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
         try:
-            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of_count(asked), quick=query.is_quick)
+            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of(asked), quick=query.is_quick)
             counts = Counter(
                 {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
             )
@@ -373,7 +373,7 @@ class Queries:
             await self._turns.wait(quick=False)  # to encode a long page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
-    async def count(self, query: CountQuery, arrived: float, *, forwarded: bool) -> Answer:
+    async def count(self, query: Query, arrived: float, *, forwarded: bool) -> Answer:
         """Numbers of timers by group of due seconds and callback topic. Answers of one question are to be added.
 
         Args:
@@ -545,7 +545,7 @@ class _ReadAhead:
         return page
 
 
-def _end_at(query: Query | CountQuery, arrived: float) -> float:
+def _end_at(query: Query, arrived: float) -> float:
     return arrived + QUICK_S if query.is_quick else monotonic() + MAX_READING_S
 
 

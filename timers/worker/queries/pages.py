@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import product
 from time import monotonic
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from timers.slots import Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
 from timers.wire.headers import id_shown
-from timers.wire.query import InvalidQueryError
+from timers.wire.query import InvalidQueryError, Query
 from timers.worker.queries.answers import Answer, Queries
 
 MAX_CONCURRENT = 4
@@ -99,26 +99,26 @@ class QueryPages:
     def register(self, page: Callable[[str], Callable[[Any], Any]]) -> None:
         """Add the pages; ``page`` is Faust's decorator for the handler of a path."""
 
-        @page(wire.LIST_PATH)
-        async def timers(web: Any, request: Any) -> Any:
-            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
-                arrived = monotonic()
-                query = wire.parse_query(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
-                self._check_values_allowed(query.with_values)
-                async with self._slots[forwarded, QUICK if query.is_quick else LONG]:
-                    return _following(await queries.page(query, arrived, forwarded=forwarded))
+        def paged(
+            path: str,
+            parse: Callable[[Mapping[str, str]], Query],
+            reader: Callable[[Queries], Callable[..., Awaitable[Answer]]],
+        ) -> None:
+            @page(path)
+            async def handler(web: Any, request: Any) -> Any:
+                async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+                    arrived = monotonic()
+                    is_part = request.headers.get(wire.FORWARDED) == wire.FORWARDED_QUICK
+                    query = parse(_given(request))._replace(is_part_of_quick=is_part)
+                    self._check_values_allowed(query.with_values)
+                    async with self._slots[forwarded, QUICK if query.is_quick else LONG]:
+                        answer = await reader(queries)(query, arrived, forwarded=forwarded)
+                    return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
 
-            return await self._answer(web, request, LIST, run)
+                return await self._answer(web, request, LIST, run)
 
-        @page(wire.COUNT_PATH)
-        async def counts(web: Any, request: Any) -> Any:
-            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
-                arrived = monotonic()
-                query = wire.parse_count(_given(request))._replace(is_part_of_quick=_is_part_of_quick(request))
-                async with self._slots[forwarded, QUICK if query.is_quick else LONG]:
-                    return _following(await queries.count(query, arrived, forwarded=forwarded))
-
-            return await self._answer(web, request, LIST, run)
+        paged(wire.LIST_PATH, wire.parse_query, lambda queries: queries.page)
+        paged(wire.COUNT_PATH, wire.parse_count, lambda queries: queries.count)
 
         @page(wire.FIND_PATH)
         async def timer(web: Any, request: Any) -> Any:
@@ -197,10 +197,6 @@ def _given(request: Any) -> dict[str, str]:
     return dict(wire.given_in(request.raw_path))
 
 
-def _is_part_of_quick(request: Any) -> bool:
-    return bool(request.headers.get(wire.FORWARDED) == wire.FORWARDED_QUICK)
-
-
 def _why_of_a_page(settings: Settings, headers: Any) -> str:
     """Why a page of another site, in a browser of this machine, gets no answer; empty for other questions."""
     own = Hosts([settings.canonical_url], settings.web_hosts)
@@ -213,8 +209,3 @@ def _busy() -> _RefusedError:
         _TOO_MANY,
         f"{MAX_CONCURRENT} queries of this kind are being answered, and {MAX_WAITING} may wait: try again in a second",
     )
-
-
-def _following(answer: Answer) -> tuple[dict[str, Any], Answer]:
-    """The fields of an answer that say where the next one begins."""
-    return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from time import monotonic
@@ -53,150 +53,6 @@ class Deleted(NamedTuple):
     """The first offset that the log still has."""
 
 
-class BoundedReader:
-    """Reads single records by offset, within bounded memory. Connects at its first use; one thread at a time calls it.
-
-    librdkafka unpacks a batch as a whole: a gzip batch of 1 MB may take 1 GB. So these reads use aiokafka with the
-    pieces of :mod:`timers.kafka.aiokafka_internals.fetch`, on an event loop in a thread of their own.
-
-    Args:
-        settings: of the app.
-        isolation: isolation level.
-        value_limit: returns the size in bytes above which a value is too large to return; None: the largest possible.
-    """
-
-    def __init__(
-        self, settings: Settings, isolation: str, value_limit: Callable[[tuple[str, int]], int | None]
-    ) -> None:
-        self._settings = settings
-        self._isolation = isolation
-        self._value_limit = value_limit
-        self._loop: LoopThread | None = None
-        self._consumer: AIOKafkaConsumer | None = None
-
-    def read(
-        self, topic: str, partition: int, offsets: Collection[int], while_waiting: Callable[[], None], until: float
-    ) -> dict[int, RequestRecord | Deleted]:
-        """Returns the records at these offsets, without those that are too large or damaged or never were.
-
-        Args:
-            topic: a topic; if it does not exist, the result is empty.
-            partition: its partition.
-            offsets: of the wanted records.
-            while_waiting: called about five times a second; may raise to stop.
-            until: monotonic time after which no more is read.
-
-        Raises:
-            LeaderNotAvailableError: the partition has no leader.
-            KafkaError: the brokers do not answer, or do not allow it.
-        """
-        found: dict[int, RequestRecord | Deleted] = {}
-        self._run(self._read(KafkaTopicPartition(topic, partition), sorted(offsets), until, found), while_waiting)
-        return {at: each for at, each in found.items() if isinstance(each, Deleted) or not _is_cut(each)}
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._loop is not None:
-            if self._consumer is not None:
-                self._run(self._consumer.stop(), lambda: None)
-            self._loop.close()
-            self._loop = self._consumer = None
-
-    def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
-        """Run a coroutine on the loop's thread."""
-        if self._loop is None:
-            self._loop = LoopThread("timers-request-reader")
-        running = self._loop.submit(work)
-        try:
-            while True:
-                with contextlib.suppress(NotYet):
-                    return running.result(POLL_S)
-                if running.done():
-                    return running.result()
-                while_waiting()
-        except BaseException:
-            running.cancel()
-            raise
-
-    async def _open_consumer(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                client_id=self._settings.worker_id,
-                **connection.aiokafka(self._settings),
-                key_deserializer=fetch.InPieces(self._value_limit),
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level=self._isolation,
-                fetch_max_wait_ms=20,
-                max_partition_fetch_bytes=262_144,
-                request_timeout_ms=int(TIMEOUT_S * 1000),
-            )
-            try:
-                await consumer.start()
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
-
-    async def _read(
-        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
-    ) -> None:
-        consumer = await self._open_consumer()
-        if not await fetch.exists(consumer, tp):
-            return
-        consumer.assign([tp])
-        try:
-            low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-            found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
-            for group in _groups([offset for offset in offsets if low <= offset < end]):
-                # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
-                with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
-                    await self._read_group(consumer, tp, group, until, found)
-        finally:
-            consumer.unsubscribe()
-
-    async def _read_group(
-        self,
-        consumer: AIOKafkaConsumer,
-        tp: KafkaTopicPartition,
-        group: list[int],
-        until: float,
-        found: dict[int, RequestRecord | Deleted],
-    ) -> None:
-        wanted = set(group)
-        consumer.seek(tp, group[0])
-        deadline = monotonic() + TIMEOUT_S
-        while (position := await consumer.position(tp)) <= group[-1] and monotonic() < until:
-            arrived = fetch.has_records(consumer, [tp])
-            records = (await consumer.getmany(tp, timeout_ms=0 if arrived else int(POLL_S * 1000))).get(tp, ())
-            for record in records:
-                if record.offset in wanted:
-                    found[record.offset] = RequestRecord(
-                        record.offset, record.key, record.value, record.headers, record.timestamp
-                    )
-            if arrived or await consumer.position(tp) != position:
-                deadline = monotonic() + TIMEOUT_S
-            elif monotonic() > deadline:
-                raise KafkaTimeoutError(f"{tp.topic}/{tp.partition} gave no record for {TIMEOUT_S:.0f} s")
-
-
-def _is_cut(record: RequestRecord) -> bool:
-    return isinstance(record.value, CutValue)
-
-
-def _groups(offsets: list[int]) -> Iterator[list[int]]:
-    """Sorted offsets in groups that are read without a seek."""
-    group: list[int] = []
-    for offset in offsets:
-        if group and offset > group[-1] + MAX_GAP:
-            yield group
-            group = []
-        group.append(offset)
-    if group:
-        yield group
-
-
 logger = logging.getLogger(__name__)
 
 MAX_READING_S = 30.0
@@ -204,9 +60,14 @@ MAX_READING_S = 30.0
 
 
 class RequestReader:
-    """Reads requests by their source. All machines of a worker share one; it connects when it is first needed.
+    """Reads requests by their source, within bounded memory. All machines of a worker share one; it connects when it is
+    first needed.
+
+    librdkafka unpacks a batch as a whole: a gzip batch of 1 MB may take 1 GB. So these reads use aiokafka with the
+    pieces of :mod:`timers.kafka.aiokafka_internals.fetch`, on an event loop in a thread of their own.
 
     Args:
+        settings: of the app.
         formats: the request topics and their formats. Other topics are never read.
         isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
         value_limit: returns the size in bytes above which no value of a partition is a request; None if not known.
@@ -219,9 +80,13 @@ class RequestReader:
         isolation: str = "read_uncommitted",
         value_limit: Callable[[TopicPartition], int | None] = lambda partition: None,
     ) -> None:
+        self._settings = settings
         self._formats = formats
+        self._isolation = isolation
+        self._value_limit = value_limit
         self._lock = threading.Lock()
-        self._reader = BoundedReader(settings, isolation, value_limit)
+        self._loop: LoopThread | None = None
+        self._consumer: AIOKafkaConsumer | None = None
         self._closed = False
 
     def find(
@@ -282,8 +147,9 @@ class RequestReader:
             try:
                 if self._closed:
                     raise Lost("told to stop")
-                asked, check = set(offsets.values()), partial(_check, keep_waiting)
-                read = self._reader.read(topic, partition, asked, check, deadline)
+                read: dict[int, RequestRecord | Deleted] = {}
+                places = KafkaTopicPartition(topic, partition), sorted({*offsets.values()})
+                self._run(self._read_offsets(*places, deadline, read), partial(_check, keep_waiting))
                 found |= {source: read[offset] for source, offset in offsets.items() if offset in read}
             except LeaderNotAvailableError:
                 leaderless += offsets
@@ -298,7 +164,101 @@ class RequestReader:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._reader.close()
+            if self._loop is not None:
+                if self._consumer is not None:
+                    self._run(self._consumer.stop(), lambda: None)
+                self._loop.close()
+                self._loop = self._consumer = None
+
+    def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
+        """Run a coroutine on the loop's thread. ``while_waiting`` is called five times a second, and may raise to stop."""
+        if self._loop is None:
+            self._loop = LoopThread("timers-request-reader")
+        running = self._loop.submit(work)
+        try:
+            while True:
+                with contextlib.suppress(NotYet):
+                    return running.result(POLL_S)
+                if running.done():
+                    return running.result()
+                while_waiting()
+        except BaseException:
+            running.cancel()
+            raise
+
+    async def _open_consumer(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                client_id=self._settings.worker_id,
+                **connection.aiokafka(self._settings),
+                key_deserializer=fetch.InPieces(self._value_limit),
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level=self._isolation,
+                fetch_max_wait_ms=20,
+                max_partition_fetch_bytes=262_144,
+                request_timeout_ms=int(TIMEOUT_S * 1000),
+            )
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _read_offsets(
+        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
+    ) -> None:
+        consumer = await self._open_consumer()
+        if not await fetch.exists(consumer, tp):
+            return
+        consumer.assign([tp])
+        try:
+            low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
+            for group in _groups([offset for offset in offsets if low <= offset < end]):
+                # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
+                with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
+                    await self._read_group(consumer, tp, group, until, found)
+        finally:
+            consumer.unsubscribe()
+
+    async def _read_group(
+        self,
+        consumer: AIOKafkaConsumer,
+        tp: KafkaTopicPartition,
+        group: list[int],
+        until: float,
+        found: dict[int, RequestRecord | Deleted],
+    ) -> None:
+        wanted = set(group)
+        consumer.seek(tp, group[0])
+        deadline = monotonic() + TIMEOUT_S
+        while (position := await consumer.position(tp)) <= group[-1] and monotonic() < until:
+            arrived = fetch.has_records(consumer, [tp])
+            records = (await consumer.getmany(tp, timeout_ms=0 if arrived else int(POLL_S * 1000))).get(tp, ())
+            for record in records:
+                if record.offset in wanted and not isinstance(record.value, CutValue):
+                    found[record.offset] = RequestRecord(
+                        record.offset, record.key, record.value, record.headers, record.timestamp
+                    )
+            if arrived or await consumer.position(tp) != position:
+                deadline = monotonic() + TIMEOUT_S
+            elif monotonic() > deadline:
+                raise KafkaTimeoutError(f"{tp.topic}/{tp.partition} gave no record for {TIMEOUT_S:.0f} s")
+
+
+def _groups(offsets: list[int]) -> Iterator[list[int]]:
+    """Sorted offsets in groups that are read without a seek."""
+    group: list[int] = []
+    for offset in offsets:
+        if group and offset > group[-1] + MAX_GAP:
+            yield group
+            group = []
+        group.append(offset)
+    if group:
+        yield group
 
 
 def _check(keep_waiting: Callable[[], bool]) -> None:

@@ -72,8 +72,8 @@ class Query(NamedTuple):
     key: str | None = None
     """Key of the callback; None: any."""
     by_s: int = 0
-    """Of a count: seconds of one group; 0: a listing. Partitions are counted one after the other: that of ``after`` from
-    there on, those before it not at all."""
+    """Of a count: seconds of one group; 0: a listing. Partitions are counted one after the other: that of ``after``
+    from there on, those before it not at all."""
     partition: TopicPartition | None = None
     """Of a count: only this one; None: all."""
     is_part_of_quick: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Place
@@ -34,36 +34,6 @@ SILENT_S = 5.0
 
 COUNT_S = 60.0
 """Seconds for which the number of a topic's partitions counts."""
-
-
-class KnownTopics(NamedTuple):
-    """The topics of the cluster, as one broker knows them."""
-
-    names: frozenset[str]
-    leaderless: frozenset[TopicPartition]
-    """The partitions without a leader."""
-
-
-def known_topics(admin: AdminClient) -> KnownTopics:
-    """All topics, and their partitions without a leader. Blocks.
-
-    Raises:
-        KafkaException: no broker answers.
-    """
-    # All topics: to ask for one name would create the topic, if the brokers allow it.
-    found = admin.list_topics(timeout=TIMEOUT_S).topics
-    leaderless = frozenset(
-        (name, number)
-        for name, topic in found.items()
-        for number, partition in topic.partitions.items()
-        if partition.leader == -1
-    )
-    return KnownTopics(frozenset(found), leaderless)
-
-
-def admin_of(settings: Settings) -> AdminClient:
-    """A client for :func:`known_topics`."""
-    return asking_admin(settings)
 
 
 def broker_count(settings: Settings) -> int:

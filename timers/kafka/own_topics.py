@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AclOperation
@@ -17,8 +18,12 @@ from timers.kafka.clients import max_message_bytes
 
 UNLIMITED = "-1"
 
+CLEANUP_POLICY, MAX_BYTES = "cleanup.policy", "max.message.bytes"
+RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
+MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
+COMPACT = "compact"
 
 SEGMENT_MS = "segment.ms"
 LEAST_SEGMENT_S, DAY_S = 60, 86_400
@@ -56,108 +61,54 @@ class OwnTopic:
         return self.warn_only or self.must_exist
 
 
-def _request_config(settings: Settings) -> dict[str, str]:
-    """Configuration of a topic of requests: unlimited retention, the brokers' time, room for the largest request."""
-    return {
-        "cleanup.policy": "delete",
-        TIMESTAMP_TYPE: LOG_APPEND_TIME,
-        "retention.ms": UNLIMITED,
-        "retention.bytes": UNLIMITED,
-        "max.message.bytes": str(max_message_bytes(settings)),
-        # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
-        SEGMENT_MS: str(int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))),
-    }
-
-
 def own_topics(settings: Settings) -> list[OwnTopic]:
     """Every topic that the worker needs."""
-    requests = _request_config(settings)
+    unlimited = {RETENTION_MS: UNLIMITED, RETENTION_BYTES: UNLIMITED, MAX_BYTES: str(max_message_bytes(settings))}
+    # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
+    segment_ms = int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))
+    requests = {CLEANUP_POLICY: "delete", TIMESTAMP_TYPE: LOG_APPEND_TIME, **unlimited, SEGMENT_MS: str(segment_ms)}
     short_lived = {
-        "cleanup.policy": "delete",
+        CLEANUP_POLICY: "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
-        "retention.ms": "3600000",
-        "segment.ms": "600000",
+        RETENTION_MS: "3600000",
+        SEGMENT_MS: "600000",
     }
-    request_operations: tuple[Any, ...] = (_READ, _WRITE) if settings.canary_interval_s else (_READ,)
-    canary = [OwnTopic(settings.canary_topic, short_lived, (_READ, _WRITE))] if settings.canary_interval_s else []
-    return [
-        _kept_requests(settings.request_topic, requests, request_operations),
-        *_more_formats(settings, requests),
-        _kept_requests(settings.retry_topic, requests, (_READ, _WRITE)),
-        OwnTopic(
-            settings.oscillator_topic,
-            short_lived,
-            (_READ, _WRITE),
-            needs_append_time=True,
-        ),
-        OwnTopic(
-            settings.progress_topic, {"cleanup.policy": "compact", **SMALL_SEGMENTS}, (_READ, _WRITE), must_last=True
-        ),
-        OwnTopic(
-            settings.dead_letter_topic,
-            {
-                "cleanup.policy": "delete",
-                "retention.ms": UNLIMITED,
-                "retention.bytes": UNLIMITED,
-                "max.message.bytes": str(max_message_bytes(settings)),
-            },
-            (_WRITE,),
-            must_last=True,
-        ),
-        *_cold_topic(settings),
-        *canary,
-        *(
-            OwnTopic(topic, {}, (_READ, _WRITE), must_exist=True, needs_all_records=True, must_last=True)
-            for topic in settings.schedule_topics
-        ),
-    ]
-
-
-def _kept_requests(
-    name: str, config: dict[str, str], operations: tuple[Any, ...], *, warn_only: bool = False
-) -> OwnTopic:
-    """A topic of requests that are read again, and whose times decide."""
-    return OwnTopic(
-        name, config, operations, needs_append_time=True, needs_all_records=True, warn_only=warn_only, must_last=True
-    )
-
-
-def _cold_topic(settings: Settings) -> list[OwnTopic]:
-    """The topic of timers that are due beyond the horizon. Records are kept until `timers spark hold` has read them,
-    and the largest request of a request topic must fit, with the headers that are added to it."""
-    if not settings.hot_horizon_s:
-        return []
-    config = _request_config(settings)
-    cold = OwnTopic(
-        settings.cold_topic, config, (_WRITE,), needs_all_records=True, must_fit_requests=True, must_last=True
-    )
-    return [cold]
-
-
-def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
-    topics = []
+    both = (_READ, _WRITE)
+    # Requests are read again, and the times of their records decide.
+    kept = partial(OwnTopic, needs_append_time=True, needs_all_records=True, must_last=True)
+    topics = [kept(settings.request_topic, requests, both if settings.canary_interval_s else (_READ,))]
     if settings.id_topic:
-        topics.append(_kept_requests(settings.id_topic, requests, (_READ,)))
+        topics.append(kept(settings.id_topic, requests, (_READ,)))
     if settings.countdown_topic:  # a countdown begins at the time of its record
-        topics.append(_kept_requests(settings.countdown_topic, requests, (_READ,), warn_only=True))
+        topics.append(kept(settings.countdown_topic, requests, (_READ,), warn_only=True))
     if settings.marker_topic:  # the deadline of a message follows from the time of its marker
-        topics.append(_kept_requests(settings.marker_topic, requests, (_READ, _WRITE), warn_only=True))
+        topics.append(kept(settings.marker_topic, requests, both, warn_only=True))
     if settings.has_ids:
-        topics.append(OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)))
-    return topics
+        topics.append(OwnTopic(settings.verdict_topic, {CLEANUP_POLICY: "delete"}, (_WRITE,)))
+    letters = {CLEANUP_POLICY: "delete", **unlimited}
+    topics += [
+        kept(settings.retry_topic, requests, both),
+        OwnTopic(settings.oscillator_topic, short_lived, both, needs_append_time=True),
+        OwnTopic(settings.progress_topic, {CLEANUP_POLICY: COMPACT, **SMALL_SEGMENTS}, both, must_last=True),
+        OwnTopic(settings.dead_letter_topic, letters, (_WRITE,), must_last=True),
+    ]
+    if settings.hot_horizon_s:
+        # Its records are kept until `timers spark hold` has read them. The largest request of a request topic must fit,
+        # with the headers that are added to it.
+        cold = partial(OwnTopic, needs_all_records=True, must_fit_requests=True, must_last=True)
+        topics.append(cold(settings.cold_topic, requests, (_WRITE,)))
+    if settings.canary_interval_s:
+        topics.append(OwnTopic(settings.canary_topic, short_lived, both))
+    schedules = partial(OwnTopic, must_exist=True, needs_all_records=True, must_last=True)
+    return topics + [schedules(topic, {}, both) for topic in settings.schedule_topics]
 
 
 logger = logging.getLogger(__name__)
-
-CLEANUP_POLICY, MAX_BYTES = "cleanup.policy", "max.message.bytes"
-RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
-MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 RED, WARNING, NOTE = SEVERITIES = ("red", "warning", "note")
 """red: timers or dead letters are lost, or timers fire early. warning: a promise is weaker than it could be. note: the
 same, and the cluster as it is cannot do better."""
 
-COMPACT = "compact"
 DAY_MS = 86_400_000
 
 

@@ -171,7 +171,7 @@ class RequestReader:
                 self._loop = self._consumer = None
 
     def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
-        """Run a coroutine on the loop's thread. ``while_waiting`` is called five times a second, and may raise to stop."""
+        """Run a coroutine on the loop's thread. ``while_waiting``, called five times a second, may raise to stop."""
         if self._loop is None:
             self._loop = LoopThread("timers-request-reader")
         running = self._loop.submit(work)

@@ -20,8 +20,10 @@ from timers.core.ports import Lost, View
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LogMismatch
 from timers.firing.transaction import Transaction
-from timers.kafka import leaders
+from timers.kafka.clients import asking_admin
+from timers.kafka.leaders import TIMEOUT_S
 from timers.kafka.progress_log import progress_partition
+from timers.kafka.topic_admin import Listed, listed
 from timers.kafka.topics import Cluster, compacted_now
 from timers.machine_parts import Parts, closer
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
@@ -94,7 +96,7 @@ class Takeover:
         self._reading = asyncio.Semaphore(READERS)
         self._restoring = threading.Semaphore(RESTORES)
         self._admin: AdminClient | None = None
-        self._topics: asyncio.Future[leaders.KnownTopics] | None = None
+        self._topics: asyncio.Future[dict[str, Listed]] | None = None
         self._topics_until = 0.0
         self._compacted: asyncio.Future[dict[str, str]] | None = None
         self._compacted_until = 0.0
@@ -205,7 +207,7 @@ class Takeover:
         metrics: PartitionMetrics,
         stop: threading.Event,
         asked: Awaitable[dict[str, str]],
-        topics: frozenset[str],
+        topics: Collection[str],
     ) -> tuple[Machine, Transaction, Callable[[], None], Callable[[], View]]:
         outbox, compacted = parts.outbox(tp, parts.producer(tp, stop, metrics), metrics), None
         try:
@@ -242,7 +244,7 @@ class Takeover:
         metrics: PartitionMetrics,
         stop: threading.Event,
         compacted: str | None,
-        topics: frozenset[str],
+        topics: Collection[str],
         *,
         fenced: bool,
     ) -> Opened:
@@ -294,7 +296,7 @@ class Takeover:
             metrics.restoring_s += monotonic() - began
             self._restoring.release()
 
-    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> frozenset[str]:
+    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> Collection[str]:
         """Returns the names of all topics.
 
         Raises:
@@ -303,21 +305,25 @@ class Takeover:
         progress_topic = parts.settings.progress_topic
         needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
         known = await asyncio.shield(self._ask_for_topics(parts))
-        missing = [f"{topic}/{partition}" for topic, partition in needed if (topic, partition) in known.leaderless]
+        missing = [
+            f"{topic}/{partition}"
+            for topic, partition in needed
+            if topic in known and partition in known[topic].leaderless
+        ]
         if missing:
             raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
-        return known.names
+        return known.keys()
 
     def _ask_what_is_compacted(self, parts: Parts) -> Awaitable[dict[str, str]]:
         if self._compacted is None or (self._compacted.done() and monotonic() > self._compacted_until):
-            self._admin = self._admin or leaders.admin_of(parts.settings)
+            self._admin = self._admin or asking_admin(parts.settings)
             self._compacted = self.in_thread(compacted_now, self._admin, parts.settings, parts.cluster, ANSWER_S)
             self._compacted_until = monotonic() + LEADERS_FRESH_S
         return self._compacted
 
-    def _ask_for_topics(self, parts: Parts) -> Awaitable[leaders.KnownTopics]:
+    def _ask_for_topics(self, parts: Parts) -> Awaitable[dict[str, Listed]]:
         if self._topics is None or (self._topics.done() and monotonic() > self._topics_until):
-            self._admin = self._admin or leaders.admin_of(parts.settings)
-            self._topics = self.in_thread(leaders.known_topics, self._admin)
+            self._admin = self._admin or asking_admin(parts.settings)
+            self._topics = self.in_thread(listed, self._admin, TIMEOUT_S)
             self._topics_until = monotonic() + LEADERS_FRESH_S
         return self._topics

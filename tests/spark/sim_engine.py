@@ -17,8 +17,7 @@ from timers.core.limits import Limits
 from timers.kafka.topic_offsets import Offsets
 from timers.spark.cold import cold_sources
 from timers.spark.columns import RECORD
-from timers.spark.jobs.promote import Logs
-from timers.spark.promoter import Copy, KafkaPort, Port
+from timers.spark.jobs.promote import Copy, KafkaPort, Logs, Port
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id

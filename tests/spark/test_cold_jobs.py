@@ -18,14 +18,13 @@ from tests.harness.waiting import due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
-from timers.spark import cold, promoter
+from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import Moment
 from timers.spark.cold import ColdTables
 from timers.spark.jobs import audit, hold, promote
-from timers.spark.jobs.promote import Logs, Promote
-from timers.spark.promoter import Copy, KafkaPort, copies_of
+from timers.spark.jobs.promote import Copy, KafkaPort, Logs, Promote, copies_of
 from timers.wire import headers as h
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -175,7 +174,7 @@ def test_the_brokers_refuse_only_the_copy_that_is_too_large(system: System) -> N
         Copy(small, 0, b"k", bytes(size), [(h.TIMER_PROMOTED, b"timer-request/0/%d" % number)])
         for number, size in enumerate((10, 10, 5000, 10))
     ]
-    assert sum(promoter._write(port, copies, refused)) == 3
+    assert sum(promote._write(port, copies, refused)) == 3
     assert list(refused) == ["timer-request/0/2"]
     assert len(system.reader(small).take(3)) == 3
 

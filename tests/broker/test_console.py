@@ -69,11 +69,11 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     assert status == 201 and re.fullmatch(rf"{system.request_topic}/\d+/\d+", plain["id"])
     fired = system.reader(target).take(2)
     assert {record.value for record in fired} == {b"v", b"\xff"}
-    lags = console.ask("GET", f"/v1/lags?topic={target}")[1]
-    assert len(lags["lags"]) == 2 and lags["complete"] and min(lag_ms for _, lag_ms in lags["lags"]) >= 0
-    assert [each["timer_id"] for each in lags["newest"]] == [record.text("timer-id") for record in reversed(fired)]
-    assert lags["newest"][0]["lag_ms"] == fired[1].lag_ms and "value" not in lags["newest"][0]
-    assert console.ask("GET", "/v1/lags?topic=no-such-topic")[0] == 404
+    newest = console.ask("GET", f"/v1/fired?topic={target}")[1]
+    assert newest["found"] == 2 and not newest["left_out"] and min(each["lag_ms"] for each in newest["fired"]) >= 0
+    assert [each["timer_id"] for each in newest["fired"]] == [record.text("timer-id") for record in reversed(fired)]
+    assert newest["fired"][0]["lag_ms"] == fired[1].lag_ms and "value" not in newest["fired"][0]
+    assert console.ask("GET", "/v1/fired?topic=no-such-topic")[0] == 404
     for each in (plain["id"], "soon"):
         history = console.ask("GET", f"/v1/timer/history?id={each}")[1]
         assert [event["what"] for event in history["events"]] == ["set", "fired"] and history["unread"] == [], history

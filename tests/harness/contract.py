@@ -24,7 +24,7 @@ _ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 10**20, float("nan"), [], {}, [[]], {"a": {"base64": "?"}}, {"base64": "/w=="}),
 )
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_SLOW = ("listQueues", "getHistory", "lags", "listFired", "getQueue")
+_SLOW = ("listQueues", "getHistory", "listFired", "getQueue")
 """Operations that read topics for seconds: they are chosen less often."""
 
 

@@ -15,10 +15,9 @@ from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
-from timers.console.history import CallbackLags, History
+from timers.console.history import History
 from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, WorkerAnswer
 from timers.console.letter_box import FoundLetters, Ranges, RetryResult
-from timers.console.problems import Problem
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
@@ -99,7 +98,7 @@ class SimCluster(KafkaCluster):
         self.queue_stats: dict[str, QueueStats] = {}
         self.queues_missing: dict[str, str] = {}
         self.past = PastFirings([], {})
-        self.lags_of: dict[str, list[tuple[int, int]]] = {}
+        self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
         self._encode = Encoder(1_000_000)
@@ -252,24 +251,6 @@ class SimCluster(KafkaCluster):
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         return {source: self.written_s[source] for source in sources if source in self.written_s}
 
-    async def lags(self, topic: str, limit: int) -> CallbackLags:
-        if self.failure is not None:
-            raise self.failure
-        if topic not in self.lags_of:
-            raise Problem("not-found", f"topic {topic!r} does not exist")
-        lags = self.lags_of[topic][-limit:]
-        newest = [
-            {
-                "timer_id": f"<{number}>",
-                "source": "t/0/1",
-                "key": None,
-                "lag_ms": lag_ms,
-                "timestamp_ms": due_s * 1000 + lag_ms,
-            }
-            for number, (due_s, lag_ms) in enumerate(lags)
-        ]
-        return CallbackLags(lags, True, newest[::-1])
-
     async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
         if self.failure is not None:
             raise self.failure
@@ -277,7 +258,9 @@ class SimCluster(KafkaCluster):
         return self.past._replace(records=records)
 
     async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
-        return sorted(topic for topic in self.lags_of if may_see(topic))
+        if self.failure is not None:
+            raise self.failure
+        return sorted(filter(may_see, self.topic_names))
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

@@ -67,9 +67,9 @@ async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> Non
 async def test_topics_that_cannot_be_read_are_not_said_to_be_missing() -> None:
     cluster = SimCluster()
     async with console(cluster) as client:
-        assert (await answer_of(client, "GET", "/v1/lags?topic=orders"))[1]["code"] == "not-found"
+        assert (await answer_of(client, "GET", "/v1/fired?topic=orders"))[1]["code"] == "not-found"
         cluster.failure = TimersError("no broker answers")
-        for path in ("lags", "events"):
+        for path in ("fired", "events"):
             status, answer = await answer_of(client, "GET", f"/v1/{path}?topic=orders")
             assert (status, answer["code"]) == (503, "brokers-unreachable")
 

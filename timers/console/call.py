@@ -118,6 +118,11 @@ class Call:
     address: str
     """Where the request comes from; behind a proxy, the address that the proxy names."""
 
+    def check_topic(self, topic: str | None, what: str) -> None:
+        """Refuse what a user asks for who may not use this callback topic; None: no topic is named."""
+        if topic is not None and not self.user.may_use_topic(topic):
+            raise Problem("topic-forbidden", f"you may not {what} topic {quoted(topic)}")
+
 
 @dataclass(frozen=True)
 class Reply:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +18,13 @@ from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_
 from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.fired import PastFirings, callback_topics, read_past_firings
-from timers.client.publish import Publisher
+from timers.client.publish import Publisher, set_result
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console import history
 from timers.console.following import TopicsFollower
-from timers.console.history import CallbackLags, History
+from timers.console.history import History
 from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.threads import Threads, check
@@ -182,18 +184,14 @@ class KafkaCluster:
 
     async def record(self, entry: bytes) -> None:
         """Write an entry to the log of changes. Returns when all in-sync replicas have it."""
-        loop = asyncio.get_running_loop()
-        written: asyncio.Future[None] = loop.create_future()
-
-        def on_result(result: str | TimersError) -> None:
-            loop.call_soon_threadsafe(_finish, written, result)
-
-        publisher = await self._open_log()
+        written: Future[str] = Future()
+        written.set_running_or_notify_cancel()  # a task that is cancelled takes no record back
+        publisher, on_result = await self._open_log(), partial(set_result, written)
         try:
             publisher.submit_record(self._settings.console_log_topic, None, entry, None, on_result)
         except BufferError:
             raise TimersError("the producer's queue is full") from None
-        await written
+        await asyncio.wrap_future(written)
 
     async def _open_log(self) -> Publisher:
         opening = self._log_opening
@@ -363,10 +361,6 @@ class KafkaCluster:
         found = await self._times.read(sources)
         return {source: each.timestamp // 1000 for source, each in found.items() if isinstance(each, RequestRecord)}
 
-    async def lags(self, topic: str, limit: int) -> CallbackLags:
-        """How late the newest callbacks of a topic were."""
-        return await self._reading.run(history.read_lags, self._settings, topic, limit)
-
     async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
         """What has fired since then, on all topics that a user may see."""
         return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S)
@@ -404,23 +398,13 @@ class KafkaCluster:
 
     async def problems(self) -> list[str]:
         """Why brokers or worker cannot be used now, a sentence each; empty: they can."""
-
-        async def check(what: Any) -> str:
-            try:
-                await what
-            except TimersError as error:
-                return str(error)
-            return ""
-
-        async def broker() -> None:
-            await asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
-
-        async def worker() -> None:
-            with suppress(Problem):  # no broker answers, which the other check says
-                await self.check_worker(self._settings.query_url)
-
-        found = await asyncio.gather(check(broker()), check(worker()))
-        return [why for why in found if why]
+        broker = asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
+        found = await asyncio.gather(broker, self.check_worker(self._settings.query_url), return_exceptions=True)
+        for each in found:
+            # A problem of the second check is that no broker answers, which the first one says.
+            if isinstance(each, BaseException) and not isinstance(each, TimersError | Problem):
+                raise each
+        return [str(each) for each in found if isinstance(each, TimersError)]
 
 
 class _Requests:
@@ -472,15 +456,6 @@ class _Requests:
         await self._thread.close()
         if self._reader is not None:
             await asyncio.to_thread(self._reader.close)
-
-
-def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:
-    if future.done():
-        return
-    if isinstance(result, TimersError):
-        future.set_exception(result)
-    else:
-        future.set_result(None)
 
 
 def _read_queues(settings: Settings) -> FoundQueues:

@@ -116,8 +116,7 @@ def _full_names(call: Call, names: list[str]) -> frozenset[str]:
 
 async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
     topic = selection.get("topic")
-    if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not see dead letters of topic {quoted(topic)}")
+    call.check_topic(topic, "see dead letters of")
     queue = None
     if selection.get("queue") is not None:
         queue = await _queue(call, selection["queue"])

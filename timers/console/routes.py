@@ -353,27 +353,17 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
     ),
     Route(
-        "/v1/lags",
-        "lags",
-        "How late the newest callbacks of a topic were. It reads the topic for at most three seconds.",
-        (Answer(200, "due second and lag of each", "Lags"),),
-        (
-            Parameter("topic", s.TOPIC, "a callback topic", required=True),
-            Parameter("limit", s.integer(1, s.MAX_LAGS, "largest number of callbacks", default=s.MAX_LAGS)),
-        ),
-        problems=("brokers-unreachable", "not-found", "busy", "topic-forbidden"),
-    ),
-    Route(
         "/v1/fired",
         "listFired",
-        "What has fired in the last time, on all callback topics that the user may see: the newest first, without "
+        "What has fired in the last time, on one callback topic or all that the user may see: the newest first, and no "
         "values. It reads the topics for at most ten seconds, those with few records first, and says what it left out.",
         (Answer(200, "the newest firings, and what was left out", "PastFirings"),),
         (
+            Parameter("topic", s.TOPIC, "only this callback topic"),
             Parameter("since", s.SECOND, "epoch second of the first record; without it: an hour ago"),
             Parameter("limit", s.integer(1, s.MAX_FIRED, "largest number of firings", default=100)),
         ),
-        problems=("brokers-unreachable", "busy"),
+        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
     ),
     Route("/v1/health/live", "live", "Whether the console answers.", (Answer(200, "alive", "Live"),), role=PUBLIC),
     Route(

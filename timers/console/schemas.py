@@ -12,7 +12,6 @@ from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
 
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
-MAX_LAGS = 2000
 MAX_FIRED = 10_000
 MAX_BATCH = 1000
 
@@ -332,19 +331,6 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "queues": list_of(reference("Queue")),
             "missing": list_of(anything(), "queues that were not read, and why"),
-        }
-    ),
-    "Lags": object_of(
-        {
-            "topic": string(),
-            "lags": list_of(
-                {**PAIR, "items": number()},
-                "due second and lag in milliseconds of each callback, in the order of due seconds",
-            ),
-            "newest": list_of(
-                anything(), "the newest hundred, with `timer_id`, `key`, `due_s`, `lag_ms` and `timestamp_ms`"
-            ),
-            "complete": boolean("whether all partitions were read in time"),
         }
     ),
     "PastFirings": object_of(

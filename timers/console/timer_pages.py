@@ -337,8 +337,7 @@ async def list_timers(call: Call) -> Reply:
     given = call.parameters
     check_values(call, given["value"])
     topic = given.get("topic")
-    if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not see timers of topic {quoted(topic)}")
+    call.check_topic(topic, "see timers of")
     selection = [given.get(name) for name in _SELECTION]
     parameters = {"limit": str(given["limit"]), "value": str(int(given["value"]))}
     parameters |= {name: str(value) for name, value in zip(_SELECTION, selection, strict=True) if value is not None}
@@ -415,8 +414,7 @@ def _due_s(call: Call, fields: Any) -> int:
 
 
 def _check_topic(call: Call, topic: str) -> None:
-    if not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not set timers for topic {quoted(topic)}")
+    call.check_topic(topic, "set timers for")
     if call.user.topics is not None and topic in call.console.settings.own_topics:
         raise Problem("topic-forbidden", f"{quoted(topic)} is a topic of the engine")
 
@@ -494,9 +492,7 @@ async def cancel_timers(call: Call) -> Reply:
     selection = {name: call.body[name] for name in _SELECTION if name in call.body}
     if not selection:
         raise Problem("parameter-invalid", f"say which: at least one of {', '.join(_SELECTION)}")
-    topic = selection.get("topic")
-    if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not cancel timers of topic {topic!r}")
+    call.check_topic(selection.get("topic"), "cancel timers of")
     if not call.console.settings.id_topic:
         raise Problem("ids-off", "TIMERS_ID_TOPIC is empty, so no timer can be cancelled")
     purpose, now_s = f"confirmation to cancel {sorted(selection.items())}", call.console.now_s()

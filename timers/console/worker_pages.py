@@ -16,6 +16,7 @@ from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError
 from timers.wire import foreign_json
 from timers.wire import query as wire
+from timers.wire.printable import quoted
 
 _READY, _PARTITIONS, _METRICS = "/health/ready", "/health/partitions", "/metrics"
 _OK = 200
@@ -139,26 +140,10 @@ def _metrics(asked: _Asked) -> figures.Samples:
 
 @handles("lateness")
 async def lateness(call: Call) -> Reply:
-    asked = await _ask_all(call.console.cluster, _METRICS)
-    missing = []
-    for each in asked:
-        status = each.pages.get(_METRICS, (0, b""))[0]
-        why = each.why_not or ("" if status == _OK else f"it answered {status}")
-        if not why and not _metrics(each):
-            why = f"its page {_METRICS} cannot be read"
-        if why:
-            missing.append({"worker": each.worker.id, "reason": why})
-    ways = figures.added(figures.lags(_metrics(each)) for each in asked)
+    found = (await look(call.console.cluster))["workers"]
+    ways = figures.added(figures.parsed(each["lags"]) for each in found if each["ready"] is not None)
+    missing = [{"worker": each["id"], "reason": each["why"]} for each in found if each["ready"] is None]
     return Reply({"ways": figures.shown(ways), "missing": missing})
-
-
-@handles("lags")
-async def lags(call: Call) -> Reply:
-    topic = call.parameters["topic"]
-    if not call.user.may_use_topic(topic) or topic in call.console.settings.own_topics:
-        raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
-    found = await call.console.cluster.lags(topic, call.parameters["limit"])
-    return Reply({"topic": topic, "lags": found.lags, "newest": list(found.newest), "complete": found.whole})
 
 
 LOOK_BACK_S = 3600
@@ -167,7 +152,13 @@ LOOK_BACK_S = 3600
 @handles("listFired")
 async def fired(call: Call) -> Reply:
     since_s = call.parameters.get("since", int(call.console.now_s()) - LOOK_BACK_S)
-    found = await call.console.cluster.past_firings(since_s, call.user.may_use_topic)
+    topic, may_see = call.parameters.get("topic"), call.user.may_use_topic
+    if topic is not None:
+        call.check_topic(topic, "see callbacks of")
+        may_see = topic.__eq__
+        if not await call.console.cluster.topics(may_see):
+            raise Problem("not-found", f"topic {quoted(topic)} does not exist, or is no callback topic")
+    found = await call.console.cluster.past_firings(since_s, may_see)
     shown = [record.fields() for record in found.records[: call.parameters["limit"]]]
     return Reply(
         {
@@ -190,8 +181,7 @@ _HIDDEN = ("value", "headers")
 async def pending(call: Call) -> Reply:
     given = call.parameters
     topic, group_s = given.get("topic"), GROUPS_S[given["by"]]
-    if topic is not None and not call.user.may_use_topic(topic):
-        raise Problem("topic-forbidden", f"you may not see timers of topic {topic!r}")
+    call.check_topic(topic, "see timers of")
     selection = {"topic": topic, "from": given.get("from"), "to": given.get("to")}
     parameters = {name: str(value) for name, value in selection.items() if value is not None}
     purpose, now_s = f"cursor of counts {given['by']} {selection}", call.console.now_s()

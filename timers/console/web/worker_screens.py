@@ -19,6 +19,9 @@ from timers.wire.printable import quoted
 
 NEXT_TIMERS = 8
 
+MOST_OF_TOPIC, SHOWN_OF_TOPIC = 2000, 100
+"""Newest firings of a topic that are counted, and that are listed."""
+
 FIRED = 200
 """Firings that the page of the last hour shows."""
 
@@ -96,7 +99,7 @@ async def lag(page: Page) -> Reply:
     problem = None
     if topic:
         try:
-            of_topic = await page.soon(page.api("lags", topic=topic))
+            of_topic = await page.soon(page.api("listFired", topic=topic, since=0, limit=MOST_OF_TOPIC))
         except Problem as error:
             problem = error.body
     recent = page.board.recent()
@@ -161,17 +164,18 @@ def _ms(seconds: float | None) -> float | None:
 
 def _topic(said: dict[str, Any]) -> dict[str, Any]:
     """What the page shows of the newest callbacks of a topic."""
-    lags_s = sorted(lag_ms / 1000 for _, lag_ms in said["lags"])
+    fired = [each for each in said["fired"] if each["lag_ms"] is not None]
+    lags_s = sorted(each["lag_ms"] / 1000 for each in fired)
     counts: Counter[float] = Counter()
     for bound_s in (*LAG_BOUNDS_S, float("inf")):
         counts[bound_s] = sum(lag_s <= bound_s for lag_s in lags_s)
     worst: dict[int, int] = {}
-    for due_s, lag_ms in said["lags"]:
-        worst[due_s] = max(lag_ms, worst.get(due_s, lag_ms))
+    for each in fired:
+        worst[each["due_s"]] = max(each["lag_ms"], worst.get(each["due_s"], each["lag_ms"]))
     return {
         "count": len(lags_s),
-        "newest": said["newest"],
-        "whole": said["complete"],
+        "newest": fired[:SHOWN_OF_TOPIC],
+        "left_out": [each["reason"] for each in said["left_out"]],
         "p50": lags_s[len(lags_s) // 2] if lags_s else None,
         "p99": lags_s[min(len(lags_s) - 1, len(lags_s) * 99 // 100)] if lags_s else None,
         "most": lags_s[-1] if lags_s else None,

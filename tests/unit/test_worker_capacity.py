@@ -21,9 +21,9 @@ from timers.errors import LogMismatch
 from timers.open_connections import most_connections
 from timers.partition_metrics import PartitionMetrics
 from timers.store.opening import Opened
-from timers.worker.machines import takeover
+from timers.worker.machines import openings
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
-from timers.worker.machines.takeover import Takeover
+from timers.worker.machines.openings import Opening, Openings
 
 MANY = 2**40
 
@@ -107,8 +107,6 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     closed: list[str] = []
     capacity = measured(0, 8)
     assert capacity.most == 1
-    unused: Any = None
-    taken: Any = Takeover({}, unused, unused, capacity)
     fails = True
 
     class SimTransaction:
@@ -128,7 +126,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         view = close
 
     class SimParts:
-        settings = cluster = ask_log = None
+        settings = SimpleNamespace(progress_topic="progress")
+        cluster = ask_log = None
 
         def producer(self, *_: object) -> None: ...
 
@@ -143,15 +142,18 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
 
     none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     none_compacted.set_result({})
-    monkeypatch.setattr(taken, "_ask_what_is_compacted", lambda *_: none_compacted)
+    pool: Any = SimpleNamespace(
+        capacity=capacity, parts=SimParts(), formats={"requests": None}, memory=None, condemnations=None
+    )
+    taken = Openings(pool)
+    monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)
-    monkeypatch.setattr(taken, "_formats", {"requests": None})
-    monkeypatch.setattr(takeover, "open_partition", lambda *_, **__: Opened(Progress(), cast(Any, SimStore()), 0))
-    monkeypatch.setattr(takeover, "may_restore", lambda *_: False)
+    monkeypatch.setattr(openings, "open_partition", lambda *_, **__: Opened(Progress(), cast(Any, SimStore()), 0))
+    monkeypatch.setattr(openings, "may_restore", lambda *_: False)
     monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
 
     async def opening() -> Any:
-        return await taken.open(SimParts(), ("requests", 0), PartitionMetrics(), threading.Event())
+        return await taken.open(Opening(("requests", 0), PartitionMetrics()))
 
     with pytest.raises(TimeoutError):
         await opening()
@@ -169,29 +171,29 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
 
 async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> None:
     """Else the error would end the worker."""
-    unused: Any = None
     capacity = measured(0, 8)
     capacity.enter()
-    taken = Takeover({}, unused, unused, capacity)
-    assert await taken.read_ahead(unused, ("requests", 0), PartitionMetrics(), threading.Event()) is None
+    pool: Any = SimpleNamespace(capacity=capacity, parts=None)
+    taken, opening = Openings(pool), Opening(("requests", 0), PartitionMetrics())
+    assert await taken.read_ahead(opening) is None
     with pytest.raises(NoRoom):
-        await taken.open(unused, ("requests", 0), PartitionMetrics(), threading.Event())
+        await taken.open(opening)
 
 
-@pytest.mark.parametrize("differs", [1, takeover.AHEAD_TRIES])
+@pytest.mark.parametrize("differs", [1, openings.AHEAD_TRIES])
 async def test_a_log_that_its_owner_changes_meanwhile_is_read_ahead_again(differs: int) -> None:
     """Logs and copies that are read one after another seem to differ then."""
-    unused: Any = None
-    taken = Takeover({}, unused, unused, measured(MANY, 8))
+    pool: Any = SimpleNamespace()
+    taken = Openings(pool)
     asked = []
 
-    async def read(*_: Any) -> str:
+    async def read(*_: Any, **__: Any) -> str:
         asked.append(1)
         if len(asked) <= differs:
             raise LogMismatch("its copy is older")
         return "a machine"
 
-    taken._read_ahead = read  # type: ignore[assignment, method-assign]
-    found = await taken.read_ahead(unused, ("requests", 0), PartitionMetrics(), threading.Event())
-    assert (found is None) == (differs == takeover.AHEAD_TRIES)
+    taken._open = read  # type: ignore[assignment, method-assign]
+    found = await taken.read_ahead(Opening(("requests", 0), PartitionMetrics()))
+    assert (found is None) == (differs == openings.AHEAD_TRIES)
     taken.close()

@@ -22,7 +22,7 @@ from timers.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
 from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Waiting
-from timers.worker.machines.runner import Runner
+from timers.worker.machines.runner import OpenMachine, Runner
 
 STUCK_S = 0.3
 
@@ -68,10 +68,11 @@ def metrics() -> PartitionMetrics:
 
 @pytest.fixture
 def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
-    listener: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
+    pool: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
     transaction: Any = SimpleNamespace(has_old_witness=False)
     held: Any = machine
-    runner = Runner("requests/3", held, transaction, lambda: None, threading.Event(), NO_VIEW, listener, metrics)
+    opened = OpenMachine(held, transaction, lambda: None, threading.Event(), NO_VIEW)
+    runner = Runner("requests/3", opened, pool, lambda call, *args: call(*args), metrics)
     machine.go_on.set()
     runner.start()
     yield runner

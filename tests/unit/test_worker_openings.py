@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,24 +26,22 @@ class SimMachine:
         self.closed = True
 
 
-class SimTakeover:
-    """A takeover that ends when :attr:`opened` has a result; before, if there is :attr:`ahead`, when that has one."""
+class SimOpenings(Openings):
+    """An opening ends when :attr:`result` has a result; before, if there is :attr:`ahead`, when that has one."""
 
-    def __init__(self, *_: object) -> None:
-        self.ahead: asyncio.Future[SimMachine] | None = None
-        self.opened: asyncio.Future[SimMachine] = asyncio.get_running_loop().create_future()
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.ahead: asyncio.Future[Any] | None = None
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    async def read_ahead(self, *_: object) -> SimMachine | None:
+    async def read_ahead(self, opening: object) -> Any:
         return None if self.ahead is None else await self.ahead
 
-    async def open(self, *_: object) -> SimMachine:
-        return await self.opened
-
-    async def in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
-        return call(*args)
+    async def open(self, opening: object) -> Any:
+        return await self.result
 
 
-class SimListener:
+class SimPool:
     """Keeps the partitions that were reported as open."""
 
     def __init__(self) -> None:
@@ -59,22 +56,21 @@ class SimListener:
 
     def on_progress(self) -> None: ...
 
+    def metrics_of(self, tp: TopicPartition) -> None: ...
+
 
 async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does_not_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openings, "Takeover", SimTakeover)
-    listener: Any = SimListener()
-    unused: Any = None
-    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
-    opening.begin(lambda: unused, REQUESTS)
+    pool: Any = SimPool()
+    opening = SimOpenings(pool)
+    opening.begin(REQUESTS)
     await asyncio.sleep(0)  # its takeover has begun
-    takeover: Any = opening._takeover
     machine = SimMachine()
-    takeover.opened.set_result(machine)
+    opening.result.set_result(machine)
     async with asyncio.timeout(30):
         await asyncio.gather(opening.end([REQUESTS]))
-    assert listener.opened == []
+    assert pool.opened == []
     assert machine.closed
     assert opening.partitions == set()
 
@@ -82,36 +78,30 @@ async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does
 async def test_an_opening_waits_until_the_former_machine_has_released_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openings, "Takeover", SimTakeover)
-    listener: Any = SimListener()
-    unused: Any = None
-    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
-    takeover: Any = opening._takeover
-    takeover.opened.set_result(SimMachine())
+    pool: Any = SimPool()
+    opening = SimOpenings(pool)
+    opening.result.set_result(SimMachine())
     released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    opening.begin(lambda: unused, REQUESTS, released)
+    opening.begin(REQUESTS, released)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert listener.opened == []
+    assert pool.opened == []
     released.set_result(None)
     async with asyncio.timeout(30):
-        while not listener.opened:
+        while not pool.opened:
             await asyncio.sleep(0)
 
 
 async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "Takeover", SimTakeover)
-    listener: Any = SimListener()
-    unused: Any = None
-    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
-    takeover: Any = opening._takeover
-    takeover.ahead = asyncio.get_running_loop().create_future()
-    takeover.ahead.set_result(SimMachine())
-    opening.begin(lambda: unused, REQUESTS)
+    pool: Any = SimPool()
+    opening = SimOpenings(pool)
+    opening.ahead = asyncio.get_running_loop().create_future()
+    opening.ahead.set_result(SimMachine())
+    opening.begin(REQUESTS)
     async with asyncio.timeout(30):
-        while not listener.opened:
+        while not pool.opened:
             await asyncio.sleep(0)
-    assert not takeover.opened.done() and opening.partitions == set(), "its machine reads, and nothing is fenced"
+    assert not opening.result.done() and opening.partitions == set(), "its machine reads, and nothing is fenced"
 
     class SimRunner:
         name = "timer-request/0"
@@ -121,39 +111,36 @@ async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: 
             return True
 
     runner: Any = SimRunner()
-    takeover.opened.set_result(SimMachine())
+    opening.result.set_result(SimMachine())
     monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
-    listener.owns_it = False
-    opening.begin_again(lambda: unused, REQUESTS, runner, ReadAhead())
+    pool.owns_it = False
+    opening.begin_again(REQUESTS, runner, ReadAhead())
     await asyncio.sleep(0.02)
-    assert len(listener.opened) == 1, "the worker was paused, and another one has the partition"
-    listener.owns_it = True
+    assert len(pool.opened) == 1, "the worker was paused, and another one has the partition"
+    pool.owns_it = True
     async with asyncio.timeout(30):
-        while len(listener.opened) < 2:
+        while len(pool.opened) < 2:
             await asyncio.sleep(0)
 
 
 async def test_an_opening_waits_for_the_coordinator_no_longer_than_it_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openings, "Takeover", SimTakeover)
     monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
-    listener: Any = SimListener()
-    listener.owns_it = None
-    unused: Any = None
-    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
+    pool: Any = SimPool()
+    pool.owns_it = None
+    opening = SimOpenings(pool)
     runner: Any = SimpleNamespace(
         name="timer-request/0", machine=SimpleNamespace(replayed=7), join=lambda timeout_s: True
     )
-    opening.begin_again(lambda: unused, REQUESTS, runner, ReadAhead())
+    opening.begin_again(REQUESTS, runner, ReadAhead())
     async with asyncio.timeout(30):
         while not opening.waiting:
             await asyncio.sleep(0)
-        listener.owns_it = True
+        pool.owns_it = True
         while opening.waiting:  # it opens now, which takes a while
             await asyncio.sleep(0)
         assert opening.partitions == {REQUESTS}
-        takeover: Any = opening._takeover
-        takeover.opened.set_result(SimMachine())
-        while not listener.opened:
+        opening.result.set_result(SimMachine())
+        while not pool.opened:
             await asyncio.sleep(0)

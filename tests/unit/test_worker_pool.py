@@ -153,13 +153,13 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
     async def answer(tp: TopicPartition) -> bool | None:
         return answers.pop(0) if answers else False
 
-    async def fenced_again(parts: Any, tp: TopicPartition, *_: Any) -> Any:
+    async def fenced_again(opening: openings.Opening) -> Any:
         assert len(answers) < 2, "the group is asked before each attempt"
-        attempts.append(tp)
+        attempts.append(opening.tp)
         raise Fenced("another one, again")
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
-    monkeypatch.setattr(pool._openings._takeover, "open", fenced_again)
+    monkeypatch.setattr(pool._openings, "open", fenced_again)
     runner: Any = SimRunner()
     pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool._dealt = frozenset([REQUESTS])
@@ -312,16 +312,16 @@ async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_rel
     pool._parts = replace(pool._parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
     begun: list[TopicPartition] = []
 
-    async def read_ahead(_: object, tp: TopicPartition, *rest: object) -> None:
-        begun.append(tp)
+    async def read_ahead(opening: openings.Opening) -> None:
+        begun.append(opening.tp)
         pool._openings.end_all()
 
-    monkeypatch.setattr(pool._openings._takeover, "read_ahead", read_ahead)
+    monkeypatch.setattr(pool._openings, "read_ahead", read_ahead)
     away = asyncio.create_task(pool.take(frozenset()))
     async with asyncio.timeout(30):
         await asyncio.sleep(0)
         if is_fenced:
-            pool._handle_failure(runner, Fenced("taken over"))  # type: ignore[arg-type]
+            pool.on_failed(runner, Fenced("taken over"))  # type: ignore[arg-type]
         back = asyncio.create_task(pool.take(frozenset({REQUESTS})))
         while pool._openings.partitions != {REQUESTS}:
             await asyncio.sleep(0)

@@ -16,22 +16,21 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
-from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, ReadAhead, Runner
+from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, OpenMachine, ReadAhead, Runner
 
 PATIENCE_S = 30
 
 NO_VIEW: Any = None
 
 
-class SimListener:
-    """A listener that keeps the events of a runner."""
+class SimPool:
+    """A pool that keeps the reports of a runner."""
 
     def __init__(self) -> None:
         self.resumed = threading.Event()
         self.failure: BaseException | None = None
 
-    def on_resumed(self, runner: Runner) -> None:
-        assert not runner.paused
+    def on_resumed(self) -> None:
         self.resumed.set()
 
     def on_read_again(self, runner: Runner, position: int) -> None:
@@ -66,54 +65,51 @@ class Owing:
         self.told.set()
 
 
-def started(listener: SimListener) -> Runner:
-    runner = Runner(
-        "timer-request/0",
-        NativeRig().machine,
-        TOLD,
-        lambda: None,
-        threading.Event(),
-        NO_VIEW,
-        listener,
-        PartitionMetrics(),
-    )
+def runner_of(pool: Any, machine: Machine, transaction: Any = TOLD, *, reads_ahead: bool = False) -> Runner:
+    """A runner, not started, whose reports arrive at once."""
+    opened = OpenMachine(machine, transaction, lambda: None, threading.Event(), NO_VIEW, reads_ahead)
+    return Runner("timer-request/0", opened, pool, lambda call, *args: call(*args), PartitionMetrics())
+
+
+def started(pool: SimPool) -> Runner:
+    runner = runner_of(pool, NativeRig().machine)
     runner.start()
     return runner
 
 
 def test_a_runner_is_paused_while_large_fetches_wait() -> None:
-    listener = SimListener()
-    runner = started(listener)
+    pool = SimPool()
+    runner = started(pool)
     runner.deliver(Fetched(0, 1, (), 10 * MAX_WAITING_BYTES))
     assert not runner.paused, "a single one may have any size"
     runner.deliver(Fetched(1, 2, (), 1))
     assert runner.paused
     assert runner.waiting_bytes == 10 * MAX_WAITING_BYTES + 1
     runner.tick(Tick(1000))
-    assert listener.resumed.wait(PATIENCE_S)
+    assert pool.resumed.wait(PATIENCE_S)
     runner.stop()
     assert runner.join(PATIENCE_S)
     assert runner.waiting_bytes == 0
 
 
 def test_a_runner_is_paused_while_many_fetches_wait_and_reports_its_resumption() -> None:
-    listener = SimListener()
-    runner = started(listener)
+    pool = SimPool()
+    runner = started(pool)
     for offset in range(MAX_WAITING_FETCHES):
         assert not runner.paused
         runner.deliver(Fetched(offset, offset + 1, ()))
     assert runner.paused, "it accepts nothing before its first tick"
     runner.tick(Tick(1000))
-    assert listener.resumed.wait(PATIENCE_S)
+    assert pool.resumed.wait(PATIENCE_S)
     assert not runner.paused
     runner.stop()
     assert runner.join(PATIENCE_S)
-    assert listener.failure is None
+    assert pool.failure is None
 
 
 def test_a_query_that_finds_a_damaged_store_ends_the_machine() -> None:
-    listener = SimListener()
-    runner = started(listener)
+    pool = SimPool()
+    runner = started(pool)
 
     def find_damage(machine: Machine) -> None:
         raise StoreDamaged("the store is damaged", 0)
@@ -121,12 +117,12 @@ def test_a_query_that_finds_a_damaged_store_ends_the_machine() -> None:
     with pytest.raises(StoreDamaged):
         runner.ask(find_damage).result(PATIENCE_S)
     assert runner.join(PATIENCE_S)
-    assert isinstance(listener.failure, StoreDamaged)
+    assert isinstance(pool.failure, StoreDamaged)
 
 
 def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_caller() -> None:
-    listener = SimListener()
-    runner = started(listener)
+    pool = SimPool()
+    runner = started(pool)
     assert runner.ask(lambda machine: (machine is runner.machine, threading.current_thread().name)).result(
         PATIENCE_S
     ) == (True, "timers-timer-request/0")
@@ -150,17 +146,15 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
     for question in too_late[1:]:
         with pytest.raises(Ended):
             question.result(PATIENCE_S)
-    assert listener.failure is None
+    assert pool.failure is None
 
 
 def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it() -> None:
-    listener, outbox = SimListener(), ListOutbox()
+    pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     rig.ask(1)
     owing: Any = Owing(outbox)
-    runner = Runner(
-        "timer-request/0", rig.machine, owing, lambda: None, threading.Event(), NO_VIEW, listener, PartitionMetrics()
-    )
+    runner = runner_of(pool, rig.machine, owing)
     runner.tick(Tick(1000))
     runner.deliver(rig.fetch())
     runner.start()
@@ -168,11 +162,11 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
     runner.stop()
     assert runner.join(PATIENCE_S)
     assert owing.fired_before_telling == [1]
-    assert listener.failure is None
+    assert pool.failure is None
 
 
 def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_has_not() -> None:
-    listener, outbox = SimListener(), ListOutbox()
+    pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     rig.observe(1)
     for _ in range(3):
@@ -182,13 +176,12 @@ def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_h
     rig.ask(5)  # its owner has not accepted it
     machine = rig.open(wipe=True)
     assert machine.recovering
-    others = threading.Event(), NO_VIEW, listener, PartitionMetrics()
-    runner = Runner("timer-request/0", machine, TOLD, lambda: None, *others, reads_ahead=True)
+    runner = runner_of(pool, machine, reads_ahead=True)
     runner.tick(Tick(60_000))
     runner.deliver(rig.fetch())
     runner.start()
     assert runner.join(PATIENCE_S)
-    assert isinstance(listener.failure, ReadAhead)
+    assert isinstance(pool.failure, ReadAhead)
     assert (rig.store.applied, outbox.fired) == (3, [])
     assert not rig.open().recovering, "after the fence it is opened with the store that was read ahead"
     rig.finish()

@@ -1,4 +1,8 @@
-"""Opens partitions, each by itself: one that cannot be opened is tried again after a pause, and delays no other."""
+"""Opens partitions, each by itself: one that cannot be opened is tried again after a pause, and delays no other.
+
+An opening reads the log ahead while the former owner of the machine fires. Then it fences this owner, reads the
+progress that it has left, and opens the store.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,39 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiokafka.errors import KafkaError
 
+from timers.core.doubts import commit_refusal
+from timers.core.machine import Machine
+from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import Fenced, LogMismatch
-from timers.machine_parts import Parts
-from timers.partition_metrics import PartitionMetrics
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.wire.formats import RequestFormat
-from timers.worker.machines.capacity import Capacity
+from timers.errors import DoubtfulLog, Fenced, LogMismatch
+from timers.kafka.clients import asking_admin
+from timers.kafka.leaders import TIMEOUT_S
+from timers.kafka.progress_log import progress_partition
+from timers.kafka.topic_admin import Listed, listed
+from timers.kafka.topics import compacted_now
+from timers.machine_parts import Parts, closer
+from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
+from timers.store.failures import forget_frames
+from timers.store.opening import ANSWER_S, Opened, open_partition
+from timers.store.restoring import may_restore, restore
+from timers.wire.topics import snapshots
+from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
-from timers.worker.machines.runner import ReadAhead, Runner
-from timers.worker.machines.takeover import OpenMachine, Takeover
+from timers.worker.machines.runner import OpenMachine, ReadAhead, Runner
+
+if TYPE_CHECKING:
+    from timers.worker.machines.pool import Pool
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 OWNER_TIMEOUT_S = 5.0
 """How long to wait for the coordinator's answer before asking again."""
@@ -33,78 +53,73 @@ OWNER_RETRY_S = 0.2
 CLOSE_TIMEOUT_S = 20.0
 """Longer than a transaction may last."""
 
+THREADS = 256
+"""A thread starts only when all others are busy. Each machine whose coordinator does not answer keeps one busy."""
 
-class Listener(Protocol):
-    """Gets the results of openings. Called on the event loop."""
+READERS = 8
+"""Number of partitions whose progress is read at a time: each needs a client of librdkafka with its threads."""
 
-    def on_opened(self, tp: TopicPartition, opened: OpenMachine, again: bool) -> None:
-        """Report an open machine. ``again``: its former machine in this worker had failed."""
+RESTORES = 4
+"""Number of stores that are restored at a time: each has clients of librdkafka, and all share the interpreter lock."""
 
-    def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
-        """Report that the machine of a partition must not run [I8]."""
+STOP_POLL_S = 0.2
 
-    def on_progress(self) -> None:
-        """Report that a partition is open, or waits, or is given up."""
+LEAST_AHEAD = 10_000
+"""Fewer records are read again in the time in which a store is opened once more, so they are not read ahead."""
 
-    def on_fatal(self, error: BaseException) -> None:
-        """Report an error that must end the worker."""
+AHEAD_TRIES = 3
+"""How often a log is read ahead that seems to differ from its progress, which its owner changes."""
 
-    async def owns(self, tp: TopicPartition) -> bool | None:
-        """Ask the group whether this worker owns a partition; None without an answer."""
+FRESH_S = 1.0
+"""Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
 
 
-class _Opening:
+class Opening:
     """One partition on its way to an open machine.
 
     Attributes:
+        stop: when set, it ends the waiting for brokers.
         waiting: why it is closed, once an attempt has failed and the next one has to wait.
         task: the attempts.
     """
 
     task: asyncio.Task[None]
 
-    def __init__(self) -> None:
+    def __init__(self, tp: TopicPartition, metrics: PartitionMetrics) -> None:
+        self.tp = tp
+        self.metrics = metrics
         self.stop = threading.Event()
-        self.stopped = asyncio.Event()
+        self._stopped = asyncio.Event()
         self.waiting: Waiting | None = None
 
     def end(self) -> None:
         """Open nothing from now on."""
         self.stop.set()
-        self.stopped.set()
+        self._stopped.set()
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not after :meth:`end`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.stopped.wait()
+                await self._stopped.wait()
 
 
 class Openings:
-    """The partitions that are being opened. Methods run on the event loop.
+    """The partitions that are being opened. Methods run on the event loop; blocking calls run in threads.
 
     Args:
-        formats: request topic -> request format.
-        memory: of the stores.
-        condemnations: of the stores.
-        capacity: of the process.
-        listener: gets the results.
-        metrics: returns the metrics of a partition.
+        pool: gets the machines.
     """
 
-    def __init__(
-        self,
-        formats: dict[str, RequestFormat],
-        memory: RocksMemory,
-        condemnations: Condemnations,
-        capacity: Capacity,
-        listener: Listener,
-        metrics: Callable[[TopicPartition], PartitionMetrics],
-    ) -> None:
-        self._takeover = Takeover(formats, memory, condemnations, capacity)
-        self._listener = listener
-        self._metrics = metrics
-        self._openings: dict[TopicPartition, _Opening] = {}
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
+        self._reading = asyncio.Semaphore(READERS)
+        self._restoring = threading.Semaphore(RESTORES)
+        self._admin: Any = None
+        self._answers: dict[Callable[..., Any], tuple[asyncio.Future[Any], float]] = {}
+        """Question -> the last answer, and until when it is fresh."""
+        self._openings: dict[TopicPartition, Opening] = {}
         self._failures: dict[TopicPartition, Failures] = {}
         self._ended = False
 
@@ -126,26 +141,25 @@ class Openings:
         """Number of failures of machines that no code expects."""
         return sum(failures.unforeseen for failures in list(self._failures.values()))
 
-    # ---- openings -----------------------------------------------------------------------------------------------
+    # ---- attempts -----------------------------------------------------------------------------------------------
 
-    def begin(self, parts: Callable[[], Parts], tp: TopicPartition, after: asyncio.Future[Any] | None = None) -> None:
+    def begin(self, tp: TopicPartition, after: asyncio.Future[Any] | None = None) -> None:
         """Open a partition that was dealt to this worker just now: its log is read ahead, then its owner is fenced.
 
         Args:
-            parts: returns what machines share.
             tp: the partition.
             after: to wait for first: a former machine in this worker releases the store.
         """
-        self._begin(tp, lambda opening: self._ahead_or_open(parts, tp, opening, after))
+        self._begin(tp, lambda opening: self._ahead_or_open(opening, after))
 
-    def begin_again(self, parts: Callable[[], Parts], tp: TopicPartition, former: Runner, error: BaseException) -> None:
+    def begin_again(self, tp: TopicPartition, former: Runner, error: BaseException) -> None:
         """Open a partition again after its machine failed with ``error``."""
-        self._begin(tp, lambda opening: self._after_failure(parts, tp, opening, former, error))
+        self._begin(tp, lambda opening: self._after_failure(opening, former, error))
 
-    def _begin(self, tp: TopicPartition, attempts: Callable[[_Opening], Awaitable[None]]) -> None:
+    def _begin(self, tp: TopicPartition, attempts: Callable[[Opening], Awaitable[None]]) -> None:
         if self._ended:
             return
-        opening = _Opening()
+        opening = Opening(tp, self._pool.metrics_of(tp))
 
         async def run() -> None:
             try:
@@ -154,90 +168,84 @@ class Openings:
                 raise
             except BaseException as fatal:
                 if not opening.stop.is_set():
-                    self._listener.on_fatal(fatal)
+                    self._pool.on_fatal(fatal)
             finally:
-                self._forget(tp, opening)
+                self._forget(opening)
 
         self._openings[tp] = opening
         opening.task = asyncio.create_task(run())
 
-    def _forget(self, tp: TopicPartition, opening: _Opening) -> None:
-        if self._openings.get(tp) is opening:
-            del self._openings[tp]
-            self._listener.on_progress()
+    def _forget(self, opening: Opening) -> None:
+        if self._openings.get(opening.tp) is opening:
+            del self._openings[opening.tp]
+            self._pool.on_progress()
 
-    async def _after_failure(
-        self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, former: Runner, error: BaseException
-    ) -> None:
+    async def _after_failure(self, opening: Opening, former: Runner, error: BaseException) -> None:
         await self.join([former])
         if isinstance(error, ReadAhead):
             logger.info("%s was read ahead: %d records", former.name, former.machine.replayed)
             # It took a while, and a worker that was paused meanwhile may have lost the partition.
-            if await self._is_owner(tp, opening):
-                await self._attempts(parts, tp, opening)
+            if await self._is_owner(opening):
+                await self._attempts(opening)
             return
         if not isinstance(error, Fenced):
-            await self._wait_after(tp, opening, error)
-        await self._attempts(parts, tp, opening, error)
+            await self._wait_after(opening, error)
+        await self._attempts(opening, error)
 
-    async def _ahead_or_open(
-        self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, after: asyncio.Future[Any] | None
-    ) -> None:
+    async def _ahead_or_open(self, opening: Opening, after: asyncio.Future[Any] | None) -> None:
         if after is not None:
             await asyncio.wait([after])
         if opening.stop.is_set():
             return
-        ahead = await self._takeover.read_ahead(parts(), tp, self._metrics(tp), opening.stop)
+        ahead = await self.read_ahead(opening)
         if ahead is None:
-            await self._attempts(parts, tp, opening)
-        elif opening.stop.is_set():
-            await self._takeover.in_thread(ahead.close)
+            await self._attempts(opening)
         else:
-            self._listener.on_opened(tp, ahead, again=False)
-            self._forget(tp, opening)
+            await self._report(opening, ahead, again=False)
 
-    async def _attempts(
-        self, parts: Callable[[], Parts], tp: TopicPartition, opening: _Opening, error: BaseException | None = None
-    ) -> None:
+    async def _attempts(self, opening: Opening, error: BaseException | None = None) -> None:
         again = error is not None
         while not opening.stop.is_set():
-            if error is not None and not await self._is_owner(tp, opening):
+            if error is not None and not await self._is_owner(opening):
                 return
             try:
-                opened = await self._takeover.open(parts(), tp, self._metrics(tp), opening.stop)
+                opened = await self.open(opening)
             except Fenced as fenced:
                 error = fenced
                 await opening.pause(OWNER_RETRY_S)
-                continue
             except LogMismatch as mismatch:
                 if not opening.stop.is_set():
-                    self._listener.on_mismatch(tp, mismatch)
+                    self._pool.on_mismatch(opening.tp, mismatch)
                 return
             except Exception as failure:
                 error = failure
                 if not opening.stop.is_set():
-                    await self._wait_after(tp, opening, failure)
-                continue
-            if opening.stop.is_set():
-                await self._takeover.in_thread(opened.close)
+                    await self._wait_after(opening, failure)
+            else:
+                await self._report(opening, opened, again)
                 return
-            self._listener.on_opened(tp, opened, again)
-            self._forget(tp, opening)
-            return
 
-    async def _wait_after(self, tp: TopicPartition, opening: _Opening, error: BaseException) -> None:
+    async def _report(self, opening: Opening, opened: OpenMachine, again: bool) -> None:
+        if opening.stop.is_set():
+            await self.in_thread(opened.close)
+        else:
+            self._pool.on_opened(opening.tp, opened, again)
+            self._forget(opening)
+
+    async def _wait_after(self, opening: Opening, error: BaseException) -> None:
         """Wait as long as the failures of a partition demand.
 
         Raises:
             TimersError: ``error``, if it must end the worker.
         """
-        pause_s, waiting = self._failures.setdefault(tp, Failures("/".join(map(str, tp)))).judge(error)
+        failures = self._failures.setdefault(opening.tp, Failures("/".join(map(str, opening.tp))))
+        pause_s, waiting = failures.judge(error)
         if pause_s:
             opening.waiting = waiting
-            self._listener.on_progress()
+            self._pool.on_progress()
             await opening.pause(pause_s)
 
-    async def _is_owner(self, tp: TopicPartition, opening: _Opening) -> bool:
+    async def _is_owner(self, opening: Opening) -> bool:
         """Wait until the group confirms that this worker owns a partition; False after the end of the opening.
 
         If a machine was fenced or this worker was paused, the machine may belong to another worker now. To open it
@@ -248,7 +256,7 @@ class Openings:
             owned = None
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(OWNER_TIMEOUT_S):
-                    owned = await self._listener.owns(tp)
+                    owned = await self._pool.owns(opening.tp)
             if owned:
                 opening.waiting = before
                 return True
@@ -256,6 +264,167 @@ class Openings:
                 opening.waiting = opening.waiting or Waiting(BROKERS, "the coordinator of the group does not answer")
             await opening.pause(OWNER_RETRY_S)
         return False
+
+    # ---- one attempt --------------------------------------------------------------------------------------------
+
+    async def open(self, opening: Opening) -> OpenMachine:
+        """Fence the owner of a machine, and return the machine.
+
+        Raises:
+            LogMismatch: the machine must not run.
+            Fenced: the machine was taken over while it was opened.
+            NoRoom: the process has too many machines.
+            KafkaException, Lost: a broker did not answer, or a partition has no leader.
+        """
+        opened = await self._open(opening, fences=True)
+        assert opened is not None
+        return opened
+
+    async def read_ahead(self, opening: Opening) -> OpenMachine | None:
+        """Returns a machine that reads its log as far as its owner has, which still fires; None if this is little.
+
+        A store that was read ahead is one that stopped at an offset: the opening after the fence treats it like others.
+        Whatever is wrong here is judged there.
+        """
+        for tries_left in reversed(range(AHEAD_TRIES)):
+            try:
+                return await self._open(opening, fences=False)
+            except Exception as error:  # also one that no code expects: the next opening meets it again
+                # Its owner writes meanwhile, so logs and copies that are read one after another may seem to differ.
+                if isinstance(error, LogMismatch) and tries_left and not opening.stop.is_set():
+                    continue
+                why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
+                if not isinstance(error, NoRoom):
+                    logger.info("%s/%d is not read ahead: %s", *opening.tp, why)
+                return None
+        return None
+
+    async def _open(self, opening: Opening, *, fences: bool) -> OpenMachine | None:
+        """The machine of a partition; without a fence None if there is little to read ahead."""
+        capacity, parts, tp = self._pool.capacity, self._pool.parts, opening.tp
+        capacity.enter()
+        outbox = parts.outbox(tp, parts.producer(tp, opening.stop, opening.metrics), opening.metrics)
+        release = outbox.transaction.close
+        try:
+            # Asked beside the next questions, so that it takes no further time.
+            asked = self._ask(parts, compacted_now, parts.settings, parts.cluster, ANSWER_S)
+            topics = await self._check_leaders(parts, tp)
+            if fences:
+                await self.in_thread(outbox.transaction.open)
+            compacted = (await asyncio.shield(asked)).get(tp[0])
+            try:
+                opened = await self._read(parts, opening, compacted, topics, fenced=fences)
+            except DoubtfulLog as doubtful:
+                if fences and compacted is not None:
+                    place = progress_partition(tp, parts.cluster, parts.settings)
+                    outbox.transaction.bind(parts.cluster.topic_ids[tp[0]], place, doubtful.progress.cuts)
+                    await self.in_thread(commit_refusal, outbox, doubtful.progress)
+                raise
+            progress, store, *_ = opened
+            release = closer(store, outbox)
+            machine: Machine | None = None
+            if fences or (not progress.rescues and progress.next_offset - store.applied > LEAST_AHEAD):
+                machine = parts.machine(tp, self._pool.formats[tp[0]], progress, store, outbox, opening.metrics)
+        except BaseException as error:
+            forget_frames(error)  # the store may be damaged
+            try:
+                await self.in_thread(release)
+            finally:
+                capacity.leave()
+            raise
+
+        def close() -> None:
+            try:
+                release()
+            finally:
+                capacity.leave()
+
+        if machine is None:
+            await self.in_thread(close)
+            return None
+        if fences:
+            opening.metrics.opened_at = monotonic()
+        else:
+            opening.metrics.ahead_from = opening.metrics.opened_from
+        return OpenMachine(machine, outbox.transaction, close, opening.stop, store.view, not fences)
+
+    async def _read(
+        self, parts: Parts, opening: Opening, compacted: str | None, topics: Collection[str], *, fenced: bool
+    ) -> Opened:
+        """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
+        pool, tp, metrics = self._pool, opening.tp, opening.metrics
+        where = parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats, tp
+        async with self._reading:
+            if opening.stop.is_set():
+                raise Lost("told to stop")
+            opened = await self.in_thread(partial(open_partition, *where, parts.ask_log, compacted, after_fence=fenced))
+        metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
+        others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
+        if (fenced or not opened.is_new) and may_restore(opened, others):
+            is_compacted = pool.formats[tp[0]].topic_is_compacted
+            restoring = partial(restore, *where, opened, others=others, now_s=parts.now_s)
+            now_s = parts.now_s if is_compacted else monotonic
+            opened = await self.in_thread(self._restore, opening, opened, restoring, now_s)
+            metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
+        if fenced and metrics.ahead_from:  # what it was read ahead from counts, not what was read since
+            metrics.opened_from, metrics.ahead_from = metrics.ahead_from, ""
+        return opened
+
+    def _restore(
+        self, opening: Opening, opened: Opened, restoring: Callable[..., Opened], now_s: Callable[[], float | None]
+    ) -> Opened:
+        """Restore a store, outside of the places of those whose progress is read: it may take long.
+
+        Args:
+            now_s: returns None while it is not known how old a snapshot is.
+        """
+
+        def check() -> None:
+            if opening.stop.is_set():
+                raise Lost("told to stop")
+
+        try:
+            while now_s() is None:
+                sleep(STOP_POLL_S)
+                check()
+            while not self._restoring.acquire(timeout=STOP_POLL_S):
+                check()
+        except Lost:
+            opened.store.close()
+            raise
+        began = monotonic()
+        try:
+            return restoring(check=check)
+        finally:
+            opening.metrics.restoring_s += monotonic() - began
+            self._restoring.release()
+
+    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> Collection[str]:
+        """Returns the names of all topics.
+
+        Raises:
+            Lost: a log of the machine has no leader: every further step would wait for it.
+        """
+        progress_topic = parts.settings.progress_topic
+        needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
+        known: dict[str, Listed] = await asyncio.shield(self._ask(parts, listed, TIMEOUT_S))
+        missing = [
+            f"{topic}/{partition}"
+            for topic, partition in needed
+            if topic in known and partition in known[topic].leaderless
+        ]
+        if missing:
+            raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
+        return known.keys()
+
+    def _ask(self, parts: Parts, question: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """The answer to a question that the openings of all partitions share for :data:`FRESH_S`."""
+        asked = self._answers.get(question)
+        if asked is None or (asked[0].done() and monotonic() > asked[1]):
+            self._admin = self._admin or asking_admin(parts.settings)
+            asked = self.in_thread(question, self._admin, *args), monotonic() + FRESH_S
+            self._answers[question] = asked
+        return asked[0]
 
     # ---- closing ------------------------------------------------------------------------------------------------
 
@@ -277,15 +446,15 @@ class Openings:
 
     async def join(self, runners: Collection[Runner]) -> None:
         """Wait until runners that were told to stop have released their stores and producers."""
-        joins = (self._takeover.in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in runners)
+        joins = (self.in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in runners)
         for runner, ended in zip(runners, await asyncio.gather(*joins), strict=True):
             if not ended:
                 logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
 
-    async def in_thread(self, call: Callable[[], None]) -> None:
+    def in_thread(self, call: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
         """Run a blocking call."""
-        await self._takeover.in_thread(call)
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     def close(self) -> None:
         """End the threads."""
-        self._takeover.close()
+        self._threads.shutdown(wait=False)

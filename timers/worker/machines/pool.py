@@ -40,8 +40,7 @@ from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import LastStableOffsets, LogEndTicks
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
-from timers.worker.machines.runner import Runner
-from timers.worker.machines.takeover import OpenMachine
+from timers.worker.machines.runner import OpenMachine, Runner
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ class Pool:
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
         self.held_back = HeldBack()
-        self._openings = Openings(formats, memory, self.condemnations, self.capacity, self, self._metrics_of)
+        self._openings = Openings(self)
         self._recoveries = Recoveries()
         self._dealt: frozenset[TopicPartition] = frozenset()
         self._runners: dict[TopicPartition, Runner] = {}
@@ -153,12 +152,13 @@ class Pool:
         self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)
         self._loop = asyncio.get_running_loop()
 
+    # ---- status: any thread -------------------------------------------------------------------------------------
+
     @property
-    def _bound(self) -> Parts:
+    def parts(self) -> Parts:
+        """What machines share. A change of the topics replaces it."""
         assert self._parts is not None, "call bind() first"
         return self._parts
-
-    # ---- status: any thread -------------------------------------------------------------------------------------
 
     @property
     def runners(self) -> Mapping[TopicPartition, Runner]:
@@ -207,7 +207,7 @@ class Pool:
 
     def place_of(self, tp: TopicPartition) -> Place:
         """Which machine a snapshot of a partition is of."""
-        return place_of(self._bound.settings, self._bound.cluster, tp, self.formats[tp[0]])
+        return place_of(self.parts.settings, self.parts.cluster, tp, self.formats[tp[0]])
 
     def has_same_log(self, tp: TopicPartition, runner: Runner) -> bool:
         """Whether the log of an open machine has lost nothing that was read. Blocks.
@@ -216,7 +216,7 @@ class Pool:
             Lost: its leader does not answer.
         """
         machine = runner.machine
-        return self._bound.ask_log.has_same_log(tp, machine.lineages, machine.position)
+        return self.parts.ask_log.has_same_log(tp, machine.lineages, machine.position)
 
     @property
     def clock_is_behind(self) -> bool:
@@ -249,7 +249,7 @@ class Pool:
         self._stopped = {}
         closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
         # Partitions of a deleted topic wait for renew().
-        self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
+        self._open_missing(lambda topic, _: topic in self.parts.cluster.topic_ids)
         if anew:
             for runner in self._runners.values():
                 runner.commit_soon()
@@ -318,9 +318,10 @@ class Pool:
         if missing:
             self._recoveries.begin(lambda: (self._runners.values(), self.opening))
         for tp in missing:
-            self._openings.begin(lambda: self._bound, tp, self._closing.get(tp))
+            self._openings.begin(tp, self._closing.get(tp))
 
-    def _metrics_of(self, tp: TopicPartition) -> PartitionMetrics:
+    def metrics_of(self, tp: TopicPartition) -> PartitionMetrics:
+        """The metrics of a partition."""
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     async def renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
@@ -331,8 +332,8 @@ class Pool:
             suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. If so,
                 the machine is opened again, which finds the cause; if not, it reads on from its position.
         """
-        old = self._bound.cluster
-        self._parts = replace(self._bound, cluster=cluster)
+        old = self.parts.cluster
+        self._parts = replace(self.parts, cluster=cluster)
         gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
         stale = [runner for (topic, _), runner in self._runners.items() if topic in gone]
         if stale:
@@ -363,7 +364,7 @@ class Pool:
             if topic in now and runner.machine.recovering:
                 doubtful.add((topic, partition))
             elif (topic in now) != (topic in before):
-                worker, is_compacted = self._bound.settings.worker_id, topic in now
+                worker, is_compacted = self.parts.settings.worker_id, topic in now
                 runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
         return doubtful
 
@@ -430,7 +431,7 @@ class Pool:
         runner = self._runners.get(tp)
         if runner is not None:
             runner.stop()
-            self._handle_failure(runner, error)
+            self.on_failed(runner, error)
 
     def tick(self, tick: Tick) -> None:
         """Give a tick to every machine."""
@@ -447,50 +448,36 @@ class Pool:
         """The open machines of timers with an id."""
         return {tp: runner for tp, runner in self._runners.items() if self.formats[tp[0]].has_ids}
 
-    # ---- reports of runners, from their threads: timers.worker.machines.runner.Listener -----------------------------
-
-    def on_resumed(self, runner: Runner) -> None:
-        """Fetch again from a partition that was paused."""
-        self._loop.call_soon_threadsafe(self._consumer.wake)
-
-    def on_read_again(self, runner: Runner, position: int) -> None:
-        """Read a partition again from the position of its machine."""
-        logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
-        self._loop.call_soon_threadsafe(self._read_again, runner, position)
-
-    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
-        """Compare the log of a machine: a fetch of a new leader waits for it."""
-        self._loop.call_soon_threadsafe(self._compare, runner, leader)
-
-    def on_recovered(self, runner: Runner, seconds: float) -> None:
-        """Log what was recovered and, once all machines fire, that the worker is ready."""
-        self._loop.call_soon_threadsafe(self._report_recovered, runner, seconds)
-
-    def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """Open a machine again, or end the worker after an error that concerns all of its machines."""
-        self._loop.call_soon_threadsafe(self._handle_failure, runner, error)
-
-    # ---- reports on the event loop: a machine may have been closed meanwhile ------------------------------------
+    # ---- reports of runners: their machines may have been closed meanwhile ---------------------------------------
 
     def _partition_of(self, runner: Runner) -> TopicPartition | None:
         """The partition of an open machine; None if it was closed."""
         return next((tp for tp, each in self._runners.items() if each is runner), None)
 
-    def _read_again(self, runner: Runner, position: int) -> None:
+    def on_resumed(self) -> None:
+        """Fetch again from a partition that was paused."""
+        self._consumer.wake()
+
+    def on_read_again(self, runner: Runner, position: int) -> None:
+        """A fetch was lost: read a partition again from the position of its machine [I7]."""
+        logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
         tp = self._partition_of(runner)
         if tp is not None:
             self._consumer.read_from(tp, position)
 
-    def _compare(self, runner: Runner, leader: Leader) -> None:
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
+        """Compare the log of a machine: a fetch of a new leader waits for it; see :meth:`Runner.trust`."""
         tp = self._partition_of(runner)
         if tp is not None and self._lineage_watch is not None:
             self._lineage_watch.ask(tp, runner, leader)
 
-    def _report_recovered(self, runner: Runner, seconds: float) -> None:
+    def on_recovered(self, runner: Runner, seconds: float) -> None:
+        """Log what was recovered in so many seconds and, once all machines fire, that the worker is ready."""
         if self._partition_of(runner) is not None:
             self._recoveries.log_recovered(runner, seconds)
 
-    def _handle_failure(self, runner: Runner, error: BaseException) -> None:
+    def on_failed(self, runner: Runner, error: BaseException) -> None:
+        """Open a machine again, unless the group has dealt its partition to another worker."""
         tp = self._partition_of(runner)
         if tp is not None:
             self._runners = {other: each for other, each in self._runners.items() if each is not runner}
@@ -504,19 +491,23 @@ class Pool:
                 self._let_openings_wait([tp], asyncio.ensure_future(self._openings.join([runner])))
                 self._closed_stores[tp] = runner.machine.position
                 return
-            self._openings.begin_again(lambda: self._bound, tp, runner, error)
+            self._openings.begin_again(tp, runner, error)
         else:  # it may have been fenced: the group has dealt its partition to another worker
             logger.info("%s failed after it was told to stop: %s", runner.name, error)
 
-    # ---- reports of openings: timers.worker.machines.openings.Listener ------------------------------------------
+    # ---- reports of openings ------------------------------------------------------------------------------------
 
     def on_opened(self, tp: TopicPartition, opened: OpenMachine, again: bool) -> None:
-        """Start the thread of a machine, and read its log on from its position."""
+        """Start the thread of a machine, and read its log on from its position.
+
+        Args:
+            again: whether its former machine in this worker had failed.
+        """
         metrics = self.partition_metrics[tp]
         metrics.reopened += again
-        parts = self._bound
+        parts = self.parts
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        runner = Runner("/".join(map(str, tp)), *opened[:-1], self, metrics, reads_ahead=opened.reads_ahead)
+        runner = Runner("/".join(map(str, tp)), opened, self, self._loop.call_soon_threadsafe, metrics)
         self._runners = {**self._runners, tp: runner}
         self._consumer.read_from(tp, opened.machine.position)
         self._consumer.wake()

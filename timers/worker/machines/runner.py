@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
@@ -24,6 +24,9 @@ from timers.core.timer import Fetched, Tick
 from timers.firing.transaction import WITNESS_S, Transaction
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import forget_frames
+
+if TYPE_CHECKING:
+    from timers.worker.machines.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -41,23 +44,20 @@ REWIND_AGAIN_S = 1.0
 """Seconds after which a rewind is requested again, if it had no effect."""
 
 
-class Listener(Protocol):
-    """Gets the reports of a runner. The runner's thread calls every method."""
+class OpenMachine(NamedTuple):
+    """A machine whose thread may start."""
 
-    def on_resumed(self, runner: Runner) -> None:
-        """Report that :attr:`Runner.paused` is false again."""
-
-    def on_read_again(self, runner: Runner, position: int) -> None:
-        """Report that a fetch was lost: the log must be read again from ``position`` [I7]."""
-
-    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
-        """Report that a fetch waits until the log was compared, because of a new leader; see :meth:`Runner.trust`."""
-
-    def on_recovered(self, runner: Runner, seconds: float) -> None:
-        """Report that, after ``seconds``, the store holds all accepted timers again, and firing begins."""
-
-    def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """Report that the thread ended because of ``error``."""
+    machine: Machine
+    transaction: Transaction
+    close: Callable[[], None]
+    """Releases its store and producer."""
+    stop: threading.Event
+    """When set, it ends the waiting for brokers."""
+    view: Callable[[], View]
+    """Returns a view of its store. Call it on the machine's thread."""
+    reads_ahead: bool = False
+    """Another worker owns the machine and fires it. This one only reads its log again: it gets no ticks, and its runner
+    ends with :class:`ReadAhead`."""
 
 
 class QueuedTick(NamedTuple):
@@ -93,43 +93,25 @@ class Runner:
 
     Args:
         name: ``<topic>/<partition>``, for logs and the thread.
-        machine: opened; from now on only this runner calls it.
-        transaction: of the machine.
-        close: releases store and producer; called on the runner's thread when it ends.
-        stop: ends the thread when set; the machine's outbox watches it too.
-        view: returns a view of the machine's store; call it in a question (:meth:`ask`).
-        listener: gets the reports.
+        opened: from now on only this runner calls the machine, and its thread closes it.
+        pool: gets the reports.
+        post: calls a function later, on the event loop of the pool.
         metrics: of the partition.
-        reads_ahead: another worker owns the machine and fires it. This one only reads its log again: it gets no ticks,
-            and ends with :class:`ReadAhead`.
 
     Attributes:
+        view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         is_verified: whether log and snapshots were compared, and agree. Any thread.
     """
 
     def __init__(
-        self,
-        name: str,
-        machine: Machine,
-        transaction: Transaction,
-        close: Callable[[], None],
-        stop: threading.Event,
-        view: Callable[[], View],
-        listener: Listener,
-        metrics: PartitionMetrics,
-        *,
-        reads_ahead: bool = False,
+        self, name: str, opened: OpenMachine, pool: Pool, post: Callable[..., object], metrics: PartitionMetrics
     ) -> None:
         self.name = name
-        self.view = view
         self.is_verified = False
-        self.machine = machine
-        self._transaction = transaction
-        self._loop = Loop(machine)
-        self._reads_ahead = reads_ahead
-        self._close = close
-        self._stop = stop
-        self._listener = listener
+        self.machine, self._transaction, self._close, self._stop, self.view, self._reads_ahead = opened
+        self._pool = pool
+        self._post = post
+        self._loop = Loop(self.machine)
         self._metrics = metrics
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._questions: deque[Question] = deque()
@@ -223,7 +205,7 @@ class Runner:
                     self._answer(self._questions.popleft())
         except BaseException as error:
             forget_frames(error)
-            self._listener.on_failed(self, error)
+            self._post(self._pool.on_failed, self, error)
         finally:
             self._close()
             for question in self._questions:
@@ -273,7 +255,7 @@ class Runner:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
         if self._paused and self._delivered - self._consumed <= 1:
             self._paused = False
-            self._listener.on_resumed(self)
+            self._post(self._pool.on_resumed)
         if self.machine.clock_is_behind != self._clock_is_behind:
             self._clock_is_behind = self.machine.clock_is_behind
             if self._clock_is_behind:
@@ -290,19 +272,19 @@ class Runner:
             self._rewound_at = None
         elif self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
             self._rewound_at = monotonic()
-            self._listener.on_read_again(self, position)
+            self._post(self._pool.on_read_again, self, position)
 
     def _report_new_leader(self) -> None:
         leader = self._loop.untrusted
         if leader is not None and leader != self._reported_leader:
-            self._listener.on_new_leader(self, leader)
+            self._post(self._pool.on_new_leader, self, leader)
         self._reported_leader = leader
 
     def _report_recovery(self) -> None:
         if self._reads_ahead and not self.machine.recovering:
             raise ReadAhead
         if self._recovering_since is not None and not self.machine.recovering:
-            self._listener.on_recovered(self, monotonic() - self._recovering_since)
+            self._post(self._pool.on_recovered, self, monotonic() - self._recovering_since)
             self._recovering_since = None
 
     def _note_wait(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.kafka.aiokafka_internals.group_access import count_members
-from timers.kafka.aiokafka_internals.group_presence import Presence
+from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.wire.topics import engine_id
 
 pytestmark = pytest.mark.broker
@@ -17,7 +17,7 @@ def test_a_worker_waits_until_the_engine_has_ended_and_ends_if_it_goes_on(system
     settings, group = system.settings, engine_id(system.settings.app_id)
     worker = system.worker()
     said = f"waiting until the engine on Spark of '{settings.app_id}' has left its group"
-    with Presence(settings, group, print):
+    with taking_part(settings, group, print):
         wait_until(lambda: count_members(settings, group), "the engine's driver in its group")
         worker.start().wait_for(said)
         assert worker.exit_code() == 1

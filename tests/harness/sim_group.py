@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
-from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
+from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
 OK, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 16, 22, 25, 27, 82
 
@@ -115,7 +115,7 @@ class SimGroup:
         if isinstance(request, SyncGroupRequest):
             return await self._sync(request)
         if isinstance(request, NamedLeave):
-            _, [(id, name)] = request._fields
+            _, [(id, name)] = request.fields
             if not id and name in self.members:
                 id = self.members[name].id  # its first request to join has no answer yet
             refused = self._judge(id, name, self.generation)
@@ -124,7 +124,7 @@ class SimGroup:
                 refused = OK
             return SimpleNamespace(error_code=OK, members=[(id, name, refused)])
         assert isinstance(request, NamedHeartbeat)
-        _, generation, id, name = request._fields
+        _, generation, id, name = request.fields
         return SimpleNamespace(error_code=self._judge(id, name, generation))
 
     def _judge(self, id: str, name: str, generation: int) -> int:

@@ -18,8 +18,8 @@ from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group_member
-from timers.kafka.aiokafka_internals.group import NamedHeartbeat, NamedLeave
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
+from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
 INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 26, 30
 
@@ -188,7 +188,7 @@ async def test_a_coordinator_that_moves_or_is_silent_ends_no_membership() -> Non
         await until(lambda: group.lookups > lookups + 1)
         group.error = 0
         assert one.member.in_group and len(one.deals) == 1
-        assert (await asyncio.wait_for(described(one), 5)).state == "Stable"
+        assert (await asyncio.wait_for(one.member.describe(), 5)).state == "Stable"
     assert one.ended == []
 
 
@@ -236,7 +236,7 @@ async def test_a_question_about_the_group_does_not_wait_behind_a_request_to_join
     one.member._client.send = noted
     async with running(one):
         await until(lambda: "one" in group.members)
-        await asyncio.wait_for(described(one), 5)
+        await asyncio.wait_for(one.member.describe(), 5)
     kinds = dict(sent)
     assert kinds["DescribeGroupsRequest"] == ConnectionGroup.DEFAULT != kinds["JoinGroupRequest"]
 
@@ -249,13 +249,7 @@ async def test_a_member_that_leaves_looks_for_the_coordinator_if_it_has_none() -
     one.member._coordinator = None
     await one.member.leave(5)
     assert not group.members
-    assert (await one.member.find_group()).members == []
-
-
-async def described(worker: Worker) -> Any:
-    while (found := await worker.member.described()) is None:
-        await asyncio.sleep(0.001)
-    return found
+    assert (await one.member.describe()).members == []
 
 
 async def test_a_session_timeout_that_the_brokers_do_not_allow_ends_the_member_with_a_sentence() -> None:

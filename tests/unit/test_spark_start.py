@@ -262,7 +262,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> N
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
-        return DescribedGroup(0, "Stable", [("", "", "", b"", b"")] * answer)
+        return DescribedGroup("Stable", [("", "", "", b"", b"")] * answer)
 
     monkeypatch.setattr(group_access, "describe", describe)
 

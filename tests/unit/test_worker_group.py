@@ -11,7 +11,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, Joined, able_members, deal
 from timers.kafka.aiokafka_internals.group import unowned_partitions
-from timers.worker.consumer.group import Member, MemberLevels, levels_of, owners
+from timers.worker.consumer.group import Member, member_of, owners
 
 
 def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:
@@ -41,12 +41,13 @@ def test_a_member_without_partitions_owns_none() -> None:
 
 def test_a_member_says_which_level_it_supports() -> None:
     sent = json.dumps({SUPPORTS: 3, RAISED: 2}).encode()
-    assert levels_of(described("one", sent)) == MemberLevels("one", 3, 2)
+    assert member_of(described("one", sent)) == Member("one", "", 3, 2)
 
 
 @pytest.mark.parametrize("user_data", [b"", b"\xff", b"[]", b'{"supports": "2"}', b'{"url": "http://old:6066"}'])
 def test_a_member_that_sends_no_level_supports_none(user_data: bytes) -> None:
-    assert levels_of(described("old", user_data)) == MemberLevels("old", 0, 0)
+    found = member_of(described("old", user_data))
+    assert (found.supports, found.raised) == (0, 0)
 
 
 def dealt(members: dict[str, Any]) -> dict[str, int]:

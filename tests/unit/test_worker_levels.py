@@ -26,9 +26,7 @@ async def test_a_watch_of_the_group_that_is_stopped_in_its_sleep_asks_nothing() 
         asked.append(question)
         await asyncio.Event().wait()
 
-    consumer: Any = SimpleNamespace(
-        note_raised=lambda level: None, member_levels=ask, unowned=ask, in_group=True, dealt=frozenset()
-    )
+    consumer: Any = SimpleNamespace(note_raised=lambda level: None, described=ask, in_group=True, dealt=frozenset())
     pool: Any = SimpleNamespace(runners={}, stopped={}, partitions={}, formats={})
     await ends_at_once(LevelWatch(Settings(), pool, consumer))
     await ends_at_once(GroupWatch("worker", UnownedPartitions(), consumer, pool))

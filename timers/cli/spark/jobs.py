@@ -74,7 +74,7 @@ def engine(
     other.
     """
     from timers.kafka import topics
-    from timers.kafka.aiokafka_internals.group_presence import Presence
+    from timers.kafka.aiokafka_internals.group_member import taking_part
     from timers.kafka.allowed_level import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
@@ -94,7 +94,7 @@ def engine(
         say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
 
     group = engine_id(settings.app_id)
-    with stop_event() as stop, Presence(settings, group, unseen), ExitStack() as stack:
+    with stop_event() as stop, taking_part(settings, group, unseen), ExitStack() as stack:
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])

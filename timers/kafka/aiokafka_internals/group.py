@@ -1,4 +1,4 @@
-"""What members of a consumer group say and have, and requests of theirs that aiokafka lacks."""
+"""What members of a consumer group say and have."""
 
 from __future__ import annotations
 
@@ -6,77 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, LeaveGroupRequest
-from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
+from aiokafka.errors import for_code
 
 from timers.wire import foreign_json
 
 DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
 """Member id, client id, host, metadata, assignment."""
-
-
-class NamedHeartbeatResponse(HeartbeatResponse_v1):
-    API_VERSION = 3
-
-
-class NamedHeartbeatStruct(RequestStruct):
-    API_KEY = HeartbeatRequest.API_KEY
-    API_VERSION = 3
-    RESPONSE_TYPE = NamedHeartbeatResponse
-    SCHEMA = Schema(
-        ("group", String("utf-8")),
-        ("generation_id", Int32),
-        ("member_id", String("utf-8")),
-        ("group_instance_id", String("utf-8")),
-    )
-
-
-class NamedHeartbeat(Request[NamedHeartbeatStruct]):
-    """A heartbeat with the name of the member, its group instance id, which aiokafka's heartbeats lack."""
-
-    API_KEY = HeartbeatRequest.API_KEY
-
-    def __init__(self, *fields: Any) -> None:
-        self._fields = fields
-
-    def build(self, request_struct_class: type[NamedHeartbeatStruct]) -> NamedHeartbeatStruct:
-        return request_struct_class(*self._fields)
-
-
-class NamedLeaveResponse(Response):
-    API_KEY = LeaveGroupRequest.API_KEY
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        (
-            "members",
-            Array(("member_id", String("utf-8")), ("group_instance_id", String("utf-8")), ("error_code", Int16)),
-        ),
-    )
-
-
-class NamedLeaveStruct(RequestStruct):
-    API_KEY = LeaveGroupRequest.API_KEY
-    API_VERSION = 3
-    RESPONSE_TYPE = NamedLeaveResponse
-    SCHEMA = Schema(
-        ("group", String("utf-8")),
-        ("members", Array(("member_id", String("utf-8")), ("group_instance_id", String("utf-8")))),
-    )
-
-
-class NamedLeave(Request[NamedLeaveStruct]):
-    """The request of a static member to leave its group: aiokafka's has no name, so its static members never leave."""
-
-    API_KEY = LeaveGroupRequest.API_KEY
-
-    def __init__(self, group: str, member_id: str, name: str) -> None:
-        self._fields = group, [(member_id, name)]
-
-    def build(self, request_struct_class: type[NamedLeaveStruct]) -> NamedLeaveStruct:
-        return request_struct_class(*self._fields)
 
 
 STABLE = "Stable"
@@ -86,15 +21,20 @@ STABLE = "Stable"
 class DescribedGroup(NamedTuple):
     """The coordinator's answer about a group."""
 
-    error_code: int
     state: str
     members: list[DescribedMember]
 
 
 def described(response: Any) -> DescribedGroup:
-    """The group in an answer to a request for one group."""
-    error_code, _, state, _, _, members, *_ = response.groups[0]
-    return DescribedGroup(error_code, state, members)
+    """The group in an answer to a request for one group.
+
+    Raises:
+        KafkaError: the coordinator refuses, or has moved.
+    """
+    error_code, name, state, _, _, members, *_ = response.groups[0]
+    if error_code:
+        raise for_code(error_code)(name)
+    return DescribedGroup(state, members)
 
 
 def assigned_partitions(member: DescribedMember) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic, sleep
+from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -50,21 +51,21 @@ def may_join(settings: Settings) -> bool:
 
 
 async def _may_join(settings: Settings) -> bool:
-    client = AIOKafkaClient(**connection.aiokafka(settings))
+    request = HeartbeatRequest(settings.app_id, 0, "unknown-member")
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            await client.bootstrap()
             for _ in range(_TRIES):
                 try:
-                    return await _send_heartbeat(client, settings.app_id)
+                    error = for_code((await _ask(settings, settings.app_id, request)).error_code)
+                    if issubclass(error, (GroupAuthorizationFailedError, *_NO_COORDINATOR_YET)):
+                        raise error
+                    break
                 except _NO_COORDINATOR_YET:
                     await asyncio.sleep(_PAUSE_S)
     except GroupAuthorizationFailedError:
         return False
     except (KafkaError, TimeoutError):
         pass  # joining will report the cause
-    finally:
-        await client.close()
     return True
 
 
@@ -149,7 +150,7 @@ async def _describe_while_moving(settings: Settings, group: str, timeout_s: floa
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    return await _describe(settings, group)
+                    return described(await _ask(settings, group, DescribeGroupsRequest([group])))
                 except KafkaError as error:
                     failure = error
                     if not error.retriable:
@@ -159,24 +160,12 @@ async def _describe_while_moving(settings: Settings, group: str, timeout_s: floa
         raise failure from None
 
 
-async def _describe(settings: Settings, name: str) -> DescribedGroup:
+async def _ask(settings: Settings, group: str, request: Any) -> Any:
+    """The answer of the coordinator of a group."""
     client = AIOKafkaClient(**connection.aiokafka(settings))
     try:
         await client.bootstrap()
-        node = await client.coordinator_lookup(CoordinationType.GROUP, name)
-        request = DescribeGroupsRequest([name])
-        group = described(await client.send(node, request, group=ConnectionGroup.COORDINATION))
+        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        return await client.send(node, request, group=ConnectionGroup.COORDINATION)
     finally:
         await client.close()
-    if group.error_code:
-        raise for_code(group.error_code)
-    return group
-
-
-async def _send_heartbeat(client: AIOKafkaClient, group: str) -> bool:
-    node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-    answer = await client.send(node, HeartbeatRequest(group, 0, "unknown-member"), group=ConnectionGroup.COORDINATION)
-    error = for_code(answer.error_code)
-    if issubclass(error, (GroupAuthorizationFailedError, *_NO_COORDINATOR_YET)):
-        raise error
-    return True

@@ -22,7 +22,7 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
@@ -43,18 +43,20 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
+from timers.config.settings import Settings
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
+from timers.kafka import connection
 from timers.kafka.aiokafka_internals.group import (
     STABLE,
     DescribedGroup,
-    NamedHeartbeat,
-    NamedLeave,
     described,
     subscription_of,
     unowned_partitions,
 )
+from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
+from timers.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 
@@ -184,15 +186,14 @@ class GroupMember:
                     logged = ""
                 elif not await self._wakes_within(self._timing.heartbeat_s) and self._is_alive():
                     await self._beat()
-            except KafkaError as error:
-                if not error.retriable:
+            except Exception as error:
+                if not isinstance(error, KafkaError) or not error.retriable:
                     self._end(error)
                     return
                 self._coordinator = None
                 if self._id != self._dealt_id:
-                    self._id = (
-                        ""  # the next coordinator may know only an older id of this name, and would refuse this one
-                    )
+                    # The next coordinator may know only an older id of this name, and would refuse this one.
+                    self._id = ""
                 line = f"the coordinator of the group {self._group} does not answer, or has moved: {error!r}"
                 if line != logged:
                     logger.info("%s", line)
@@ -241,26 +242,20 @@ class GroupMember:
             return None
         return self.in_group and generation == self._generation
 
-    async def described(self) -> DescribedGroup | None:
-        """State and members of the group; None while its coordinator is unknown.
+    async def describe(self) -> DescribedGroup:
+        """State and members of the group.
 
         Raises:
-            KafkaError: the coordinator does not answer.
-        """
-        return None if self._coordinator is None else await self.find_group()
-
-    async def find_group(self) -> DescribedGroup:
-        """As :meth:`described`, but the coordinator is looked up if it is unknown: not while :meth:`run` runs.
-
-        Raises:
-            KafkaError: the coordinator does not answer.
+            KafkaError: the coordinator is not known, does not answer, or refuses.
         """
         await self._look_up()
         # Over another connection: a request to join may wait for its answer for a minute, and others wait behind it.
-        answer = described(await self._send(DescribeGroupsRequest([self._group]), ANSWER_S, ConnectionGroup.DEFAULT))
-        if answer.error_code == NotCoordinatorForGroupError.errno:
+        answer = await self._send(DescribeGroupsRequest([self._group]), ANSWER_S, ConnectionGroup.DEFAULT)
+        try:
+            return described(answer)
+        except NotCoordinatorForGroupError:
             self._coordinator = None
-        return answer
+            raise
 
     # ---- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -400,10 +395,10 @@ class GroupMember:
     async def _lacks_owners(self) -> bool:
         """Whether partitions of its topics have no owner: then the deal was made for others than there are."""
         try:
-            group = await self.described()
+            group = await self.describe()
         except KafkaError:
             return False
-        if group is None or group.error_code or group.state != STABLE:
+        if group.state != STABLE:
             return False  # another rebalance has begun, and its deal will be new
         await self._client.force_metadata_update()
         partitions = {topic: range(count) for topic in self._topics if (count := self._count(topic))}
@@ -450,3 +445,55 @@ def _encoded(share: Iterable[TopicPartition]) -> bytes:
     for topic, partition in share:
         by_topic.setdefault(topic, []).append(partition)
     return bytes(ConsumerProtocolMemberAssignment(0, list(by_topic.items()), b"").encode())
+
+
+@contextlib.contextmanager
+def taking_part(settings: Settings, group: str, on_refused: Callable[[BaseException], None]) -> Iterator[None]:
+    """Be in a group that deals nothing during the block, so that other processes see that this one runs.
+
+    The engine on Spark is in such a group: workers that start look there, and wait until it has ended. Nothing waits
+    for the group. A killed process is a member until its session has timed out. Each start has a name of its own: a
+    process whose start is refused later must not take the place of the one that runs.
+
+    Args:
+        on_refused: gets the reason if this user may not join.
+    """
+    thread = LoopThread(f"member-of-{group}")
+
+    def deal(joined: Mapping[str, Joined], _: object) -> dict[str, list[TopicPartition]]:
+        return {each: [] for each in joined}
+
+    async def run() -> None:
+        client = AIOKafkaClient(**connection.aiokafka(settings))
+        name, timing = f"{group}-{secrets.token_hex(8)}", Timing.of(settings.session_timeout_s)
+        member = GroupMember(client, group, name, (), timing, dict, deal, lambda _: None, on_refused, lambda: True)
+        try:
+            while not await _connects(client):
+                await asyncio.sleep(RETRY_S)
+            await member.run()
+        finally:
+            await member.leave()
+            await client.close()
+
+    async def start() -> asyncio.Task[None]:
+        return asyncio.create_task(run())
+
+    async def end(running: asyncio.Task[None]) -> None:
+        running.cancel()
+        await asyncio.wait({running})
+
+    running = thread.submit(start()).result()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(TimeoutError):
+            thread.submit(end(running)).result(2 * LEAVE_TIMEOUT_S)
+        thread.close()
+
+
+async def _connects(client: AIOKafkaClient) -> bool:
+    try:
+        await client.bootstrap()
+    except KafkaError:
+        return False
+    return True

@@ -9,7 +9,6 @@ This module relies on:
 ``AIOKafkaClient._sync_task``                               None after the client was closed
 ``AIOKafkaClient._conns``                                   (broker, group of connections) -> connection
 ``OffsetRequest``, ``FetchRequest``                         requests of offsets and of records, with an isolation level
-``Request``, ``RequestStruct``, ``Response``                base classes, for ``OffsetForLeaderEpoch``, which it lacks
 ``MemoryRecords(data)``: ``has_next``, ``next_batch``       splits the bytes of a fetch into whole batches
 ``batch.is_control_batch``, ``producer_id``,                the header of a batch
 ``is_transactional``, ``next_offset``, ``validate_crc``
@@ -38,15 +37,14 @@ from aiokafka.errors import (
     KafkaTimeoutError,
     for_code,
 )
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
-from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
 from aiokafka.record.memory_records import MemoryRecords
 
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, EpochRequest
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
@@ -56,61 +54,8 @@ FETCH_BYTES = 1024 * 1024
 
 METADATA_MAX_AGE_S = 30.0
 
-UNKNOWN_EPOCH = -1
-
 _READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
-_ANY_REPLICA = -1
-
-
-class EpochResponse(Response):
-    API_KEY = 23
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "topics",
-            Array(
-                ("topic", String("utf-8")),
-                (
-                    "partitions",
-                    Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64)),
-                ),
-            ),
-        ),
-    )
-    topics: Any
-
-
-class EpochRequestStruct(RequestStruct):
-    API_KEY = 23
-    API_VERSION = 3
-    RESPONSE_TYPE = EpochResponse
-    SCHEMA = Schema(
-        ("replica_id", Int32),
-        (
-            "topics",
-            Array(
-                ("topic", String("utf-8")),
-                ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))),
-            ),
-        ),
-    )
-
-
-class EpochRequest(Request[EpochRequestStruct]):
-    """Kafka's ``OffsetForLeaderEpoch`` for (topic, partition) -> leader epoch."""
-
-    API_KEY = 23
-
-    def __init__(self, epochs: Mapping[tuple[str, int], int]) -> None:
-        self._epochs = epochs
-
-    def build(self, request_struct_class: type[EpochRequestStruct]) -> EpochRequestStruct:
-        by_topic: dict[str, list[tuple[int, int, int]]] = {}
-        for (topic, partition), epoch in self._epochs.items():
-            by_topic.setdefault(topic, []).append((partition, UNKNOWN_EPOCH, epoch))
-        return request_struct_class(_ANY_REPLICA, list(by_topic.items()))
 
 
 class RawFetch(NamedTuple):
@@ -194,7 +139,7 @@ class LeaderClient:
         by_topic: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in tps:
             by_topic.setdefault(topic, []).append((partition, OffsetResetStrategy.LATEST))
-        request = OffsetRequest(_ANY_REPLICA, _READ_COMMITTED, list(by_topic.items()))
+        request = OffsetRequest(ANY_REPLICA, _READ_COMMITTED, list(by_topic.items()))
         response = await self._send(leader, request)
         found: dict[tuple[str, int], int] = {}
         for topic, partitions in response.topics:
@@ -236,7 +181,7 @@ class LeaderClient:
             KafkaError: the leader does not answer, or returns an error.
         """
         topic, partition = tp
-        request = OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
+        request = OffsetRequest(ANY_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
         response = await self._send(leader, request)
         _, error_code, _, offset, *_ = response.topics[0][1][0]
         if error_code:

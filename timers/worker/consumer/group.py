@@ -9,10 +9,10 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
@@ -21,7 +21,6 @@ from timers.kafka.aiokafka_internals.group import (
     DescribedGroup,
     DescribedMember,
     assigned_partitions,
-    unowned_partitions,
     user_data,
 )
 
@@ -47,18 +46,11 @@ class Membership(Protocol):
     async def confirms(self) -> bool | None:
         """Whether the coordinator, asked now, says that the last deal stands; None if it does not answer."""
 
-    async def described(self) -> DescribedGroup | None:
-        """State and members of the group; None while its coordinator is unknown.
+    async def describe(self) -> DescribedGroup:
+        """State and members of the group.
 
         Raises:
-            KafkaError: the coordinator does not answer.
-        """
-
-    async def find_group(self) -> DescribedGroup:
-        """State and members of the group, whose coordinator is looked up if it is unknown.
-
-        Raises:
-            KafkaError: the coordinator does not answer.
+            KafkaError: the coordinator is not known, does not answer, or refuses.
         """
 
 
@@ -67,38 +59,30 @@ class Unsettled(Exception):
 
 
 class Member(NamedTuple):
-    """A worker in the group."""
+    """A worker in the group, and what it said of itself when it joined."""
 
     worker_id: str
-    url: str
-    """URL of its web port; empty if it sent none."""
+    url: str = ""
+    """URL of its web port; empty if it sent none, like a worker of another version."""
+    supports: int = 0
+    """The highest feature level that it supports."""
+    raised: int = 0
+    """The highest one that a machine was raised to, as far as it knows."""
 
 
-class MemberLevels(NamedTuple):
-    """What a worker says about feature levels."""
-
-    worker_id: str
-    supports: int
-    raised: int
-
-
-async def members(member: Membership) -> dict[TopicPartition, Member]:
-    """The owner of each partition, from the coordinator; see :func:`described`."""
-    return owners((await described(member)).members)
+def member_of(described: DescribedMember) -> Member:
+    """The worker that the coordinator describes."""
+    sent = user_data(described)
+    url = sent.get(URL) if isinstance(sent, dict) else None
+    return Member(described[1], url if isinstance(url, str) else "", number(sent, SUPPORTS), number(sent, RAISED))
 
 
-async def member_levels(member: Membership) -> list[MemberLevels]:
-    """What all members say about feature levels; see :func:`described`."""
-    return [levels_of(each) for each in (await described(member)).members]
+def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]:
+    """Partition -> its owner."""
+    return {tp: member_of(member) for member in described for tp in assigned_partitions(member)}
 
 
-def levels_of(member: DescribedMember) -> MemberLevels:
-    """What a member said about feature levels when it joined."""
-    sent = user_data(member)
-    return MemberLevels(member[1], number(sent, SUPPORTS), number(sent, RAISED))
-
-
-async def described(member: Membership) -> DescribedGroup:
+async def described(member: Membership) -> list[DescribedMember]:
     """The group's members, from the coordinator. On the consumer's event loop; waits while the group rebalances.
 
     Raises:
@@ -106,42 +90,9 @@ async def described(member: Membership) -> DescribedGroup:
     """
     while True:
         try:
-            group = await member.described()
+            group = await member.describe()
         except KafkaError as error:
             raise Unsettled(f"the group's coordinator did not answer: {error!r}") from None
-        if group is None:
-            raise Unsettled("the group has no coordinator now")
-        if group.error_code:
-            raise Unsettled(f"the group's coordinator refused: {for_code(group.error_code).__name__}")
         if group.state == STABLE:
-            return group
+            return group.members
         await asyncio.sleep(_RETRY_S)
-
-
-async def unowned(
-    member: Membership, partitions: Mapping[str, Iterable[int]]
-) -> dict[TopicPartition, list[str]] | None:
-    """Partitions without an owner -> ids of the workers that read the topic, sorted. On the consumer's event loop.
-
-    Returns:
-        None while the group rebalances, and while its coordinator is not known.
-
-    Raises:
-        KafkaError: the coordinator does not answer.
-    """
-    group = await member.described()
-    if group is None or group.error_code or group.state != STABLE:
-        return None
-    return unowned_partitions(group.members, partitions)
-
-
-def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]:
-    """Partition -> its owner."""
-    return {tp: Member(member[1], _url(member)) for member in described for tp in assigned_partitions(member)}
-
-
-def _url(member: DescribedMember) -> str:
-    """The URL that a member sent; empty if it sent none, like a worker of another version."""
-    sent = user_data(member)
-    url = sent.get(URL) if isinstance(sent, dict) else None
-    return url if isinstance(url, str) else ""

@@ -7,7 +7,7 @@ through a channel, and the pool is told what the group deals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, deal, says_of_partitions
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals.group import DescribedMember
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.threads import LoopThread
@@ -149,7 +150,6 @@ class PartitionConsumer(Service):
                 lambda: self._main_heartbeat.silent_s < settings.session_timeout_s,
             )
             self._joining = asyncio.create_task(member.run())
-            self._joining.add_done_callback(self._on_left)
 
     def _sent(self) -> dict[str, Any]:
         """What this worker says of itself when it joins."""
@@ -164,11 +164,6 @@ class PartitionConsumer(Service):
     async def _take(self, dealt: Deal) -> None:
         self._taken = dealt
         await self._pool.take(dealt.partitions, anew=dealt.anew)
-
-    def _on_left(self, joining: asyncio.Task[None]) -> None:
-        error = None if joining.cancelled() else joining.exception()
-        if error is not None:
-            self._on_main_loop(self._report_end, error)
 
     async def on_stop(self) -> None:
         """Stop reading. Unless the worker has left the group, the group notices it when the session has ended."""
@@ -221,17 +216,13 @@ class PartitionConsumer(Service):
         """Deliver partitions again whose topic ids were checked."""
         self._loop_thread.call_soon(self._reader.end_suspension, list(partitions))
 
+    async def described(self) -> list[DescribedMember]:
+        """All members of the group; see :func:`timers.worker.consumer.group.described`."""
+        return await self._on_thread(group.described(self._known_member))
+
     async def members(self) -> dict[TopicPartition, group.Member]:
-        """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""
-        return await self._on_thread(group.members(self._known_member))
-
-    async def member_levels(self) -> list[group.MemberLevels]:
-        """What all members say about feature levels; see :func:`timers.worker.consumer.group.member_levels`."""
-        return await self._on_thread(group.member_levels(self._known_member))
-
-    async def unowned(self, partitions: Mapping[str, Iterable[int]]) -> dict[TopicPartition, list[str]] | None:
-        """Partitions without an owner; see :func:`timers.worker.consumer.group.unowned`."""
-        return await self._on_thread(group.unowned(self._known_member, partitions))
+        """The owner of each partition; see :meth:`described`."""
+        return group.owners(await self.described())
 
     def note_raised(self, level: int) -> None:
         """Note the feature level of a machine: the group learns it when this worker joins the next time."""
@@ -257,10 +248,9 @@ class PartitionConsumer(Service):
         if self._member is None:
             return False
         try:
-            group = await self._on_thread(self._member.find_group())
+            return bool((await self._on_thread(self._member.describe())).members)
         except KafkaError:
             return None
-        return None if group.error_code else bool(group.members)
 
     def request_rebalance(self) -> None:
         """Let the group deal again soon."""

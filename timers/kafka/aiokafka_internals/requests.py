@@ -1,0 +1,82 @@
+"""Requests that aiokafka lacks, each in one version of Kafka's protocol, which all supported brokers know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, LeaveGroupRequest
+from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
+
+_TEXT = String("utf-8")
+
+UNKNOWN_EPOCH = -1
+
+ANY_REPLICA = -1
+
+
+class OneVersion(Request[RequestStruct]):
+    """A request with these fields; a subclass names the layout of request and answer."""
+
+    API_KEY = -1
+
+    def __init_subclass__(cls, key: int, version: int, fields: Schema, answer: Schema) -> None:
+        named = {"API_KEY": key, "API_VERSION": version}
+        response = type(f"{cls.__name__}Answer", (Response,), {**named, "SCHEMA": answer})
+        struct = type(f"{cls.__name__}Fields", (RequestStruct,), {**named, "SCHEMA": fields, "RESPONSE_TYPE": response})
+        cls.API_KEY = key
+        cls._CLASSES = (struct,)
+
+    def __init__(self, *fields: Any) -> None:
+        self.fields = fields
+
+    def build(self, request_struct_class: type[RequestStruct]) -> RequestStruct:
+        return request_struct_class(*self.fields)
+
+
+class NamedHeartbeat(
+    OneVersion,
+    key=HeartbeatRequest.API_KEY,
+    version=3,
+    fields=Schema(("group", _TEXT), ("generation_id", Int32), ("member_id", _TEXT), ("group_instance_id", _TEXT)),
+    answer=HeartbeatResponse_v1.SCHEMA,
+):
+    """A heartbeat with the name of the member, its group instance id, which aiokafka's heartbeats lack."""
+
+
+class NamedLeave(
+    OneVersion,
+    key=LeaveGroupRequest.API_KEY,
+    version=3,
+    fields=Schema(("group", _TEXT), ("members", Array(("member_id", _TEXT), ("group_instance_id", _TEXT)))),
+    answer=Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("members", Array(("member_id", _TEXT), ("group_instance_id", _TEXT), ("error_code", Int16))),
+    ),
+):
+    """The request of a static member to leave its group: aiokafka's has no name, so its static members never leave."""
+
+    def __init__(self, group: str, member_id: str, name: str) -> None:
+        super().__init__(group, [(member_id, name)])
+
+
+_ASKED_EPOCHS = Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))
+_EPOCH_ENDS = Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64))
+
+
+class EpochRequest(
+    OneVersion,
+    key=23,
+    version=3,
+    fields=Schema(("replica_id", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _ASKED_EPOCHS)))),
+    answer=Schema(("throttle_time_ms", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _EPOCH_ENDS)))),
+):
+    """Kafka's ``OffsetForLeaderEpoch`` for (topic, partition) -> leader epoch."""
+
+    def __init__(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        by_topic: dict[str, list[tuple[int, int, int]]] = {}
+        for (topic, partition), epoch in epochs.items():
+            by_topic.setdefault(topic, []).append((partition, UNKNOWN_EPOCH, epoch))
+        super().__init__(ANY_REPLICA, list(by_topic.items()))

@@ -85,7 +85,7 @@ def stuck(metrics: PartitionMetrics, consumer: Heartbeat | None = None) -> list[
     pool = SimpleNamespace(
         producers=SimpleNamespace(heartbeat=Heartbeat()), partition_metrics={("requests", 3): metrics}
     )
-    status: Any = SimpleNamespace(pool=pool, consumer_heartbeat=consumer)
+    status: Any = SimpleNamespace(pool=pool, consumer=SimpleNamespace(heartbeat=consumer or Heartbeat()))
     return health.stuck(status)
 
 
@@ -116,38 +116,31 @@ REQUESTS = ("requests", 3)
 LOST_RECORDS = LogMismatch("lost records")
 
 
-def started(**changes: Any) -> Any:
-    """The status of a worker that has joined its group, with one open partition, with changes."""
+def started() -> Any:
+    """The status of a worker that has joined its group, with one open partition."""
     progress = Progress(7, (4_000_000_000, 3))
     runner = SimpleNamespace(machine=SimpleNamespace(recovering=False, progress=progress))
     pool = SimpleNamespace(stopped={}, waiting={}, opening=0, runners={("requests", 2): runner}, clock_is_behind=False)
     return SimpleNamespace(
-        **{
-            "pool": pool,
-            "tick_age_s": 0.0,
-            "has_ticked": True,
-            "held_ticks": [],
-            "in_group": True,
-            "was_dealt": True,
-            "missing_topics": [],
-            "topic_problems": [],
-            "refusal": None,
-            "unowned": UnownedPartitions(),
-            "was_ready": False,
-            **changes,
-        }
+        pool=pool,
+        tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
+        consumer=SimpleNamespace(in_group=True, was_dealt=True),
+        log_watch=SimpleNamespace(missing=[], problems={}),
+        level_watch=SimpleNamespace(refusal=None),
+        unowned=UnownedPartitions(),
+        was_ready=False,
     )
 
 
 def test_a_worker_is_ready_when_it_has_joined_was_dealt_its_partitions_and_has_counted_a_tick() -> None:
-    status = started(tick_age_s=None, has_ticked=False, was_dealt=False)
-    status.pool.runners = {}
-    assert health.unready(status) == ["the worker is starting", "the worker joins its group"]
-    status.tick_age_s = 0.1
+    status = started()
+    status.pool.runners, status.tick_reader.has_counted, status.consumer.was_dealt = {}, False, False
     assert health.unready(status) == ["no tick was counted since the worker started", "the worker joins its group"]
-    status.has_ticked = True
+    status.tick_reader.age_s = 7.0
+    assert health.unready(status) == ["no tick was counted for 7.0 s", "the worker joins its group"]
+    status.tick_reader.age_s, status.tick_reader.has_counted = 0.1, True
     assert health.unready(status) == ["the worker joins its group"]
-    status.was_dealt, status.pool.opening = True, 2
+    status.consumer.was_dealt, status.pool.opening = True, 2
     assert health.unready(status) == ["partitions are being opened"]
     status.pool.opening = 0
     assert health.unready(status) == [], "it may also have got no partition"
@@ -197,11 +190,11 @@ def test_a_worker_that_was_ready_stays_ready_when_a_partition_turns_red() -> Non
     status.pool.waiting = {("requests", 4): Waiting(UNFORESEEN, "it failed")}
     assert health.unready(status) == []
     assert list(health.red_partitions(status)) == [("requests", 4), REQUESTS]
-    status.topic_problems = ["topic 't' is wrong"]
+    status.log_watch.problems = {"t": "topic 't' is wrong"}
     assert health.unready(status) == ["topic 't' is wrong"]
-    status.topic_problems, status.pool.clock_is_behind = [], True
+    status.log_watch.problems, status.pool.clock_is_behind = {}, True
     assert "new requests wait until it shows 2096-10-02T07:06:40Z, the last second" in health.unready(status)[0]
-    status.pool.clock_is_behind, status.in_group = False, False
+    status.pool.clock_is_behind, status.consumer.in_group = False, False
     assert health.unready(status) == ["partitions are being assigned"]
 
 
@@ -226,7 +219,8 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
 
     runners = {("requests", 0): machine(1), ("countdowns", 0): machine(1), ("countdowns", 1): machine(0)}
     pool = SimpleNamespace(runners=runners, stopped={("requests", 1): "lost records"}, waiting={})
-    status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), wrong_configs=[])
+    log_watch = SimpleNamespace(wrong_configs=[])
+    status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), log_watch=log_watch)
     for found, red in (
         ([wrong("requests", "cleanup.policy", "compact", RED)], ["requests/0", "requests/1"]),
         (
@@ -238,5 +232,5 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
         ([wrong("countdowns", "retention.ms", "1000", WARNING)], ["countdowns/0"]),
         ([wrong("requests", "min.insync.replicas", "1", WARNING)], []),
     ):
-        status.wrong_configs = found
+        log_watch.wrong_configs = found
         assert health.lossy(status) == dict.fromkeys(red, f"{found[0].topic} is wrong")

@@ -174,7 +174,7 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timers.kafka.leaders.TIMEOUT_S", 0.3)
+    monkeypatch.setattr(openings, "TIMEOUT_S", 0.3)
     failures: list[BaseException] = []
 
     async def confirms(tp: TopicPartition) -> bool | None:

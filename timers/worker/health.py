@@ -31,14 +31,12 @@ def stuck(status: WorkerStatus) -> list[str]:
     """A sentence for each thread that makes no progress. This answer proves that the main event loop makes progress."""
     heartbeats = {
         "the producers' event loop": status.pool.producers.heartbeat,
+        "the consumer's event loop": status.consumer.heartbeat,
         **{
             f"the thread of {topic}/{partition}": metrics.heartbeat
             for (topic, partition), metrics in status.pool.partition_metrics.items()
         },
     }
-    consumer = status.consumer_heartbeat
-    if consumer is not None:
-        heartbeats["the consumer's event loop"] = consumer
     return [
         f"{name} has made no progress for {silent_s:.0f} s"
         for name, heartbeat in heartbeats.items()
@@ -62,7 +60,7 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
     pool, found = status.pool, dict[str, str]()
-    for wrong in status.wrong_configs:
+    for wrong in status.log_watch.wrong_configs:
         owned = {*pool.runners, *pool.stopped, *pool.waiting}
         if wrong.topic != status.settings.progress_topic:
             owned = {tp for tp in owned if tp[0] == wrong.topic}
@@ -96,32 +94,30 @@ def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
 
 def unready(status: WorkerStatus) -> list[str]:
     """The reasons why some or all timers do not fire, a sentence each."""
-    pool, tick_age_s = status.pool, status.tick_age_s
-    reasons = []
-    if tick_age_s is None:
-        reasons.append("the worker is starting")
-    elif tick_age_s > SILENCE_S and status.held_ticks:
-        reasons.extend(hold.sentence for hold in status.held_ticks)
-    elif tick_age_s > READY_TICK_S:
-        reasons.append(f"no tick was counted for {tick_age_s:.1f} s")
-    elif not status.has_ticked:
+    pool, ticks, refusal = status.pool, status.tick_reader, status.level_watch.refusal
+    reasons: list[str] = []
+    if ticks.age_s > SILENCE_S and ticks.judge.holds:
+        reasons.extend(hold.sentence for hold in ticks.judge.holds)
+    elif ticks.age_s > READY_TICK_S:
+        reasons.append(f"no tick was counted for {ticks.age_s:.1f} s")
+    elif not ticks.has_counted:
         reasons.append("no tick was counted since the worker started")
-    if not status.was_dealt:
+    if not status.consumer.was_dealt:
         reasons.append("the worker joins its group")
-    elif not status.in_group:
+    elif not status.consumer.in_group:
         reasons.append("partitions are being assigned")
-    missing = status.missing_topics
+    missing = status.log_watch.missing
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
-    reasons.extend(status.topic_problems)
+    reasons.extend(status.log_watch.problems.values())
     if not status.was_ready:
         # A restart does not help if a log lost records or has no leader, or if the worker cannot open more partitions
         # before the next worker starts. Another version of this project, or another disk, may help: a rolling update
         # stops at such a worker.
         reasons.extend(str(why) for why in pool.stopped.values() if isinstance(why, LevelTooHigh))
         reasons.extend(waiting.sentence for waiting in pool.waiting.values() if waiting.reason in (STORE, UNFORESEEN))
-    if status.refusal is not None:
-        reasons.append(str(status.refusal))
+    if refusal is not None:
+        reasons.append(str(refusal))
     if pool.opening or (pool.waiting and not (pool.runners or status.was_ready)):
         reasons.append("partitions are being opened")
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())

@@ -237,12 +237,12 @@ def topic_partitions(status: WorkerStatus) -> Samples:
 
 def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
     """A value computed from high watermark and last stable offset of each owned partition."""
-    return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.watermarks.items()]
+    return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.consumer.watermarks().items()]
 
 
 def unread(status: WorkerStatus) -> Samples:
     """Number of offsets of each partition that are not accepted yet."""
-    for tp, (high, _) in status.watermarks.items():
+    for tp, (high, _) in status.consumer.watermarks().items():
         runner = status.pool.runners.get(tp)
         if runner is not None:
             yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
@@ -250,7 +250,7 @@ def unread(status: WorkerStatus) -> Samples:
 
 def canary(status: WorkerStatus, value: Callable[[Observation], float | None]) -> Samples:
     """A value of the canary of each partition that has one."""
-    for partition, observation in status.canaries.items():
+    for partition, observation in (status.canary.latest if status.canary else {}).items():
         seen = value(observation)
         if seen is not None:
             yield (status.settings.request_topic, str(partition)), seen
@@ -487,7 +487,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "lost or fire early), warning (a promise is weaker than it could be).",
         lambda status: sum_by(
             (RED, WARNING),
-            ({wrong.severity: 1} for wrong in status.wrong_configs if wrong.severity != NOTE),
+            ({wrong.severity: 1} for wrong in status.log_watch.wrong_configs if wrong.severity != NOTE),
         ),
     ),
     Entry(
@@ -513,12 +513,12 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_tick_age_seconds",
         "Seconds since the last counted tick: timers fire only at ticks.",
-        lambda status: single(status.tick_age_s),
+        lambda status: single(status.tick_reader.age_s),
     ),
     Entry(
         "timers_ticks_missed_total",
         "Seconds without a tick of this worker.",
-        lambda status: single(status.missed_ticks),
+        lambda status: single(status.tick_scheduler.missed),
     ),
     Entry(
         "timers_clock_skew_seconds",
@@ -533,7 +533,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_brokers_held",
         "Brokers whose ticks are held: the time of these ticks is too far ahead, and no second clock agrees with it.",
-        lambda status: single(len(status.held_ticks)),
+        lambda status: single(len(status.tick_reader.judge.holds)),
     ),
     Entry(*partition_metrics.OPEN_CIRCUITS, lambda status: single(status.pool.open_circuits)),
     Entry(

@@ -183,9 +183,6 @@ class TimersApp(faust_internals.App):
         fatal: why the worker must end, if it must.
     """
 
-    requests: PartitionConsumer
-    tick_reader: TickReader
-    log_watch: LogWatch
     group_watch: GroupWatch
     _snapshot_taker: SnapshotTaker | None = None
 
@@ -294,10 +291,8 @@ class TimersApp(faust_internals.App):
     def _make_parts(self, cluster: Cluster) -> None:
         settings, pool, now_s = self.settings, self._pool, self._tick_scheduler.broker_now_s
         service = {"loop": self.loop, "beacon": self.beacon}
-        self.log_watch = LogWatch(settings, cluster, self._renew, **service)
-        self.requests = consumer = PartitionConsumer(
-            settings, pool, self._batches, self.end, self.log_watch.suspend, **service
-        )
+        log_watch = LogWatch(settings, cluster, self._renew, **service)
+        consumer = PartitionConsumer(settings, pool, self._batches, self.end, log_watch.suspend, **service)
         pool.bind(settings, cluster, consumer, self.end, now_s)
         self._query_pages.queries = Queries(settings, pool, consumer.members, lambda: self.http_client, Turns(now_s))
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
@@ -305,17 +300,16 @@ class TimersApp(faust_internals.App):
         self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
         self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
         partitions = cluster.partitions[settings.oscillator_topic]
-        self.tick_reader = TickReader(
+        self.status.tick_reader = TickReader(
             settings,
             partitions,
             self._judge,
             self._ticks.put,
-            partial(self.log_watch.request_check, settings.oscillator_topic),
+            partial(log_watch.request_check, settings.oscillator_topic),
             partial(progress_log.newest_fired_s, settings, cluster),
             **service,
         )
-        self.status.consumer = consumer
-        self.status.log_watch, self.status.tick_reader = self.log_watch, self.tick_reader
+        self.status.consumer, self.status.log_watch = consumer, log_watch
         if settings.canary_interval_s:
             partitions = cluster.partitions[settings.canary_topic]
             self.status.canary = Canary(settings, partitions, self._publish, self._request_partitions, now_s, **service)
@@ -323,10 +317,10 @@ class TimersApp(faust_internals.App):
     async def on_started(self) -> None:
         """Join the group, and start to read and write ticks, after Faust has started the agents that receive them."""
         await super().on_started()
-        await self.add_runtime_dependency(self.requests)
-        await self.add_runtime_dependency(self.tick_reader)
+        await self.add_runtime_dependency(self.status.consumer)
+        await self.add_runtime_dependency(self.status.tick_reader)
         await self.add_runtime_dependency(self._tick_scheduler)
-        await self.add_runtime_dependency(self.log_watch)
+        await self.add_runtime_dependency(self.status.log_watch)
         await self.add_runtime_dependency(self.status.level_watch)
         await self.add_runtime_dependency(self.group_watch)
         if self.status.canary is not None:
@@ -356,10 +350,10 @@ class TimersApp(faust_internals.App):
         if self._snapshot_taker is not None:
             self._snapshot_taker.should_stop = True
         # After an error it is started again, and finds its partitions.
-        if self.fatal is None and self.status.consumer is not None:
+        if self.fatal is None and self._pool.partitions:
             await self._pool.settle()
-            await self.requests.leave()
-            await self._pool.hand_over(self.requests.has_others)
+            await self.status.consumer.leave()
+            await self._pool.hand_over(self.status.consumer.has_others)
         await self._pool.close()
         self._end_after_timeout()
         await self._query_pages.close()
@@ -397,11 +391,13 @@ class TimersApp(faust_internals.App):
         """Apply a change of the topics, and end the suspension of partitions whose topic was checked."""
         try:
             await self._pool.renew(cluster, checked)
-            self.tick_reader.set_partitions(cluster.partitions.get(self.settings.oscillator_topic, 0))
+            self.status.tick_reader.set_partitions(cluster.partitions.get(self.settings.oscillator_topic, 0))
             if self.status.canary is not None:
                 self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))
             # A partition that was suspended again meanwhile waits for the next check.
-            await self.requests.end_suspension(tp for tp in checked if not self.log_watch.is_suspended(tp))
+            await self.status.consumer.end_suspension(
+                tp for tp in checked if not self.status.log_watch.is_suspended(tp)
+            )
         except Exception as error:
             self.end(error)
 

@@ -29,14 +29,14 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     async def ready(web: Any, request: Any) -> Any:
         reasons = health.unready(status)
         status.was_ready = status.was_ready or not reasons
-        pool, tick_age_s = status.pool, status.tick_age_s
+        pool = status.pool
         state = {
             "ready": not reasons,
             "reasons": reasons,
             "partitions": len(pool.runners),
             "stopped": {f"{topic}/{partition}": str(why) for (topic, partition), why in pool.stopped.items()},
             "pending": sum(runner.machine.pending for runner in pool.runners.values()),
-            "tick_age_s": None if tick_age_s is None else round(tick_age_s, 3),
+            "tick_age_s": round(status.tick_reader.age_s, 3),
         }
         return web.json(state, status=UNAVAILABLE if reasons else 200)
 
@@ -47,7 +47,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
         lossy = health.lossy(status)
         red = {**lossy, **closed}
         said = {
-            severity: [wrong.sentence for wrong in status.wrong_configs if wrong.severity == severity]
+            severity: [wrong.sentence for wrong in status.log_watch.wrong_configs if wrong.severity == severity]
             for severity in (WARNING, NOTE)
         }
         owned = sorted(f"{topic}/{partition}" for topic, partition in pool.runners)

@@ -13,7 +13,7 @@ from tests.simulation.kit import SimLog
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
-from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
 from timers.kafka.log_lineage import LogLineages
 
 _APPEND_TIME = 0x08
@@ -27,6 +27,8 @@ class SimLeaders:
 
     async def connect(self, topics: Collection[str]) -> None:
         assert topics
+
+    by_leader: Any = LeaderClient.by_leader
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         return 1

@@ -12,7 +12,7 @@ from tests.harness.round_trips import RoundTrips
 from timers.config.settings import Settings
 from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown
 from timers.kafka.aiokafka_internals import batch_pieces
-from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
 from timers.kafka.log_lineage import Answer, LogLineages
 
 TP = ("timer-request", 0)
@@ -52,6 +52,8 @@ class SimLeader:
         self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
+
+    by_leader: Any = LeaderClient.by_leader
 
     def leader_of(self, topic: str, partition: int) -> int:
         return LEADER

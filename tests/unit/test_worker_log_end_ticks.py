@@ -20,16 +20,16 @@ class SimOffsets:
     """Leaders that answer 7, except those in ``silent``."""
 
     def __init__(self) -> None:
-        self.answering = {leader: asyncio.Event() for leader in (None, 1, 2)}
-        self.asked: list[int | None] = []
+        self.answering = {leader: asyncio.Event() for leader in (1, 2)}
+        self.asked: list[int] = []
 
     async def by_leader(self, tps: Collection[TopicPartition]) -> dict[int | None, list[TopicPartition]]:
         return {leader: [tp for tp in tps if LEADERS[tp] == leader] for leader in {LEADERS[tp] for tp in tps}}
 
-    async def ask(self, leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def last_stable_offsets(self, leader: int, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self.asked.append(leader)
         await self.answering[leader].wait()
-        return {} if leader is None else dict.fromkeys(tps, 7)
+        return dict.fromkeys(tps, 7)
 
     async def close(self) -> None: ...
 
@@ -44,7 +44,7 @@ class SimRunner:
         self.ticks.put_nowait((tick, end))
 
 
-async def answer_all(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+async def answer_all(leader: int, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     return dict.fromkeys(tps, 7)
 
 
@@ -53,7 +53,6 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatc
     runners: Any = {tp: SimRunner() for tp in LEADERS}
     ticks = LogEndTicks(offsets, lambda: runners)
     offsets.answering[1].set()
-    offsets.answering[None].set()
     async with asyncio.timeout(30):
         for second in (1, 2):
             ticks.tick(Tick(second * 1000))
@@ -65,11 +64,12 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatc
         assert {tp: waiting.reason for tp, waiting in ticks.waiting.items()} == dict.fromkeys(
             (LED_BY_2, LEADERLESS), "brokers"
         )
-        offsets.ask = answer_all
+        monkeypatch.setitem(LEADERS, LEADERLESS, 1)
+        offsets.last_stable_offsets = answer_all
         ticks.tick(Tick(3000))
         assert await runners[LEADERLESS].ticks.get() == (Tick(3000), 7)
         assert set(ticks.waiting) == {LED_BY_2}, "the other one has a leader again"
-        del offsets.ask
+        del offsets.last_stable_offsets
         assert offsets.asked.count(2) == 1, "one request to a leader at a time"
         offsets.answering[2].set()
         assert await runners[LED_BY_2].ticks.get() == (Tick(1000), 7)
@@ -85,12 +85,12 @@ async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(monkeypatch:
     asked: asyncio.Queue[list[TopicPartition]] = asyncio.Queue()
     answer = asyncio.Semaphore(0)
 
-    async def ask_slowly(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def ask_slowly(leader: int, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         asked.put_nowait(list(tps))
         await answer.acquire()
         return dict.fromkeys(tps, 7)
 
-    offsets.ask = ask_slowly
+    offsets.last_stable_offsets = ask_slowly
     ticks = LogEndTicks(offsets, lambda: runners)
     async with asyncio.timeout(30):
         ticks.tick(Tick(1000))
@@ -112,12 +112,12 @@ async def test_an_error_of_one_leader_delays_no_tick() -> None:
     offsets: Any = SimOffsets()
     runners: Any = {tp: SimRunner() for tp in LEADERS}
 
-    async def fail(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def fail(leader: int, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         if leader == 2:
             raise ValueError("an answer that cannot be read")
         return dict.fromkeys(tps, 7)
 
-    offsets.ask = fail
+    offsets.last_stable_offsets = fail
     ticks = LogEndTicks(offsets, lambda: runners)
     async with asyncio.timeout(30):
         ticks.tick(Tick(1000))

@@ -36,6 +36,7 @@ class SimRunner:
     """A runner that has ended, or is told to."""
 
     name = "timer-request/0"
+    fires = True
 
     def __init__(self, *, recovering: bool = False) -> None:
         self.is_stopped = self.commits_soon = False
@@ -345,6 +346,7 @@ async def test_a_machine_whose_new_owner_does_not_come_is_closed(
     async with asyncio.timeout(30):
         while not lost.is_stopped:
             await asyncio.sleep(0.01)
+            pool.tick(Tick(1000))
     assert not comes_back.is_stopped and {*pool.runners} == {("timer-request", 1)}, "it was dealt to this worker again"
     await pool.close()
 
@@ -402,10 +404,12 @@ async def test_a_machine_that_is_let_go_again_has_its_whole_time(
     assert machine.commits_soon, "another worker may have fenced it meanwhile"
     await pool.take(frozenset())
     await asyncio.sleep(0.4)
+    pool.tick(Tick(1000))
     assert tp in pool.runners and not machine.is_stopped
     async with asyncio.timeout(20):
         while tp in pool.runners:
             await asyncio.sleep(0.01)
+            pool.tick(Tick(1000))
     await pool.close()
 
 

@@ -91,17 +91,14 @@ class LogLineages:
         if not lineages:
             return {}
         try:
-            await self.client.connect({topic for topic, _ in lineages})
+            by_leader = await self.client.by_leader(lineages)
         except KafkaError as error:
             logger.debug("no broker answers: %r", error)
             return {}
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for tp in lineages:
-            leader = self.client.leader_of(*tp)
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(tp)
         asked = (
-            self._ask(leader, {tp: lineages[tp] for tp in tps}, compacted, again) for leader, tps in by_leader.items()
+            self._ask(leader, {tp: lineages[tp] for tp in tps}, compacted, again)
+            for leader, tps in by_leader.items()
+            if leader is not None
         )
         found: dict[TopicPartition, list[Answer]] = {}
         for answers in await asyncio.gather(*asked):

@@ -16,8 +16,8 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.fetch import InPieces, leader_of
-from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
+from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of
+from timers.kafka.aiokafka_internals.leader_client import limit_updates
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class TopicFollower(Service):
                 key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES),
             )
             try:
-                limit_updates_of(consumer)
+                limit_updates(client_of(consumer))
                 await consumer.start()
                 partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
                 consumer.assign(partitions)

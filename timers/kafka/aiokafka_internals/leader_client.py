@@ -27,7 +27,7 @@ from struct import Struct
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
     CorruptRecordException,
@@ -125,6 +125,18 @@ class LeaderClient:
             self._client.force_metadata_update()
             return None
         return leader
+
+    async def by_leader(self, tps: Collection[tuple[str, int]]) -> dict[int | None, list[tuple[str, int]]]:
+        """Connect, and return the partitions of each leader; None -> those without one.
+
+        Raises:
+            KafkaError: no broker answers.
+        """
+        await self.connect({topic for topic, _ in tps})
+        found: dict[int | None, list[tuple[str, int]]] = {}
+        for tp in tps:
+            found.setdefault(self.leader_of(*tp), []).append(tp)
+        return found
 
     def connection_to(self, leader: int) -> object:
         """The present connection to a broker; another object after each reconnection, so after each of its restarts."""
@@ -291,11 +303,6 @@ def limit_updates(client: Any) -> None:
         return asyncio.shield(waiting)
 
     client.force_metadata_update = limited
-
-
-def limit_updates_of(consumer: AIOKafkaConsumer) -> None:
-    """Apply :func:`limit_updates` to the client of a consumer."""
-    limit_updates(consumer._client)
 
 
 _MARKER = Struct(">hh")

@@ -26,7 +26,7 @@ from timers.core.lineage import PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
+from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.worker import faust_internals
 
 MAX_FETCH_BYTES = 512 * 1024
@@ -106,7 +106,7 @@ class LogReader:
             metadata_max_age_ms=METADATA_MAX_AGE_S * 1000,
         )
         self.consumer = consumer
-        limit_updates_of(consumer)
+        limit_updates(fetch.client_of(consumer))
         fetch.call_with_each_response(consumer, self._inspect)
         await faust_internals.start_patiently(consumer, "the reader of the request topics", is_stopping).start()
         consumer.assign([])

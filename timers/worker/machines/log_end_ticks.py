@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 
 from aiokafka.errors import KafkaError
 
-from timers.config.settings import Settings
 from timers.core.timer import Tick, TopicPartition
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.worker.machines.failures import BROKERS, Waiting
@@ -18,42 +18,6 @@ from timers.worker.machines.runner import Runner
 
 TIMEOUT_S = 5.0
 """Without an answer within this time, the timers of the second fire with the next second."""
-
-
-class LastStableOffsets:
-    """Asks for last stable offsets on its own connections: on a shared one the request would wait for a fetch.
-
-    Connects at the first request. Call it from the event loop only.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._client = LeaderClient(settings, "last-stable-offsets", TIMEOUT_S)
-
-    async def by_leader(self, tps: Collection[TopicPartition]) -> dict[int | None, list[TopicPartition]]:
-        """Id of a leader -> its partitions; None -> partitions without a leader, or all if no broker answers."""
-        try:
-            await self._client.connect({topic for topic, _ in tps})
-        except KafkaError as error:
-            logger.debug("no broker answers: %r", error)
-            return {None: list(tps)}
-        found: dict[int | None, list[TopicPartition]] = {}
-        for tp in tps:
-            found.setdefault(self._client.leader_of(*tp), []).append(tp)
-        return found
-
-    async def ask(self, leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets of partitions with one leader, without those for which it does not answer."""
-        if leader is None:
-            return {}
-        try:
-            return await self._client.last_stable_offsets(leader, tps)
-        except KafkaError as error:
-            logger.debug("broker %d does not tell its last stable offsets: %r", leader, error)
-            return {}
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 logger = logging.getLogger(__name__)
@@ -66,12 +30,12 @@ class LogEndTicks:
     """One request to each leader at a time: ticks that arrive meanwhile wait for the next one. On one event loop.
 
     Args:
-        offsets: asks the leaders.
+        client: asks the leaders, on its own connections: on a shared one a request would wait for a fetch.
         runners: returns the open machines of timers with an id.
     """
 
-    def __init__(self, offsets: LastStableOffsets, runners: Callable[[], Mapping[TopicPartition, Runner]]) -> None:
-        self._offsets = offsets
+    def __init__(self, client: LeaderClient, runners: Callable[[], Mapping[TopicPartition, Runner]]) -> None:
+        self._client = client
         self._runners = runners
         self._tick: Tick | None = None
         self._led_by: Mapping[int | None, list[TopicPartition]] = {}
@@ -115,11 +79,9 @@ class LogEndTicks:
             self._tasks[name] = asyncio.create_task(steps())
 
     async def _ask_leaders(self, _: Tick) -> None:
-        try:
-            groups = await self._offsets.by_leader(list(self._runners()))
-        except Exception:  # without the ends the machines still get the time, and release no second
-            logger.exception("the leaders of logs are not known")
-            groups = {None: list(self._runners())}
+        groups: Mapping[int | None, list[TopicPartition]] = {None: list(self._runners())}
+        with _logged("the leaders of logs are not known"):  # machines still get the time, and release no second
+            groups = await self._client.by_leader(groups[None])
         self._led_by = groups
         for leader in groups:
             self._repeat(leader, partial(self._ask, leader))
@@ -127,11 +89,10 @@ class LogEndTicks:
     async def _ask(self, leader: int | None, tick: Tick) -> None:
         # Read anew for each request: a slow leader's requests follow each other while machines open and leaders move.
         tps = self._led_by.get(leader, [])
-        try:
-            ends = await self._offsets.ask(leader, tps) if tps else {}
-        except Exception:
-            logger.exception("broker %s: asking for the ends of logs failed", leader)
-            ends = {}
+        ends: Mapping[TopicPartition, int] = {}
+        if tps and leader is not None:
+            with _logged(f"broker {leader} does not tell the ends of logs"):
+                ends = await self._client.last_stable_offsets(leader, tps)
         runners = self._runners()
         for tp in ends:
             self._unknown_since.pop(tp, None)
@@ -143,4 +104,15 @@ class LogEndTicks:
         """End the requests."""
         for task in self._tasks.values():
             task.cancel()
-        await self._offsets.close()
+        await self._client.close()
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error of the block. That a broker does not answer is seen elsewhere."""
+    try:
+        yield
+    except KafkaError as error:
+        logger.debug("%s: %r", what, error)
+    except Exception:
+        logger.exception("%s", what)

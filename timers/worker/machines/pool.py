@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
@@ -37,7 +37,7 @@ from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
 from timers.worker.machines.held_back import HeldBack
 from timers.worker.machines.lineage_watch import LineageWatch
-from timers.worker.machines.log_end_ticks import LastStableOffsets, LogEndTicks
+from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import OpenMachine, Runner
@@ -105,12 +105,11 @@ class Pool:
         self.condemnations = Condemnations()
         self.held_back = HeldBack()
         self._openings = Openings(self)
-        self._recoveries = Recoveries()
+        self._recoveries = Recoveries(lambda: (self._runners.values(), self.opening))
         self._dealt: frozenset[TopicPartition] = frozenset()
         self._runners: dict[TopicPartition, Runner] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
         """Partition -> done when its former machine or opening has released the store: a new opening waits [I11]."""
-        self._handovers: set[asyncio.Task[None]] = set()
         self._leaving: dict[TopicPartition, float] = {}
         """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
         self._stopped: dict[TopicPartition, LogMismatch] = {}
@@ -149,7 +148,7 @@ class Pool:
         self._closed_stores = dict.fromkeys(stored_partitions(settings, self.formats), 0)
         self._consumer = consumer
         self._on_fatal = on_fatal
-        self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)
+        self._log_end_ticks = LogEndTicks(LeaderClient(settings, "last-stable-offsets", TIMEOUT_S), self._indexed)
         self._loop = asyncio.get_running_loop()
 
     # ---- status: any thread -------------------------------------------------------------------------------------
@@ -258,25 +257,17 @@ class Pool:
     def _let_go(self) -> set[TopicPartition]:
         """The machines that fire and are not this worker's any more: each fires until its new owner, which reads ahead,
         fences it, and is closed after :data:`HANDOVER_S` at the latest."""
-        gone = {tp: each for tp, each in self._runners.items() if tp not in self._dealt and not each.machine.recovering}
-        if gone:
-            for tp in gone:
-                self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
-            handover = asyncio.create_task(self._end_handover(gone))
-            self._handovers.add(handover)
-            handover.add_done_callback(self._handovers.discard)
-        return set(gone)
+        gone = {tp for tp, each in self._runners.items() if tp not in self._dealt and not each.machine.recovering}
+        for tp in gone:
+            self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
+        return gone
 
-    async def _end_handover(self, gone: Mapping[TopicPartition, Runner]) -> None:
-        await asyncio.sleep(HANDOVER_S)
-        now = monotonic()
-        # Not one that was dealt back meanwhile: it has another deadline, or none.
-        over = {tp for tp in gone if self._leaving.get(tp, math.inf) <= now}
-        left = {tp for tp in over if self._runners.get(tp) is gone[tp]}
+    def _close_left(self) -> None:
+        """Close the machines that no new owner has fenced within :data:`HANDOVER_S`."""
+        left = {tp for tp in self._leaving.keys() & self._runners.keys() if self._leaving[tp] <= monotonic()}
         if left:
-            logger.info(
-                "%s: no new owner has begun within %.0f s", ", ".join(starmap(partition_name, sorted(left))), HANDOVER_S
-            )
+            names = ", ".join(starmap(partition_name, sorted(left)))
+            logger.info("%s: no new owner has begun within %.0f s", names, HANDOVER_S)
             self._close(left)
 
     async def hand_over(self, has_others: Callable[[], Awaitable[bool | None]]) -> None:
@@ -288,8 +279,6 @@ class Pool:
         """
         self._ended, self._dealt = True, frozenset()
         await asyncio.wait([self._close(({*self._runners} | self._openings.partitions) - self._let_go())])
-        for handover in self._handovers:
-            handover.cancel()  # what is left is closed after this
         began_at, count = monotonic(), len(self._runners)
         known_at = began_at
         while self._runners and monotonic() < began_at + HANDOVER_S:
@@ -316,7 +305,7 @@ class Pool:
         closed = self._dealt - self._runners.keys() - self._stopped.keys() - self._openings.partitions
         missing = sorted(tp for tp in closed if exists(*tp))
         if missing:
-            self._recoveries.begin(lambda: (self._runners.values(), self.opening))
+            self._recoveries.begin()
         for tp in missing:
             self._openings.begin(tp, self._closing.get(tp))
 
@@ -378,7 +367,6 @@ class Pool:
         self._runners = {tp: runner for tp, runner in self._runners.items() if tp not in closing}
         if closing:
             self._consumer.forget(closing.keys())
-        self._recoveries.forget(runners)
         self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
         released = asyncio.gather(self._openings.end(closing), self._openings.join(runners))
         self._let_openings_wait(closing, released)
@@ -398,8 +386,6 @@ class Pool:
         """Close all machines, and open none later."""
         self._openings.end_all()
         self._recoveries.close()
-        for handover in self._handovers:
-            handover.cancel()
         self._ended, self._dealt, self._stopped = True, frozenset(), {}
         await asyncio.wait([self._close({*self._runners} | self._openings.partitions), *self._closing.values()])
         if self._log_end_ticks is not None:
@@ -436,6 +422,7 @@ class Pool:
     def tick(self, tick: Tick) -> None:
         """Give a tick to every machine."""
         self._last_tick, self._last_tick_at = tick, monotonic()
+        self._close_left()
         for tp in self._runners.keys() - self._dealt:
             self._runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
         for (topic, _), runner in self._runners.items():
@@ -481,7 +468,6 @@ class Pool:
         tp = self._partition_of(runner)
         if tp is not None:
             self._runners = {other: each for other, each in self._runners.items() if each is not runner}
-            self._recoveries.forget([runner])
             if tp not in self._dealt:
                 if isinstance(error, Fenced):
                     logger.info("%s: its new owner has taken over (%s)", runner.name, error)

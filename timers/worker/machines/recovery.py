@@ -4,50 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from timers.counted import per_second
-
-if TYPE_CHECKING:
-    from timers.worker.machines.runner import Runner
+from timers.worker.machines.runner import Runner
 
 logger = logging.getLogger(__name__)
 
 REPORT_S = 2.0
-
 
 Status: TypeAlias = "tuple[Collection[Runner], int]"
 """The open machines, and the number of partitions that are being opened."""
 
 
 class Recoveries:
-    """Logs when each machine that was opened for an assignment fires, and when all of them do."""
+    """Logs when each machine that was opened for an assignment fires, and when all of them do.
 
-    def __init__(self) -> None:
+    Args:
+        status: returns the status now.
+    """
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
         self._began_at = monotonic()
         self._ready_logged = True
-        self._recovered: set[Runner] = set()
         self._reporting: asyncio.Task[None] | None = None
-        self._status: Callable[[], Status] = lambda: ((), 0)
 
-    def begin(self, status: Callable[[], Status]) -> None:
+    def begin(self) -> None:
         """Note that machines will be opened now, and log their progress until all of them fire. On the event loop."""
         self.close()
         self._began_at = monotonic()
         self._ready_logged = False
-        self._status = status
-        self._reporting = asyncio.create_task(report(status))
-
-    def forget(self, closing: Iterable[Runner]) -> None:
-        """Stop counting machines that are closed."""
-        self._recovered.difference_update(closing)
+        self._reporting = asyncio.create_task(report(self._status))
 
     def log_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered and, when all machines fire, that the worker is ready."""
         machine = runner.machine
-        self._recovered.add(runner)
         logger.info(
             "recovered %s: %d pending, %d records read again in %.2f s%s",
             runner.name,
@@ -61,7 +55,7 @@ class Recoveries:
     def check_ready(self) -> None:
         """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
         runners, opening = self._status()
-        if not self._ready_logged and runners and not opening and self._recovered.issuperset(runners):
+        if not self._ready_logged and runners and not opening and all(each.fires for each in runners):
             self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",

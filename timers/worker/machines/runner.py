@@ -130,6 +130,11 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
     @property
+    def fires(self) -> bool:
+        """Whether the store holds all accepted timers again, and firing has begun. Any thread."""
+        return self._recovering_since is None
+
+    @property
     def paused(self) -> bool:
         """Whether too many fetches wait."""
         return self._paused
@@ -284,8 +289,8 @@ class Runner:
         if self._reads_ahead and not self.machine.recovering:
             raise ReadAhead
         if self._recovering_since is not None and not self.machine.recovering:
-            self._post(self._pool.on_recovered, self, monotonic() - self._recovering_since)
-            self._recovering_since = None
+            seconds, self._recovering_since = monotonic() - self._recovering_since, None
+            self._post(self._pool.on_recovered, self, seconds)
 
     def _note_wait(self) -> None:
         """Note once how long the oldest due timer had waited when the machine begins to fire."""

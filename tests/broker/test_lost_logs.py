@@ -17,7 +17,7 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import WATCHFUL
 from timers.core.lineage import Lineage
 from timers.kafka.log_lineage import LogLineages
-from timers.worker.consumer.log_reader import MAX_FETCH_BYTES
+from timers.worker.consumer.requests import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
 

@@ -9,8 +9,7 @@ from typing import Any
 from mode import Service
 
 from timers.config.settings import Settings
-from timers.worker.consumer.group_watch import GroupWatch, UnownedPartitions
-from timers.worker.levels import LevelWatch
+from timers.worker.consumer.group_watch import GroupWatch, LevelWatch, UnownedPartitions
 
 
 async def ends_at_once(watch: Service) -> None:

@@ -21,7 +21,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from timers.config.settings import Settings
 from timers.core.timer import Fetched, TopicPartition
 from timers.worker import faust_internals
-from timers.worker.consumer.log_reader import LogReader
+from timers.worker.consumer.requests import LogReader
 
 GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
 

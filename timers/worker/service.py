@@ -37,10 +37,9 @@ from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
-from timers.worker.consumer.group_watch import GroupWatch
+from timers.worker.consumer.group_watch import GroupWatch, LevelWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
-from timers.worker.levels import LevelWatch
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every

@@ -203,6 +203,18 @@ def _has_records(system: System, topic: str, count: int) -> bool:
     return system.end(topic, committed=True) >= count
 
 
+@dataclass(frozen=True)
+class Step:
+    """What was done in a step."""
+
+    name: str
+    begin_s: float
+    owners: dict[int, str]
+    """Partition -> its worker at the end of the step."""
+    must_move: int = 0
+    took_s: float = 0.0
+
+
 def _measure(session: Session, system: System, members: Members, run: Run, directory: Path) -> dict[str, Any]:
     with session.console.doing("starting three workers"):
         for _ in range(3):
@@ -213,9 +225,27 @@ def _measure(session: Session, system: System, members: Members, run: Run, direc
     publication = _publication(system, run, target, spread_s * run.per_s, first_due_s, spread_s)
     with session.console.doing("publishing"):
         publish_in_process(publication, directory)
-    begins, took = [publication.first_due_s + 3.0], [0.0]
-    time.sleep(max(0.0, begins[0] + run.step_s - time.time()))
-    owners, must = [members.owners()], [0]
+    begin_s, end_s = first_due_s + 3.0, first_due_s + spread_s
+    time.sleep(max(0.0, begin_s + run.step_s - time.time()))
+    done = [Step(FIRST, begin_s, members.owners())]
+    for name in run.steps:
+        with session.console.doing(name):
+            done.append(_do(name, members, run.step_s, done[-1].owners))
+    if time.time() > end_s:
+        session.console.line(f"the steps took {time.time() - end_s:.0f} s longer than there were timers")
+    with session.console.doing("waiting for the last timers"):
+        time.sleep(max(0.0, end_s - time.time()))
+        system.wait_past(end_s)
+    gaps = worst_tick_gaps([worker.data_dir / FILE for worker in system.workers], [step.begin_s for step in done])
+    for worker in members.running:
+        worker.send(signal.SIGTERM)
+    result = _figures(session, publication, done, end_s, gaps)
+    for sentence in _judged(result, float(system.environment["TIMERS_SESSION_TIMEOUT_S"])):
+        session.console.line(sentence)
+    return result
+
+
+def _do(name: str, members: Members, step_s: int, owners: dict[int, str]) -> Step:
     steps: dict[str, Callable[[], None]] = {
         BESIDE: members.start_beside,
         JOIN: members.add,
@@ -223,52 +253,44 @@ def _measure(session: Session, system: System, members: Members, run: Run, direc
         RESTART: members.restart_all,
         KILL: members.kill,
     }
-    for name in run.steps:
-        must.append(members.must_move(name, owners[-1]))
-        begins.append(time.time())
-        with session.console.doing(name):
-            steps[name]()
-            took.append(time.time() - begins[-1])
-            time.sleep(max(0.0, begins[-1] + run.step_s - time.time()))
-            members.end_beside()
-            owners.append(members.owners())
-    end_s = publication.first_due_s + spread_s
-    if time.time() > end_s:
-        session.console.line(f"the steps took {time.time() - end_s:.0f} s longer than there were timers")
-    with session.console.doing("waiting for the last timers"):
-        time.sleep(max(0.0, end_s - time.time()))
-        system.wait_past(end_s)
-    gaps = worst_tick_gaps([worker.data_dir / FILE for worker in system.workers], begins)
-    for worker in members.running:
-        worker.send(signal.SIGTERM)
+    must_move, begin_s = members.must_move(name, owners), time.time()
+    steps[name]()
+    took_s = time.time() - begin_s
+    time.sleep(max(0.0, step_s - took_s))
+    members.end_beside()
+    return Step(name, begin_s, members.owners(), must_move, took_s)
+
+
+def _figures(
+    session: Session, publication: Publication, done: Sequence[Step], end_s: float, gaps: Sequence[float]
+) -> dict[str, Any]:
     found = read_callbacks(session.cluster, publication, sources=True)
     due_s: Ints = dues(publication)
     fired = judge(found, due_s)
     due_at = due_s[found.numbers]
     lag_ms = found.append_ms - 1000 * due_at
     result: dict[str, Any] = {"lost": fired.lost, "duplicates": fired.duplicates, "early": fired.early}
-    for index, name in enumerate((FIRST, *run.steps)):
-        until_s = begins[index + 1] if index + 1 < len(begins) else end_s
-        now, before = owners[index], owners[max(0, index - 1)]
-        in_step = (due_at >= int(begins[index])) & (due_at < int(until_s))
+    before = done[0].owners
+    for step, until_s, gap_s in zip(done, [*(each.begin_s for each in done[1:]), end_s], gaps, strict=True):
+        now = step.owners
+        in_step = (due_at >= int(step.begin_s)) & (due_at < int(until_s))
         stayed = np.isin(found.source_partition, [each for each in now if now[each] == before[each]])
         if not in_step.any():
-            session.console.line(f"{name:10} no timer was due: the steps before took too long")
+            session.console.line(f"{step.name:10} no timer was due: the steps before took too long")
             continue
         lag, of_stayed = lag_ms[in_step], lag_ms[in_step & stayed]
-        result[name] = {
+        result[step.name] = {
             "worst_ms": int(lag.max()),
             "p99_ms": int(np.percentile(lag, 99)),
             "p50_ms": int(np.percentile(lag, 50)),
             "p99_not_moved_ms": int(np.percentile(of_stayed, 99)) if len(of_stayed) else None,
             "moved": sum(now[each] != before[each] for each in now),
-            "must_move": must[index],
-            "worst_tick_gap_s": round(gaps[index], 2),
-            "took_s": round(took[index], 1),
+            "must_move": step.must_move,
+            "worst_tick_gap_s": round(gap_s, 2),
+            "took_s": round(step.took_s, 1),
         }
-        session.console.line(f"{name:10} {json.dumps(result[name])}")
-    for sentence in _judged(result, float(system.environment["TIMERS_SESSION_TIMEOUT_S"])):
-        session.console.line(sentence)
+        session.console.line(f"{step.name:10} {json.dumps(result[step.name])}")
+        before = now
     return result
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -101,6 +101,26 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
     assert done.stdout.split() == ["900", "(900,", "900)"]
 
 
+def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Openings:
+    """Openings whose brokers answer at once."""
+
+    async def has_leaders(*_: object) -> frozenset[str]:
+        return frozenset()
+
+    none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+    none_compacted.set_result({})
+    pool: Any = SimpleNamespace(
+        capacity=capacity, parts=parts, formats={"requests": None}, memory=None, condemnations=None
+    )
+    taken = Openings(pool)
+    monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)
+    monkeypatch.setattr(taken, "_check_leaders", has_leaders)
+    monkeypatch.setattr(openings, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
+    monkeypatch.setattr(openings, "may_restore", lambda *_: False)
+    monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
+    return taken
+
+
 async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives_its_place_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,20 +157,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         def machine(self, *_: object) -> str:
             return "machine"
 
-    async def has_leaders(*_: object) -> frozenset[str]:
-        return frozenset()
-
-    none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-    none_compacted.set_result({})
-    pool: Any = SimpleNamespace(
-        capacity=capacity, parts=SimParts(), formats={"requests": None}, memory=None, condemnations=None
-    )
-    taken = Openings(pool)
-    monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)
-    monkeypatch.setattr(taken, "_check_leaders", has_leaders)
-    monkeypatch.setattr(openings, "open_partition", lambda *_, **__: Opened(Progress(), cast(Any, SimStore()), 0))
-    monkeypatch.setattr(openings, "may_restore", lambda *_: False)
-    monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
+    taken = openings_with(capacity, SimParts(), SimStore(), monkeypatch)
 
     async def opening() -> Any:
         return await taken.open(Opening(("requests", 0), PartitionMetrics()))

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from tests.harness.discarding import UsableTopics, discarding
 from timers.core.limits import ChunkSize, Limits
-from timers.core.operation import Verdict
+from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
-from timers.core.timer import DueRows, Fetched, Forwarded, Rejected, Row, Tick
+from timers.core.timer import Fetched, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
@@ -55,34 +55,15 @@ class DiscardingOutbox:
         self.chunk = ChunkSize()
         self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
 
-    def begin(self, tick: Tick) -> None:
-        self._transaction.begin(tick)
+        self.begin = self._transaction.begin
 
-    def fire(self, due: Sequence[DueRows]) -> None:
-        self._transaction.send("target", 4, due)
-        self.fired += sum(len(rows) for _, rows in due)
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        raise NotImplementedError
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        raise AssertionError(rejected[0])
-
-    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
-        raise NotImplementedError
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        self._transaction.answer(verdicts)
-        self.verdict_count += len(verdicts)
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        raise NotImplementedError
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        raise NotImplementedError
-
-    def commit(self, progress: Progress) -> None:
-        self._transaction.commit(progress)
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        assert output == Output(output.due, verdicts=output.verdicts), "these timers need nothing else"
+        if output.verdicts:
+            self._transaction.answer(output.verdicts)
+        self._transaction.commit(progress, [("target", 4, output.due)])
+        self.fired += sum(len(rows) for _, rows in output.due)
+        self.verdict_count += len(output.verdicts)
 
 
 def native(timers: int) -> Iterator[Record]:
@@ -118,11 +99,12 @@ class DiscardingScheduleOutbox(DiscardingOutbox):
         super().__init__()
         self.tombstones: list[tuple[bytes, int]] = []
 
-    def fire(self, due: Sequence[DueRows]) -> None:
-        for _, rows in due:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        for _, rows in output.due:
             ids = [id for id, _ in schedule.tombstones(rows)]
             self.tombstones += zip(ids, [row[0] for row in rows], strict=True)
-        super().fire([(due_s, self._transaction.end_schedules(rows)) for due_s, rows in due])
+        due = [(due_s, self._transaction.end_schedules(rows)) for due_s, rows in output.due]
+        super().commit(progress, output._replace(due=due))
 
 
 def schedules(timers: int) -> Iterator[Record]:

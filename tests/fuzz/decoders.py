@@ -231,7 +231,7 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         assert kept[:4] == [offset, topic, key, value]
         transaction.send(topic, 3, [(due_s, [row])])
         transaction.retry(row, Origin(*origin) if origin else Origin("t/0/1", due_s, 0), due_s)
-    transaction.commit(Progress())
+    transaction.commit(Progress(), ())
     return {rejected.code for rejected in decoded.rejected} | ({"accepted"} if rows else set())
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
-
 from timers.core.limits import ChunkSize
 from timers.core.operation import Verdict
-from timers.core.ports import Lost
+from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
-from timers.core.timer import DueRows, Forwarded, Rejected, Row, Tick
+from timers.core.timer import Rejected, Tick
 
 
 class ListOutbox:
@@ -40,8 +36,6 @@ class ListOutbox:
         self.failing = 0
         self.chunk = ChunkSize()
         self.tick: Tick | None = None
-        self._open: dict[str, list[Any]] = defaultdict(list)
-        """Name of an attribute -> what the open transaction adds to it."""
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -55,34 +49,16 @@ class ListOutbox:
 
     def begin(self, tick: Tick) -> None:
         self.tick = tick
-        self._open = defaultdict(list)
 
-    def fire(self, due: Sequence[DueRows]) -> None:
-        self._open["fired"] += [(due_s, row[0]) for due_s, rows in due for row in rows]
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        self._open["postponed"] += [((due_s, row[0]), again_s) for row in rows]
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        self._open["rejected"] += rejected
-
-    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
-        self._open["rescued"] += [*((due_s, row[0]) for due_s, row in timers), *cancels]
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        self._open["verdicts"] += verdicts
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        self._open["forwarded"] += [each.record.offset for each in forwarded]
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        self._open["republished"] += [row[0] for row in rows]
-
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
-        for name in ("postponed", "verdicts", "forwarded", "republished", "rescued"):
-            getattr(self, name).extend(self._open[name])
-        self.commits.append((self._open["fired"], self._open["rejected"], progress))
+        self.postponed += [((due_s, row[0]), again_s) for due_s, rows, again_s in output.postponed for row in rows]
+        self.verdicts += output.verdicts
+        self.forwarded += [each.record.offset for each in output.forwarded]
+        self.republished += [row[0] for row in output.republished]
+        self.rescued += [*((due_s, row[0]) for due_s, row in output.lost), *output.lost_cancels]
+        fired = [(due_s, row[0]) for due_s, rows in output.due for row in rows]
+        self.commits.append((fired, [*output.rejected], progress))
         self.progress = progress

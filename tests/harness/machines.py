@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,9 +12,9 @@ from tests.simulation.kit import SimClock, SimLog
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine, ReadAgain
-from timers.core.ports import Lost
+from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Forwarded, Tick
+from timers.core.timer import Fetched, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
@@ -39,9 +39,9 @@ class ColdOutbox(ListOutbox):
         super().__init__()
         self.cold: list[cold.Cold] = []
 
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        super().forward(forwarded)
-        for record, due_s, secret in forwarded:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        super().commit(progress, output)
+        for record, due_s, secret in output.forwarded:
             told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
             assert told is not None
             self.cold.append(told)

@@ -15,6 +15,7 @@ from tests.simulation.marker_mutations import MUTATIONS
 from timers.core.index import Index, MarkerIndex
 from timers.core.limits import Limits
 from timers.core.machine import Machine
+from timers.core.ports import NOTHING, Output
 from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore
@@ -31,23 +32,14 @@ class MarkerOutbox(ListOutbox):
     def __init__(self, rig: Rig) -> None:
         super().__init__()
         self._rig = rig
-        self._rows: list[Row] = []
         self.redelivered: list[Row] = []
 
-    def begin(self, tick: Any) -> None:
-        super().begin(tick)
-        self._rows = []
-
-    def fire(self, due: Any) -> None:
-        super().fire(due)
-        self._rows.extend(row for _, rows in due for row in rows)
-
-    def commit(self, progress: Any) -> None:
-        super().commit(progress)
-        self.redelivered.extend(self._rows)
-        for key, value in marker.end_markers(self._rows):
+    def commit(self, progress: Any, output: Output = NOTHING) -> None:
+        super().commit(progress, output)
+        rows = [row for _, rows in output.due for row in rows]
+        self.redelivered += rows
+        for key, value in marker.end_markers(rows):
             self._rig.log.append(TOPIC, key, value, partition=0)
-        self._rows = []
 
 
 class Rig(RandomRig):

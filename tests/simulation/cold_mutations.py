@@ -124,8 +124,7 @@ CHANGED = {
 rows, entries = ... if self._index is None else ...
 if decoded.forwarded and self._tick is not None:
     self._outbox.begin(self._tick)
-    self._outbox.forward(decoded.forwarded)
-    self._outbox.commit(self.progress)
+    self._outbox.commit(self.progress, Output(forwarded=decoded.forwarded))
 """,
         ),
     ),

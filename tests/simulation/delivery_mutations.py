@@ -92,14 +92,19 @@ for topic in [*unanswered]:
         ("origin.attempt >= self._settings.retry_attempts", "True"),
     ),
     "delivery: a first attempt does not count": changed(("0 if problem.open_s is None else 1", "0")),
-    "delivery: tried again at once": changed(("self._tick.second + max(..., ...)", "self._tick.second")),
+    "delivery: tried again at once": changed(
+        ("self.transaction.tick.second + max(..., ...)", "self.transaction.tick.second")
+    ),
     "delivery: tried for ever": changed(
         (
             "self.transaction.give_up(GivenUp(row, origin, problem.code, problem.reason))",
-            "self.transaction.retry(row, origin._replace(attempt=origin.attempt + 1), self._tick.second + 1)",
+            """
+again = origin._replace(attempt=origin.attempt + 1)
+self.transaction.retry(row, again, self.transaction.tick.second + 1)
+""",
         ),
         ("origin.attempt >= self._settings.retry_attempts", "False"),
-        ("again_s = ...(origin.attempt, problem)", "again_s = self._tick.second + 1"),
+        ("again_s = ...(origin.attempt, problem)", "again_s = self.transaction.tick.second + 1"),
     ),
     "delivery: a retried timer has another source": changed(
         ("return Origin(*row[5] or ())", "return Origin(self.transaction.source(row[0]), due_s, 1)"),
@@ -120,13 +125,13 @@ for topic in [*unanswered]:
     "delivery: a rejected record that is no schedule gets a tombstone": changed(("rejection.code == OVERDUE", "True")),
     "delivery: a refusal is not noted": changed(
         ("self._refused.setdefault(topic, {})", "{}"),
-        ("self._keyless[topic] = self._tick.second + KEYLESS_S, problem", "pass"),
+        ("self._keyless[topic] = self.transaction.tick.second + KEYLESS_S, problem", "pass"),
     ),
     "delivery: one callback without a key ends all of its topic": changed(
         ("sent[2] is None and topic in self._keyless", "topic in self._keyless"),
     ),
     "delivery: callbacks without a key are refused again and again": changed(
-        ("self._keyless[topic] = self._tick.second + KEYLESS_S, problem", "pass"),
+        ("self._keyless[topic] = self.transaction.tick.second + KEYLESS_S, problem", "pass"),
     ),
     "delivery: refused callbacks are dropped": changed(
         ("...(due_s, [row], sent)", "topic in self._refused or ...(due_s, [row], sent)"),
@@ -140,8 +145,8 @@ for topic in [*unanswered]:
     ),
     "delivery: a part of a stored group counts as the whole": changed(
         (
-            "...(after, count)",
-            "...(replace(after, fired_through=(due_s, rest[-1][0])) if rest else after, count)",
+            "...(after, ..., count)",
+            "...(replace(after, fired_through=(due_s, rest[-1][0])) if rest else after, ..., count)",
         ),
     ),
     "delivery: retries need the leader of their partition": changed(

@@ -87,8 +87,7 @@ verdicts = () if self._index is None else self._index.settle(
 )[1].verdicts
 if verdicts and self._tick is not None:
     self._outbox.begin(self._tick)
-    self._outbox.answer(verdicts)
-    self._outbox.commit(self.progress)
+    self._outbox.commit(self.progress, Output(verdicts=verdicts))
 rows, entries = ... if self._index is None else ...
 """,
         ),
@@ -103,5 +102,5 @@ rows, entries = ... if self._index is None else ...
             "[each for each in h.identity(id_bytes(origin.timer_id), ...) if each[0] != h.TIMER_SOURCE]",
         ),
     ),
-    "ids: no verdicts": changed(("...(partial(self.transaction.answer, verdicts))", "None")),
+    "ids: no verdicts": changed(("self.transaction.answer(output.verdicts)", "None")),
 }

@@ -183,7 +183,10 @@ class RepeatsUnknownCommit(SimTransactions):
 
 CHANGED = {
     "[I1] an old next_offset is committed": changed(
-        ("self._outbox.commit(after)", "self._outbox.commit(replace(after, next_offset=self._committed.next_offset))"),
+        (
+            "self._outbox.commit(after, output)",
+            "self._outbox.commit(replace(after, next_offset=self._committed.next_offset), output)",
+        ),
     ),
     "[I2] stored before committed": changed(
         (
@@ -231,22 +234,20 @@ CHANGED = {
 late, waiting = ...
 if (late or decoded.rejected) and self._tick is not None:
     self._outbox.begin(self._tick)
-    self._outbox.fire(sorted(late.items()))
-    self._outbox.reject(decoded.rejected)
-    self._outbox.commit(self.progress)
+    self._outbox.commit(self.progress, Output(sorted(late.items()), rejected=decoded.rejected))
 """,
         ),
     ),
-    "[P6] bad requests are dropped": changed(("self._outbox.reject(decoded.rejected)", "None")),
-    "[P1] postponed timers are dropped": changed(("...(partial(..., due_s, rows, again_s))", "None")),
+    "[P6] bad requests are dropped": changed(("...(output.rejected)", "None")),
+    "[P1] postponed timers are dropped": changed(("...(*postponed)", "None")),
     "[P3] postponed timers fire twice": changed(
         (
-            "...(partial(..., due_s, rows, again_s))",
-            "...(partial(..., due_s, rows, again_s)); self.fire([(due_s, rows)])",
+            "Output(fired, postponed)",
+            "Output([*fired, *(each[:2] for each in postponed)], postponed)",
         ),
     ),
     "[P6] two dead letters for one bad request": changed(
-        ("...(partial(..., rejected))", "...(partial(..., [*rejected, *rejected]))"),
+        ("...(output.rejected)", "...([*output.rejected, *output.rejected])"),
     ),
     "[I5] a commit of unknown outcome is repeated in a new transaction": Mutation(Parts(producer=RepeatsUnknownCommit)),
 }

@@ -138,7 +138,13 @@ class BelievesTheWitness(SimWorker):
 
 CHANGED = {
     "[I8] a witness is sent with new requests only": changed(
-        ("new != self._sent and ...", "new[0] != self._sent[0] and ..."),
-        ("self._committed != self._sent and ...", "self._committed[0] != self._sent[0] and ..."),
+        (
+            "... and new != self._sent",
+            "... and (self._sent is None or new.next_offset != self._sent.next_offset)",
+        ),
+        (
+            "... and self._committed != self._sent",
+            "... and self._committed is not None and self._committed.next_offset != self._sent.next_offset",
+        ),
     ),
 }

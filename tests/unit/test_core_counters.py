@@ -21,7 +21,7 @@ from timers.core.counters import (
 )
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.ports import Lost
+from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.partition import PartitionSpec
@@ -64,7 +64,7 @@ def totals(counters: Counters) -> tuple[int, int, dict[str, int]]:
     return counters.fired, counters.retried, counters.dead_lettered
 
 
-NOTHING: tuple[int, int, dict[str, int]] = (0, 0, {})
+NO_OUTPUT: tuple[int, int, dict[str, int]] = (0, 0, {})
 ALL = (7, 1, {"topic-unknown": 1})
 
 
@@ -72,7 +72,7 @@ ALL = (7, 1, {"topic-unknown": 1})
 def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> None:
     counters = Counters()
     fill(counters, Progress(1), late=late)
-    assert totals(counters) == NOTHING
+    assert totals(counters) == NO_OUTPUT
     counters.count_committed(Progress(1))
     assert totals(counters) == ALL
     assert sum(counters.lag[way].counts) == 5
@@ -129,9 +129,9 @@ def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found:
     counters = Counters()
     fill(counters, Progress(1))
     counters.resume(found, 0)
-    assert totals(counters) == NOTHING
+    assert totals(counters) == NO_OUTPUT
     counters.count_committed(found)
-    assert totals(counters) == NOTHING
+    assert totals(counters) == NO_OUTPUT
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
@@ -167,11 +167,11 @@ class UnreliableOutbox(ListOutbox):
         super().__init__()
         self._dice = dice
 
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         fate = self._dice.random()
         if fate < 0.15:
             raise Lost("the request was lost")
-        super().commit(progress)
+        super().commit(progress, output)
         if fate > 0.85:
             raise Lost("the reply was lost")
 

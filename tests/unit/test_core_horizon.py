@@ -14,8 +14,9 @@ from timers.core.keys import NEVER
 from timers.core.levels import BY_HEADERS
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
+from timers.core.ports import NOTHING, Output
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
-from timers.core.timer import DueRows, Fetched, Tick
+from timers.core.timer import Fetched, Tick
 from timers.request_formats import NATIVE
 from timers.wire import cold, future
 from timers.wire import headers as h
@@ -33,9 +34,9 @@ class NamesOutbox(ColdOutbox):
         super().__init__()
         self.names: list[str | None] = []
 
-    def fire(self, due: Sequence[DueRows]) -> None:
-        super().fire(due)
-        self.names += [row[5][0] if row[5] is not None else None for _, rows in due for row in rows]
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        super().commit(progress, output)
+        self.names += [row[5][0] if row[5] is not None else None for _, rows in output.due for row in rows]
 
 
 class ColdRig(MachineRig):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
 from tests.simulation.kit import SimClock, SimLog
-from timers.core.ports import Lost
+from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
-from timers.core.timer import DueRows, Row, Tick
 from timers.wire.formats import schedule
 
 TOPIC = "schedules"
@@ -25,27 +23,13 @@ class LogOutbox(ListOutbox):
     def __init__(self, log: SimLog) -> None:
         super().__init__()
         self._log = log
-        self._tombstones: list[Row] = []
-        self._copies: list[Row] = []
         self.hold_tombstones = False
 
-    def begin(self, tick: Tick) -> None:
-        super().begin(tick)
-        self._tombstones, self._copies = [], []
-
-    def fire(self, due: Sequence[DueRows]) -> None:
-        super().fire(due)
-        self._tombstones += [row for _, rows in due for row in rows]
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        super().republish(rows)
-        self._copies += rows
-
-    def commit(self, progress: Progress) -> None:
-        super().commit(progress)
-        for row in self._tombstones:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        super().commit(progress, output)
+        for row in (row for _, rows in output.due for row in rows):
             self._log.append(TOPIC, schedule.as_published(row).key, None, schedule.tombstone_headers(row[0]), 0)
-        for row in self._copies:
+        for row in output.republished:
             key, value, headers, timestamp_ms = schedule.as_published(row)
             self._log.append(TOPIC, key, value, headers, 0, timestamp_ms=timestamp_ms)
 

@@ -9,6 +9,8 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.core.limits import ChunkSize
+from timers.core.ports import Output
+from timers.core.progress import Progress
 from timers.core.timer import DueRows, Origin, Rejected, Row, Tick
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import (
@@ -19,6 +21,7 @@ from timers.firing.policy import (
     RetryPolicy,
     SchedulePolicy,
 )
+from timers.firing.transaction import Callbacks
 
 NOW_S, DUE_S = 1_000, 990
 SETTINGS = Settings(request_topic="requests", retry_attempts=2)
@@ -63,13 +66,14 @@ class Written:
         self.retry_limit = retry_limit
 
     def begin(self, tick: Tick) -> None:
-        """Do nothing."""
+        self.tick = tick
 
     def source(self, offset: int) -> str:
         return f"requests/3/{offset}"
 
-    def send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
-        self.did += [("send", topic, partitions, due_s, [row[0] for row in rows]) for due_s, rows in due]
+    def commit(self, progress: Progress, callbacks: Sequence[Callbacks]) -> None:
+        for topic, partitions, due in callbacks:
+            self.did += [("send", topic, partitions, due_s, [row[0] for row in rows]) for due_s, rows in due]
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
         self.did.append(("send retried", topic, partitions, [row[0] for row in rows]))
@@ -120,6 +124,12 @@ def made_with(variant: type[Policy], settings: Settings, known: Any, written: An
     return made
 
 
+def sent(made: Policy, output: Output) -> None:
+    """Send what a policy decides, but keep what brokers have refused before."""
+    made.decide(output)
+    made.transaction.commit(Progress(), made.callbacks)
+
+
 def row(offset: int, topic: str = "fast", value: bytes = b"", origin: Origin | None = None) -> Row:
     return (offset, topic, "key", value, None, origin)
 
@@ -131,8 +141,8 @@ def retried(offset: int, topic: str, attempt: int, value: bytes = b"") -> Row:
 def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> None:
     written = Written()
     made = policy(Policy, written, slow=2)
-    made.fire([(DUE_S, [row(1), row(2)])])
-    made.fire([(DUE_S, [row(3), row(4, "slow"), row(5)])])
+    sent(made, Output([(DUE_S, [row(1), row(2)])]))
+    sent(made, Output([(DUE_S, [row(3), row(4, "slow"), row(5)])]))
     assert written.did == [
         ("send", "fast", 4, DUE_S, [1, 2]),
         ("send", "fast", 4, DUE_S, [3, 5]),
@@ -144,14 +154,12 @@ def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> N
 def test_timers_of_a_topic_wait_for_an_answer_about_it_and_without_one_they_are_tried_again() -> None:
     written = Written()
     made = policy(Policy, written, new=None, silent=None)
-    made.fire([(DUE_S, [row(1), row(2, "new"), row(3, "silent")])])
+    sent(made, Output([(DUE_S, [row(1), row(2, "new"), row(3, "silent")])]))
     assert written.did == [("send", "fast", 4, DUE_S, [1])] and {*made.unanswered} == {"new", "silent"}
     made._topics.routes["new"] = 3  # type: ignore[attr-defined]
     made.end_wait()
-    assert written.did[1:] == [
-        ("send", "new", 3, DUE_S, [2]),
-        ("retry", 3, "requests/3/3", 1, NOW_S + 2),
-    ]
+    assert written.did[1:] == [("retry", 3, "requests/3/3", 1, NOW_S + 2)]
+    assert made.callbacks[1:] == [("new", 3, [(DUE_S, [row(2, "new")])])]
     assert not made.unanswered
 
 
@@ -168,13 +176,16 @@ def test_a_timer_that_cannot_be_sent_goes_to_the_retry_topic(
     topic: str, problem: int | DeliveryProblem, expected: tuple[Any, ...]
 ) -> None:
     written = Written()
-    policy(Policy, written, None, **{topic: problem}).fire([(DUE_S, [row(1, topic), row(2)])])
+    sent(policy(Policy, written, None, **{topic: problem}), Output([(DUE_S, [row(1, topic), row(2)])]))
     assert written.did == [expected, ("send", "fast", 4, DUE_S, [2])]
 
 
 def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -> None:
     written = Written(retry_limit=3)
-    policy(Policy, written, unknown=UNKNOWN).fire([(DUE_S, [row(1, "unknown", b"1234"), row(2, "unknown", b"123")])])
+    sent(
+        policy(Policy, written, unknown=UNKNOWN),
+        Output([(DUE_S, [row(1, "unknown", b"1234"), row(2, "unknown", b"123")])]),
+    )
     reason = f"it does not exist; and to be tried again, its 4 bytes would have to fit in {SETTINGS.retry_topic!r}"
     assert written.did == [
         ("give up", 1, "requests/3/1", "topic-unknown", reason),
@@ -184,16 +195,16 @@ def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -
 
 def test_a_topic_with_a_limit_gets_the_timers_that_fit() -> None:
     written = Written()
-    policy(Policy, written, {"fast": 3}).fire([(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])])
+    sent(policy(Policy, written, {"fast": 3}), Output([(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])]))
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
     written = Written()
-    policy(Policy, written, {"fast": 3}).fire([(DUE_S, [row(2, value=b"1234")])])
+    sent(policy(Policy, written, {"fast": 3}), Output([(DUE_S, [row(2, value=b"1234")])]))
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S)]
 
 
 def test_a_callback_that_is_a_request_follows_the_rules() -> None:
     written = Written()
-    policy(Policy, written, requests=4).fire([(DUE_S, [row(1, "requests", b"too soon"), row(2, "requests")])])
+    sent(policy(Policy, written, requests=4), Output([(DUE_S, [row(1, "requests", b"too soon"), row(2, "requests")])]))
     assert written.did == [("retry", 1, "requests/3/1", 0, NOW_S), ("send", "requests", 4, DUE_S, [2])]
 
 
@@ -201,7 +212,7 @@ def test_the_number_of_retries_is_limited() -> None:
     written = Written()
     made = policy(RetryPolicy, written, failing=FAILING._replace(open_s=0.0), unknown=UNKNOWN)
     rows = [retried(0, "failing", 0), retried(1, "failing", 1), retried(2, "failing", 2), retried(3, "unknown", 0)]
-    made.fire([(NOW_S, rows)])
+    sent(made, Output([(NOW_S, rows)]))
     assert written.did == [
         ("retry", 0, "requests/3/0", 1, NOW_S + 2),
         ("retry", 1, "requests/3/1", 2, NOW_S + 2),
@@ -217,7 +228,7 @@ def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
         written = Written()
         settings = Settings(request_topic="requests", retry_attempts=99)
         made = made_with(RetryPolicy, settings, SimTopics({}, f=FAILING._replace(open_s=0.0)), written)
-        made.fire([(NOW_S, [retried(1, "f", attempt)])])
+        sent(made, Output([(NOW_S, [retried(1, "f", attempt)])]))
         again.append(written.did[0][-1] - NOW_S)
     assert again == [2, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
 
@@ -226,7 +237,7 @@ def test_retried_timers_of_one_topic_are_sent_together() -> None:
     written = Written()
     made = policy(RetryPolicy, written, {"fast": 3}, unknown=UNKNOWN)
     rows = [retried(1, "fast", 1), retried(2, "unknown", 1), retried(3, "fast", 2), retried(4, "fast", 1, b"1234")]
-    made.fire([(NOW_S, rows)])
+    sent(made, Output([(NOW_S, rows)]))
     assert written.did == [
         (
             "give up",
@@ -242,20 +253,23 @@ def test_retried_timers_of_one_topic_are_sent_together() -> None:
 
 def test_a_postponed_timer_uses_an_attempt_and_is_fired_when_none_is_left() -> None:
     written = Written(retry_limit=3)
-    policy(Policy, written).postpone(DUE_S, [row(1), row(2, value=b"1234")], NOW_S + 5)
+    sent(policy(Policy, written), Output(postponed=[(DUE_S, [row(1), row(2, value=b"1234")], NOW_S + 5)]))
     assert written.did == [("retry", 1, "requests/3/1", 1, NOW_S + 5), ("send", "fast", 4, DUE_S, [2])]
     written = Written()
-    policy(RetryPolicy, written).postpone(NOW_S, [retried(1, "fast", 1), retried(2, "fast", 2)], NOW_S + 5)
+    sent(
+        policy(RetryPolicy, written),
+        Output(postponed=[(NOW_S, [retried(1, "fast", 1), retried(2, "fast", 2)], NOW_S + 5)]),
+    )
     assert written.did == [("retry", 1, "requests/3/1", 2, NOW_S + 5), ("send retried", "fast", 4, [2])]
 
 
 def test_each_outcome_of_a_schedule_writes_a_tombstone() -> None:
     schedule = row(1, origin=Origin("id", DUE_S, 0))
     written = Written()
-    policy(SchedulePolicy, written).fire([(DUE_S, [schedule])])
+    sent(policy(SchedulePolicy, written), Output([(DUE_S, [schedule])]))
     assert written.did == [("end", [1]), ("send", "fast", 4, DUE_S, [1])]
     written = Written()
-    policy(SchedulePolicy, written).postpone(DUE_S, [schedule], NOW_S + 5)
+    sent(policy(SchedulePolicy, written), Output(postponed=[(DUE_S, [schedule], NOW_S + 5)]))
     assert written.did == [("end", [1]), ("retry", 1, "id", 1, NOW_S + 5)]
 
 
@@ -263,9 +277,9 @@ def test_each_outcome_of_a_message_writes_an_end_marker() -> None:
     origin = Origin("0/7", DUE_S, 0)
     written = Written()
     made = policy(MarkerPolicy, written, failing=FAILING)
-    made.fire([(DUE_S, [row(1, "former", origin=origin), row(2, "former", origin=origin)])])
-    made.fire([(DUE_S, [row(3, "failing", origin=origin)])])
-    made.postpone(DUE_S, [row(4, "former", origin=origin)], NOW_S + 5)
+    sent(made, Output([(DUE_S, [row(1, "former", origin=origin), row(2, "former", origin=origin)])]))
+    sent(made, Output([(DUE_S, [row(3, "failing", origin=origin)])]))
+    sent(made, Output(postponed=[(DUE_S, [row(4, "former", origin=origin)], NOW_S + 5)]))
     assert written.did == [
         ("end messages", [1, 2]),
         ("send spread", "fast", 4, DUE_S, [1, 2]),
@@ -282,7 +296,7 @@ def test_only_overdue_schedules_get_a_tombstone_when_rejected(
 ) -> None:
     written = Written()
     rejected = [Rejected(offset, code, "", b"k", b"", ()) for offset, code in ((1, "due-missing"), (2, "overdue"))]
-    policy(variant, written).reject(rejected)
+    sent(policy(variant, written), Output(rejected=rejected))
     assert written.did == [("reject", 1), ("reject", 2), *ended]
 
 
@@ -293,10 +307,9 @@ def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> N
     assert made.refuse("fast", 2, "no key")
     assert not made.refuse("fast", 2, "again")
     assert not made.refuse("fast", None, "it is no callback")
-    made.fire([(DUE_S, rows)])
+    sent(made, Output([(DUE_S, rows)]))
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
-    made.begin(Tick(NOW_S * 1000))
-    made.fire([(DUE_S, rows)])
+    made.commit(Progress(), Output([(DUE_S, rows)]))
     assert written.did[2:] == [("send", "fast", 4, DUE_S, [1, 2, 3])]
 
 
@@ -304,7 +317,7 @@ def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
     written = Written()
     made = policy(RetryPolicy, written)
     assert made.refuse("fast", 2, "no key")
-    made.fire([(NOW_S, [retried(1, "fast", 0), retried(2, "fast", 0)])])
+    sent(made, Output([(NOW_S, [retried(1, "fast", 0), retried(2, "fast", 0)])]))
     assert written.did == [
         ("give up", 2, "requests/3/2", "message-refused", "no key"),
         ("send retried", "fast", 4, [1]),
@@ -315,17 +328,15 @@ def test_a_topic_that_refused_a_callback_without_a_key_gets_none_for_some_time()
     written = Written()
     made = policy(Policy, written)
     made.refuse("fast", 1, "rejected by the interceptor")
-    made.begin(Tick(NOW_S * 1000))
-    made.fire([(DUE_S, [keyless(1), row(2)])])
+    made.commit(Progress(), Output([(DUE_S, [keyless(1), row(2)])]))
     assert written.did == [("send", "fast", 4, DUE_S, [1, 2])], "this reason says nothing of other callbacks"
     written.did.clear()
     made.refuse("fast", 1, "a compacted topic takes no record without key")
-    made.begin(Tick(NOW_S * 1000))
-    made.fire([(DUE_S, [keyless(3), row(4)])])
+    made.commit(Progress(), Output([(DUE_S, [keyless(3), row(4)])]))
     assert written.did == [("retry", 3, "requests/3/3", 0, NOW_S), ("send", "fast", 4, DUE_S, [4])]
     written.did.clear()
     made.begin(Tick((NOW_S + KEYLESS_S) * 1000))
-    made.fire([(DUE_S, [keyless(5), row(6)])])
+    made.commit(Progress(), Output([(DUE_S, [keyless(5), row(6)])]))
     assert written.did == [("send", "fast", 4, DUE_S, [5, 6])], "it may not be compacted any more"
 
 

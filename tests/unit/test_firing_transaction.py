@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
-from timers.core.ports import BatchesRefused, Lost, TooMuch
+from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
 from timers.firing import producer as producer_module
@@ -100,8 +100,7 @@ class Rig:
     def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen
         rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]
         self.outbox.begin(Tick(NOW_S * 1000))
-        self.outbox.fire([(NOW_S, rows)])
-        self.outbox.commit(progress)
+        self.outbox.commit(progress, Output([(NOW_S, rows)]))
 
     @property
     def callbacks(self) -> list[dict[str, int]]:
@@ -253,8 +252,7 @@ def test_a_timer_whose_request_has_no_leader_is_put_off_and_another_one_becomes_
     origins = [Origin(f"timer-request/{partition}/5", NOW_S, 0) for partition in (0, 7)]
     rows: list[Row] = [(offset, denied, "k", b"v", None, origin) for offset, origin in enumerate(origins)]
     outbox.begin(Tick(NOW_S * 1000))
-    outbox.fire([(NOW_S, rows)])
-    outbox.commit(Progress())
+    outbox.commit(Progress(), Output([(NOW_S, rows)]))
     (sent,) = rig.producer.sent
     del sent[settings.progress_topic]
     assert sent == {settings.dead_letter_topic: 1, settings.retry_topic: 1}

@@ -65,9 +65,8 @@ def test_the_group_gets_a_witness_every_few_seconds_however_often_requests_come(
     clock = WitnessClock()
 
     def commit(progress: Progress, now_s: float) -> bool:
-        new = progress.next_offset, encode_witness(progress, TOPIC_ID)
-        is_due = clock.is_due(new, now_s)
-        clock.note(new)
+        is_due = clock.is_due(progress, now_s)
+        clock.note(progress)
         if is_due:
             clock.note_tried(now_s, sent=True)
         return is_due
@@ -86,7 +85,7 @@ def test_the_group_gets_a_witness_every_few_seconds_however_often_requests_come(
 
 def test_while_the_coordinator_is_away_it_is_tried_every_few_seconds() -> None:
     clock = WitnessClock()
-    clock.note((5, "a witness"))
+    clock.note(Progress(5))
     clock.note_tried(100, sent=False)
     assert not clock.is_old(100 + QUIET_WITNESS_S - 0.1) and clock.is_old(100 + QUIET_WITNESS_S)
     assert clock.left() is not None

@@ -24,7 +24,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.ports import Lost, Outbox, Store, TooMuch
+from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
 from timers.core.timer import (
@@ -41,7 +41,7 @@ from timers.core.timer import (
 from timers.core.variant import Variant
 
 RUN_BYTES = 256 * 1024
-"""Stored groups are fired together up to this size, about that of a record batch."""
+"""Stored groups are looked up in the index together up to this size."""
 
 
 class State(Enum):
@@ -404,18 +404,14 @@ class Machine:
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
         self.counters.transaction.late = bool(late)
-        if late:
-            self._fire(sorted(late.items()), self._tick)
-        if decoded.rejected:
-            self._outbox.reject(decoded.rejected)
-        if decoded.forwarded:
-            self._outbox.forward(decoded.forwarded)
-        if judged.verdicts:
-            self._outbox.answer(judged.verdicts)
-        if judged.superseded:
-            self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
+        output = self._paced(sorted(late.items()), self._tick)._replace(
+            rejected=decoded.rejected,
+            forwarded=decoded.forwarded,
+            verdicts=judged.verdicts,
+            republished=[self._row_of(key, decoded.rows) for key in judged.superseded],
+        )
         others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
-        self._commit(new_progress, sum(map(len, [*late.values(), *others])))
+        self._commit(new_progress, output, sum(map(len, [*late.values(), *others])))
 
     def _row_of(self, key: OrderKey, new_rows: RowsByDue) -> Row:
         """Returns the row of a key that the index holds: from the new rows of this batch, or from the store."""
@@ -449,8 +445,9 @@ class Machine:
         splits = chunk.timers < LARGEST
         max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
+        fired: list[DueRows] = []
         count = size = 0
-        full = fires = False
+        full = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
         for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
             if full:
@@ -461,11 +458,9 @@ class Machine:
                 rest, rows = group[max_rows - count :], max_rows - count
                 due = [(due_s, group[:rows])]
             alive = due if self._index is None else self._index.alive(due)
-            if alive:
-                if not fires:
-                    self._outbox.begin(tick)
-                    fires = True
-                self._fire(alive, tick)
+            if alive and not fired:
+                self._outbox.begin(tick)
+            fired += alive
             count += rows
             size += due_bytes
             full = count >= max_rows or size >= self._limits.chunk_bytes
@@ -478,9 +473,9 @@ class Machine:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
         after = replace(self.progress, fired_through=max(start, through))
-        if fires:
+        if fired:
             try:
-                self._commit(after, count)
+                self._commit(after, self._paced(fired, tick), count)
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
@@ -492,34 +487,36 @@ class Machine:
             self._store.delete(after.fired_through, count, rest)
         return full
 
-    def _fire(self, due: list[DueRows], tick: Tick) -> None:
-        """Add rows to the transaction. Above the catch-up limit, postpone them to later seconds."""
+    def _paced(self, due: list[DueRows], tick: Tick) -> Output:
+        """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed to later seconds."""
         if self._pace is None:
-            self._outbox.fire(due)
-            return
+            return Output(due)
+        fired: list[DueRows] = []
+        postponed: list[tuple[int, Sequence[Row], int]] = []
         for due_s, rows in due:
             if due_s >= tick.second - self._limits.overdue_s:
-                self._outbox.fire([(due_s, rows)])
+                fired.append((due_s, rows))
                 continue
             start = 0
             for second, count in self._pace.spread(tick.second, len(rows)):
                 part = rows[start : start + count]
                 start += count
                 if second == tick.second:
-                    self._outbox.fire([(due_s, part)])
+                    fired.append((due_s, part))
                 else:
-                    self._outbox.postpone(due_s, part, second)
+                    postponed.append((due_s, part, second))
+        return Output(fired, postponed)
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
-    def _commit(self, after: Progress, timers: int = 0) -> None:
-        """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
+    def _commit(self, after: Progress, output: Output = NOTHING, timers: int = 0) -> None:
+        """Commit a transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
         if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
             after = noted(after, self.doubts.worker)
         self.counters.transaction.progress = self.attempted = after
         self._outbox.chunk.begun = timers
         try:
-            self._outbox.commit(after)
+            self._outbox.commit(after, output)
         except TooMuch:
             self._outbox.chunk.failed()
             raise
@@ -606,9 +603,9 @@ class Machine:
         timers, cancels, left = next_lost(rescues, self._holes, self._store, limit)
         after = (*self.progress.rescues[: -self.rescuing], *left) if left else ()
         self._outbox.begin(self._tick)
-        self._outbox.rescue(timers, cancels)
+        output = Output(lost=timers, lost_cancels=cancels)
         try:
-            self._commit(replace(self.progress, rescues=after), len(timers) + len(cancels))
+            self._commit(replace(self.progress, rescues=after), output, len(timers) + len(cancels))
         except TooMuch as error:
             if not error.rolled_back:
                 raise

@@ -1,6 +1,6 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.keys import OrderKey
@@ -199,6 +199,31 @@ class SnapshotStore(Store, Protocol):
         """
 
 
+class Output(NamedTuple):
+    """What one transaction of a machine sends, beside its progress."""
+
+    due: Sequence[DueRows] = ()
+    """Timers that fire."""
+    postponed: Sequence[tuple[int, Sequence[Row], int]] = ()
+    """(Due second, rows, second of the next attempt): they go to the retry topic, and keep their ``timer-id``. This is
+    an attempt. A timer without an attempt left, or too large for the retry topic, fires now."""
+    rejected: Sequence[Rejected] = ()
+    """Requests that become dead letters."""
+    lost: Sequence[tuple[int, Row]] = ()
+    """(Due second, row) that the log has lost [I28]: dead letters too, unless the log still has the request."""
+    lost_cancels: Sequence[tuple[bytes, int]] = ()
+    """(Id, offset) of cancels that the log has lost."""
+    forwarded: Sequence[Forwarded] = ()
+    """Requests that go cold."""
+    verdicts: Sequence[Verdict] = ()
+    """On cancels and replacements."""
+    republished: Sequence[Row] = ()
+    """Versions that are appended to the request log again: a tombstone after them would end them [I19]."""
+
+
+NOTHING = Output()
+
+
 class Outbox(Protocol):
     """Sends one transaction at a time: either all its records become visible, with the progress, or none."""
 
@@ -206,40 +231,12 @@ class Outbox(Protocol):
     def chunk(self) -> ChunkSize:
         """How many timers the next transaction may have; the same object for all machines of a partition."""
 
-    def begin(self, tick: Tick) -> None:
-        """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
+    @property
+    def begin(self) -> Callable[[Tick], None]:
+        """Begins a transaction with the time of a tick; drops one that was begun and not committed."""
 
-    def fire(self, due: Sequence[DueRows]) -> None:
-        """Add firings. Timers of many seconds in one call cost less than one call for each second."""
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Move rows to the retry topic, due at ``again_s``, instead of firing them. They keep their ``timer-id``.
-
-        It counts as an attempt. A timer without an attempt left, or too large for the retry topic, fires now.
-        """
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Add dead letters."""
-
-    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
-        """Add dead letters of what the log has lost, without timers whose request it still has [I28].
-
-        Args:
-            timers: (due second, row).
-            cancels: (id, offset).
-        """
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Add verdicts on cancels and replacements."""
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add cold requests to the cold topic."""
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        """Append versions to the request log again: a tombstone after them would end them [I19]."""
-
-    def commit(self, progress: Progress) -> None:
-        """Add ``progress``, make the whole transaction visible, and tell :attr:`chunk` how long it took.
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        """Send ``output`` and ``progress``, make them visible, and tell :attr:`chunk` how long it took.
 
         Raises:
             TooMuch: the next transaction must have fewer timers.

@@ -86,7 +86,7 @@ def id_bytes(text: str) -> bytes:
 
 
 def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
-    """Yields what to fire in one call: (rows by due second, number of rows, their size in bytes).
+    """Yields what is looked up in the index together: (rows by due second, number of rows, their size in bytes).
 
     Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
     each call.

@@ -24,20 +24,19 @@ import fnmatch
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from time import monotonic
 from typing import ClassVar
 
 from timers.core.counters import Counters
 from timers.core.index import OVERDUE
-from timers.core.operation import Verdict
+from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.sums import are_for
-from timers.core.timer import DueRows, Forwarded, Origin, Rejected, Row, Tick, TopicPartition, key_bytes, origin_of
+from timers.core.timer import DueRows, Origin, Rejected, Row, TopicPartition, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.ports import GivenUp, Producer, Requests, Settings, Topics
-from timers.firing.transaction import Transaction
+from timers.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
@@ -135,7 +134,9 @@ class Policy:
 
     Attributes:
         transaction: gets the records that follow from the decisions.
+        begin: begins it.
         chunk: how many timers the next transaction may have.
+        callbacks: (topic, number of its partitions, timers by due second) that the transaction sends.
         unanswered: topic -> its timers in this transaction, until a broker says whether it exists.
 
     Args:
@@ -151,67 +152,24 @@ class Policy:
         self._topics = known
         self._rules = CallbackRules(settings)
         self.transaction = transaction
+        self.begin = transaction.begin
         self.chunk = transaction.chunk
-        self._tick = Tick(0)
-        self._asked: list[Callable[[], None]] = []
-        """What the machine has asked for in this transaction, in order."""
+        self.callbacks: list[Callbacks] = []
         self.unanswered: dict[str, list[DueRows]] = {}
         self._refused: dict[str, dict[int, DeliveryProblem]] = {}
         """Topic -> why a broker refused the callback of the request at an offset of this machine."""
         self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
         """Topic -> (until which second no callback without a key is sent there, why)."""
 
-    # ---- calls of the machine -----------------------------------------------------------------------------------
-
-    def begin(self, tick: Tick) -> None:
-        """Begin a transaction that happens at ``tick``."""
-        self._tick = tick
-        self._asked, self.unanswered, self._refused = [], {}, {}
-        self.transaction.begin(tick)
-
-    def fire(self, due: Sequence[DueRows]) -> None:
-        """Decide what happens to due timers."""
-        self._do(partial(self._fire, due))
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once.
-
-        It counts as an attempt. A timer that has no attempt left or does not fit there is fired.
-        """
-        self._do(partial(self._put_off, due_s, rows, again_s))
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Write the dead letters of requests that cannot be accepted."""
-        self._do(partial(self._turn_down, rejected))
-
-    def rescue(self, timers: Sequence[tuple[int, Row]], cancels: Sequence[tuple[bytes, int]]) -> None:
-        """Give up timers, with their due seconds, and cancels whose requests the log has lost."""
-        self._do(partial(self._give_up_lost, timers))
-        self._do(partial(self.transaction.rescue_cancels, cancels))
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Add verdicts on cancels and replacements."""
-        self._do(partial(self.transaction.answer, verdicts))
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add requests that go cold."""
-        self._do(partial(self.transaction.forward, forwarded))
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        """Add versions to the request log again."""
-        self._do(partial(self.transaction.republish, rows))
-
-    def _do(self, ask: Callable[[], None]) -> None:
-        self._asked.append(ask)
-        ask()
-
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Commit all of it, without the callbacks that brokers refuse: these go to the retry topic."""
+        self._refused, self.unanswered = {}, {}
         while True:
+            self.decide(output)
             if self.unanswered:
                 self.transaction.wait_for(self.unanswered)
                 self.end_wait()
-            refusals = self.transaction.commit(progress)
+            refusals = self.transaction.commit(progress, self.callbacks)
             if refusals is None:
                 return
             for topic, error, records in refusals:
@@ -219,9 +177,26 @@ class Policy:
                 if not any(new):
                     self._topics.open_circuit(topic, error)
             self.transaction.begin_again()
-            self.unanswered.clear()
-            for ask in self._asked:
-                ask()
+
+    def decide(self, output: Output) -> None:
+        """Decide what happens to all that a machine sends, and add it to the transaction, or to :attr:`callbacks`."""
+        self.callbacks = []
+        if output.due:
+            self._fire(output.due)
+        for postponed in output.postponed:
+            self._put_off(*postponed)
+        if output.rejected:
+            self._turn_down(output.rejected)
+        for due_s, row in output.lost:
+            self.transaction.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
+        if output.lost_cancels:
+            self.transaction.rescue_cancels(output.lost_cancels)
+        if output.forwarded:
+            self.transaction.forward(output.forwarded)
+        if output.verdicts:
+            self.transaction.answer(output.verdicts)
+        if output.republished:
+            self.transaction.republish(output.republished)
 
     def refuse(self, topic: str, offset: int | None, reason: str) -> bool:
         """Note until the next transaction that a broker refused the callback of the request at ``offset``.
@@ -233,7 +208,7 @@ class Policy:
             return False
         problem = DeliveryProblem("message-refused", reason, None)
         if WITHOUT_KEY in reason:
-            self._keyless[topic] = self._tick.second + KEYLESS_S, problem
+            self._keyless[topic] = self.transaction.tick.second + KEYLESS_S, problem
         refused = self._refused.setdefault(topic, {})
         return refused.setdefault(offset, problem) is problem
 
@@ -260,7 +235,7 @@ class Policy:
         return origin_of(row, due_s, self.transaction.source(row[0]))
 
     def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
-        self.transaction.send(topic, partitions, due)
+        self.callbacks.append((topic, partitions, due))
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
@@ -328,7 +303,7 @@ class Policy:
             return problem
         if sent[2] is None and topic in self._keyless:
             until_s, problem = self._keyless[topic]
-            if self._tick.second < until_s:
+            if self.transaction.tick.second < until_s:
                 return problem
             del self._keyless[topic]
         limit = self._topics.max_message_bytes.get(topic)
@@ -338,11 +313,8 @@ class Policy:
 
     # ---- parts of a decision ------------------------------------------------------------------------------------
 
-    def _give_up_lost(self, timers: Sequence[tuple[int, Row]]) -> None:
-        for due_s, row in timers:
-            self.transaction.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
-
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once."""
         not_moved = []
         for row in rows:
             origin = self._origin(row, due_s)
@@ -355,8 +327,8 @@ class Policy:
     def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
         """Returns the second of the next attempt: after the circuit closes, because nothing is sent before."""
         if problem.open_s is None:
-            return self._tick.second
-        return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + ROUNDING_S)
+            return self.transaction.tick.second
+        return self.transaction.tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + ROUNDING_S)
 
     def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
         size = self.transaction.retry(row, origin, again_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from timers.core.limits import ChunkSize
 from timers.core.ports import Lost, TooMuch
@@ -98,6 +98,10 @@ class Batch(Protocol):
         """Adds a record: (its place in the batch, timestamp ms, key, value, headers). Returns None if it is full."""
 
 
+FirstRecord: TypeAlias = tuple[int, bytes | None, bytes | None, list[h.Header]]
+"""(Timestamp ms, key, value, headers)"""
+
+
 class Producer(Protocol):
     """Sends the transactions of one machine."""
 
@@ -117,8 +121,8 @@ class Producer(Protocol):
     def await_quota(self) -> None:
         """Wait while a broker, because of a quota, reads no batches of this machine. Raises Lost if told to stop."""
 
-    def batch(self, max_bytes: int) -> Batch:
-        """Return an empty batch."""
+    def batch(self, max_bytes: int, first: FirstRecord) -> Batch:
+        """Return a batch with its first record."""
 
     @property
     def write_callbacks(self) -> Callable[..., None] | None:

@@ -23,8 +23,9 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import TypeAlias
 
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL
@@ -45,7 +46,18 @@ from timers.core.timer import (
     origin_of,
 )
 from timers.errors import AccessError, Fenced
-from timers.firing.ports import Batch, DeliveryFailed, GivenUp, NoAnswer, Producer, Refusal, Requests, Settings, Topics
+from timers.firing.ports import (
+    Batch,
+    DeliveryFailed,
+    FirstRecord,
+    GivenUp,
+    NoAnswer,
+    Producer,
+    Refusal,
+    Requests,
+    Settings,
+    Topics,
+)
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -81,23 +93,28 @@ FEW_RECORDS = 5 * SMALL
 """A topic that does not answer is slow, unless the transaction had as few records as this: then it fails."""
 
 
+Callbacks: TypeAlias = tuple[str, int, Sequence[DueRows]]
+"""(Topic, number of its partitions, timers by due second)."""
+
+
 class WitnessClock:
-    """Says when a machine commits its offset and its witness: about every :data:`WITNESS_S`, and at its close."""
+    """Says when a machine tells the group its progress: about every :data:`WITNESS_S`, and at its close."""
 
     def __init__(self) -> None:
-        self._committed = self._sent = (-1, "")
+        self._committed: Progress | None = None
+        self._sent: Progress | None = None
         self._tried_s = -math.inf
 
-    def is_due(self, new: tuple[int, str], now_s: float) -> bool:
-        """Whether the transaction that commits this offset and witness must have them.
+    def is_due(self, new: Progress, now_s: float) -> bool:
+        """Whether the transaction that commits this progress must also tell it to the group.
 
         Args:
             now_s: of a clock that never goes back.
         """
-        return new != self._sent and now_s >= self._tried_s + WITNESS_S
+        return now_s >= self._tried_s + WITNESS_S and new != self._sent
 
-    def note(self, new: tuple[int, str]) -> None:
-        """Note offset and witness of a transaction that was committed."""
+    def note(self, new: Progress) -> None:
+        """Note the progress of a transaction that was committed."""
         self._committed = new
 
     def note_tried(self, now_s: float, *, sent: bool) -> None:
@@ -107,11 +124,11 @@ class WitnessClock:
             self._sent = self._committed
 
     def is_old(self, now_s: float) -> bool:
-        """Whether the group needs the newest committed values soon, although nothing else is to be committed."""
-        return self._committed != self._sent and now_s >= self._tried_s + QUIET_WITNESS_S
+        """Whether the group needs the newest progress soon, although nothing else is to be committed."""
+        return now_s >= self._tried_s + QUIET_WITNESS_S and self._committed != self._sent
 
-    def left(self) -> tuple[int, str] | None:
-        """Return offset and text that were committed without the group; None if it has the newest ones."""
+    def left(self) -> Progress | None:
+        """Return the progress that was committed without the group; None if it has the newest one."""
         return None if self._committed == self._sent else self._committed
 
 
@@ -135,6 +152,7 @@ class Transaction:
         chunk: how many timers the next transaction may have.
         open: fences the previous owner and rolls back its open transaction. Blocks.
         given_up: timers whose dead letters :meth:`commit` will write.
+        tick: at which the transaction happens.
     """
 
     def __init__(
@@ -172,7 +190,7 @@ class Transaction:
         self._witness = WitnessClock()
         self._is_settled = False
         """Whether the last transaction was committed, so that another one may follow."""
-        self._tick = Tick(0)
+        self.tick = Tick(0)
         self._tick_seen_s = self._began_s = 0.0
         self._fired_ms = b""
         self._refusals = 0
@@ -211,8 +229,12 @@ class Transaction:
         """
         left = self._witness.left()
         if left is not None:
-            sent = self._producer.transact((), {self._machine: left})
+            sent = self._producer.transact((), self._copy_of(left))
             self._witness.note_tried(self._clock_s(), sent=sent)
+
+    def _copy_of(self, progress: Progress) -> Mapping[TopicPartition, tuple[int, str]]:
+        """Returns what the group gets of the progress: an offset, and the witness as its metadata."""
+        return {self._machine: (progress.next_offset, progress_record.encode_witness(progress, self._topic_id))}
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction that happens at ``tick``. The brokers open it only at the commit."""
@@ -223,8 +245,8 @@ class Transaction:
             if not self._producer.keep_waiting() and not self._computing:
                 raise Lost("told to stop")
         self._topics.refresh()
-        if tick != self._tick:
-            self._tick, self._tick_seen_s = tick, self._clock_s()
+        if tick != self.tick:
+            self.tick, self._tick_seen_s = tick, self._clock_s()
         self._fired_ms = b"%d" % tick.append_ms
         self._refusals, self._times_refused = 0, set()
         self._counters.transaction = TransactionCounters()
@@ -244,8 +266,11 @@ class Transaction:
         self.release_compute_lock()  # so other machines do not wait
         self._topics.wait(unanswered, self._producer.keep_waiting)
 
-    def commit(self, progress: Progress) -> list[Refusal] | None:
-        """Add ``progress``, send everything, and make all of it visible.
+    def commit(self, progress: Progress, callbacks: Iterable[Callbacks]) -> list[Refusal] | None:
+        """Add ``callbacks`` and ``progress``, send everything, and make all of it visible.
+
+        Args:
+            callbacks: of timers of a request topic, or of schedules; what else the transaction has was added before.
 
         Returns:
             None; or what brokers have refused. Then it was rolled back, and may be filled again.
@@ -257,8 +282,8 @@ class Transaction:
             Lost: nothing, or all, became visible; the committed progress shows which. The circuits of the topics that
                 failed are open.
         """
-        copy = progress.next_offset, progress_record.encode_witness(progress, self._topic_id)
-        is_due = self._witness.is_due(copy, self._clock_s())
+        for each in callbacks:
+            self.send(*each)
         self._add_progress(progress)
         if self.given_up:
             self.release_compute_lock()  # so other machines do not wait while requests are read again
@@ -267,8 +292,9 @@ class Transaction:
         self.release_compute_lock()
         if not self._refusals:
             self._began_s = self._clock_s()
+        is_due = self._witness.is_due(progress, self._clock_s())
         try:
-            sent = self._producer.transact(batches, {self._machine: copy} if is_due else {})
+            sent = self._producer.transact(batches, self._copy_of(progress) if is_due else {})
         except BatchesRefused as error:
             return self._refusals_of(error)
         except DeliveryFailed as failure:
@@ -282,7 +308,7 @@ class Transaction:
         finally:
             self._counters.transaction.ended_ms = self._now_ms()
         self._is_settled = True
-        self._witness.note(copy)
+        self._witness.note(progress)
         if is_due:
             self._witness.note_tried(self._clock_s(), sent=sent)
         self.chunk.committed(self._clock_s() - self._began_s + self._producer.throttled_s)
@@ -333,8 +359,8 @@ class Transaction:
         """The brokers' time, never before the tick. If it is not known: the tick plus the time since it was read."""
         known_s = self._now_s()
         if known_s is not None:
-            return max(self._tick.append_ms, int(known_s * 1000))
-        return self._tick.append_ms + int((self._clock_s() - self._tick_seen_s) * 1000)
+            return max(self.tick.append_ms, int(known_s * 1000))
+        return self.tick.append_ms + int((self._clock_s() - self._tick_seen_s) * 1000)
 
     def release_compute_lock(self) -> None:
         """Let other machines compute, if this one was filling its transaction."""
@@ -358,23 +384,22 @@ class Transaction:
 
         :meth:`send` has these lines too: with one loop for both it takes 0.87 µs a timer, and 0.80 µs so.
         """
-        batch = self._filling.setdefault(topic, {}).get(partition) or self._new_batch(topic, partition)
+        batch = self._filling.setdefault(topic, {}).get(partition)
         listed = list(headers)  # the builder accepts only lists
-        if batch.add(len(batch.offsets), now_ms, key, value, listed) is None:
-            batch = self._next_batch(topic, partition)
-            batch.add(0, now_ms, key, value, listed)
+        if batch is None or batch.add(len(batch.offsets), now_ms, key, value, listed) is None:
+            batch = self._next_batch(topic, partition, (now_ms, key, value, listed))
         batch.offsets.append(offset)
 
     def _max_bytes(self, topic: str) -> int:
         return min(MAX_BATCH_BYTES, self._topics.max_message_bytes.get(topic, MAX_BATCH_BYTES))
 
-    def _new_batch(self, topic: str, partition: int) -> Batch:
-        batch = self._filling[topic][partition] = self._producer.batch(self._max_bytes(topic))
-        return batch
-
-    def _next_batch(self, topic: str, partition: int) -> Batch:
-        self._full.append((topic, partition, self._filling[topic][partition]))
-        return self._new_batch(topic, partition)
+    def _next_batch(self, topic: str, partition: int, first: FirstRecord) -> Batch:
+        """Put the full batch of a partition, if there is one, aside. Returns a new one with its first record."""
+        filling = self._filling[topic]
+        if partition in filling:
+            self._full.append((topic, partition, filling[partition]))
+        filling[partition] = self._producer.batch(self._max_bytes(topic), first)
+        return filling[partition]
 
     def _take(self) -> list[tuple[str, int, Batch]]:
         """Return all batches in the order in which they were filled, and forget them."""
@@ -416,10 +441,9 @@ class Transaction:
                 )
             else:
                 all_headers = [*(headers or ()), *_identity(origin, source), *ending]
-            batch = batches.get(partition) or self._new_batch(topic, partition)
-            if batch.add(len(batch.offsets), now_ms, key, value, all_headers) is None:
-                batch = self._next_batch(topic, partition)
-                batch.add(0, now_ms, key, value, all_headers)
+            batch = batches.get(partition)
+            if batch is None or batch.add(len(batch.offsets), now_ms, key, value, all_headers) is None:
+                batch = self._next_batch(topic, partition, (now_ms, key, value, all_headers))
             batch.offsets.append(offset)
 
     def _named(self, due_s: int, rows: Sequence[Row]) -> list[Row]:

@@ -51,7 +51,7 @@ from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition
 from timers.errors import InvalidTimerError
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import policy_of
-from timers.firing.ports import NoAnswer
+from timers.firing.ports import FirstRecord, NoAnswer
 from timers.partition import PartitionSpec
 from timers.request_formats import enabled_formats
 from timers.store.memory import MemoryStore
@@ -103,8 +103,8 @@ class SimBatch:
         records: (timestamp ms, key, value, headers) of each record.
     """
 
-    def __init__(self) -> None:
-        self.records: list[tuple[int, bytes | None, bytes | None, Sequence[Header]]] = []
+    def __init__(self, first: FirstRecord) -> None:
+        self.records: list[tuple[int, bytes | None, bytes | None, Sequence[Header]]] = [first]
         self.offsets: list[int | None] = []
 
     def add(
@@ -179,8 +179,8 @@ class SimKafka:
     def await_quota(self) -> None:
         """Do nothing: no broker throttles."""
 
-    def batch(self, max_bytes: int) -> SimBatch:
-        return SimBatch()
+    def batch(self, max_bytes: int, first: FirstRecord) -> SimBatch:
+        return SimBatch(first)
 
     def transact(
         self, batches: Sequence[tuple[str, int, SimBatch]], offsets: Mapping[TopicPartition, tuple[int, str]]

@@ -20,7 +20,7 @@ from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
-from timers.firing.ports import DeliveryFailed, NoAnswer
+from timers.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
 from timers.testing.sim_timers import SimBatch
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
@@ -192,8 +192,8 @@ class SimTransactions:
     def await_quota(self) -> None:
         """Do nothing: no broker throttles."""
 
-    def batch(self, max_bytes: int) -> SimBatch:
-        return SimBatch()
+    def batch(self, max_bytes: int, first: FirstRecord) -> SimBatch:
+        return SimBatch(first)
 
     def transact(
         self, batches: Sequence[tuple[str, int, SimBatch]], offsets: Mapping[TopicPartition, tuple[int, str]]

@@ -45,7 +45,7 @@ class CallbackBatch:
             it.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, first: Any = None) -> None:
         self.offsets: list[int | None] = []
         self._data = bytearray(_FIRST_ROOM)
         self._room = _FIRST_ROOM
@@ -55,6 +55,8 @@ class CallbackBatch:
         self._first_ms = self._last_ms = 0
         self._state = (-1, -1, 0)
         self._built: bytearray | None = None
+        if first is not None:
+            self.add(0, *first)
 
     def add(self, place: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Any]) -> Any:
         """Add a record. Returns None if the batch is full."""

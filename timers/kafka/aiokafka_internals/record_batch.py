@@ -11,6 +11,8 @@ module relies on:
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -43,14 +45,15 @@ class RecordBatch(BatchBuilder):
 
     Attributes:
         add: the builder's own append: (relative offset, timestamp ms, key, value, headers); None if the batch is full.
-        offsets: of the request of each record so far, or None if a record is no callback; the caller of ``add`` appends
-            it.
+        offsets: of the request of each record so far, or None if a record is no callback; the caller appends it.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, first: Any = None) -> None:
         super().__init__(max_bytes, NO_COMPRESSION, is_transactional=1)
         self.add = self._builder.append
         self.offsets: list[int | None] = []
+        if first is not None:
+            self.add(0, *first)
 
     def seal(self) -> None:
         """End the batch: tell aiokafka the number of records."""

@@ -248,9 +248,7 @@ class Declarations(ConsoleDeclarations):
     request_topic: str = setting(variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST)
     oscillator_topic: str = setting(variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR)
     dead_letter_topic: str = setting(
-        variables.topic,
-        "Topic of dead letters: requests that cannot be read or sent.",
-        default=topics.DEAD_LETTER,
+        variables.topic, "Topic of dead letters: requests that cannot be read or sent.", default=topics.DEAD_LETTER
     )
     id_topic: str = setting(
         variables.topic_or_empty,
@@ -294,9 +292,7 @@ class Declarations(ConsoleDeclarations):
         example=604_800,
     )
     cold_topic: str = setting(
-        variables.topic,
-        "Topic of timers that are due beyond TIMERS_HOT_HORIZON_S.",
-        default=topics.COLD,
+        variables.topic, "Topic of timers that are due beyond TIMERS_HOT_HORIZON_S.", default=topics.COLD
     )
     schedule_topics: tuple[str, ...] = setting(
         variables.topic_names,
@@ -444,10 +440,7 @@ class Declarations(ConsoleDeclarations):
         unit="records",
     )
     snapshot_mb_per_s: int = number_setting(
-        (1, 10_000),
-        "How fast a worker writes a snapshot. It writes one at a time.",
-        default=16,
-        unit="MB/s",
+        (1, 10_000), "How fast a worker writes a snapshot. It writes one at a time.", default=16, unit="MB/s"
     )
     log_keep_s: float = setting(
         variables.seconds_or_never,

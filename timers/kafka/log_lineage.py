@@ -166,11 +166,7 @@ class LogLineages:
         return None
 
     async def _ask(
-        self,
-        leader: int,
-        lineages: Mapping[TopicPartition, Sequence[Lineage]],
-        compacted: Collection[str],
-        again: bool,
+        self, leader: int, lineages: Mapping[TopicPartition, Sequence[Lineage]], compacted: Collection[str], again: bool
     ) -> dict[TopicPartition, list[Answer]]:
         wanted = {tp: each for tp, each in lineages.items() if not (again and self._was_compared(leader, tp, each))}
         connection = self.client.connection_to(leader)

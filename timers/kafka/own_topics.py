@@ -141,10 +141,7 @@ class WrongConfig(NamedTuple):
 
 
 def wrong_configs(
-    brokers: str,
-    topics: Iterable[tuple[OwnTopic, Mapping[str, str], int]],
-    broker_count: int,
-    kept: str = "timers",
+    brokers: str, topics: Iterable[tuple[OwnTopic, Mapping[str, str], int]], broker_count: int, kept: str = "timers"
 ) -> list[WrongConfig]:
     """What is wrong with the configuration of topics, the worst first.
 

@@ -18,6 +18,7 @@ from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
+from timers.threads import BoundedThreads
 
 logger = logging.getLogger(__name__)
 
@@ -237,27 +238,22 @@ class TopicCreator:
         self._on_created = on_created
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}
-        self._running = False
+        self._threads = BoundedThreads("topic creator", 1)
 
     def request(self, topic: str) -> None:
         """Create a topic soon. Returns at once."""
         with self._lock:
             if len(self._wanted) < MAX_WANTED:
                 self._wanted[topic] = None
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="topic creator", daemon=True).start()
+        self._threads.call(self._create_next)
 
-    def _run(self) -> None:
-        try:
-            while names := self._next():
-                self._create(names)
-        except BaseException:
-            with self._lock:
-                self._running = False
-            raise
-
-    def _create(self, names: list[str]) -> None:
+    def _create_next(self) -> None:
+        with self._lock:
+            names = list(self._wanted)[:MAX_TOPICS]
+            for name in names:
+                del self._wanted[name]
+        if not names:  # an earlier call has asked for them
+            return
         refused = {}
         try:
             failures = create_all(self._admin, [NewTopic(name, -1, -1) for name in names], self._timeout_s)
@@ -272,12 +268,3 @@ class TopicCreator:
             for name, why in list(refused.items())[:1]:
                 logger.warning("%d callback topics were not created, such as %r: %s", len(refused), name, why)
         self._on_created(refused)
-
-    def _next(self) -> list[str]:
-        """The topics of the next request; none if the thread must end."""
-        with self._lock:
-            names = list(self._wanted)[:MAX_TOPICS]
-            for name in names:
-                del self._wanted[name]
-            self._running = bool(names)
-            return names

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from time import monotonic
 from typing import Any
@@ -33,18 +32,6 @@ UNREADY_S = 60.0
 
 UNLIVE_S = 1800.0
 """The same for a job that must be restarted. A long micro-batch after a downtime must not end its process."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a job has done since its start."""
-
-    micro_batches: int = 0
-    rows: int = 0
-    took_s: float = 0.0
-    """Duration of the last micro-batch."""
-    behind: int | None = None
-    """Records that the job has not read; None if it does not know."""
 
 
 class EngineCounts:
@@ -89,7 +76,10 @@ class Monitor:
 
     Attributes:
         job: name of the job.
-        counts: what it has counted.
+        micro_batches: number of those that have ended since the start of the job.
+        rows: that it has read.
+        took_s: duration of the last micro-batch.
+        behind: records that the job has not read; None if it does not know.
         engine: what an engine has fired; None: the job fires nothing.
 
     Args:
@@ -99,7 +89,9 @@ class Monitor:
 
     def __init__(self, job: str, every_s: float, now_s: Callable[[], float] = monotonic) -> None:
         self.job = job
-        self.counts = Counts()
+        self.micro_batches = self.rows = 0
+        self.took_s = 0.0
+        self.behind: int | None = None
         self.engine: EngineCounts | None = None
         self._every_s = every_s
         self._now_s = now_s
@@ -119,8 +111,8 @@ class Monitor:
 
     def ended(self, rows: int, took_s: float, behind: int | None = None) -> None:
         """A micro-batch has ended."""
-        before = self.counts
-        self.counts = Counts(before.micro_batches + 1, before.rows + rows, took_s, behind)
+        self.micro_batches, self.rows = self.micro_batches + 1, self.rows + rows
+        self.took_s, self.behind = took_s, behind
         self.looked()
 
     def looked(self) -> None:
@@ -196,17 +188,17 @@ METRICS: tuple[Entry[Monitor], ...] = (
     Entry(
         "timers_spark_micro_batches_total{spark_job}",
         "Micro-batches of the job, or rounds of `promote`, since its start.",
-        _value(lambda monitor: monitor.counts.micro_batches),
+        _value(lambda monitor: monitor.micro_batches),
     ),
     Entry(
         "timers_spark_rows_total{spark_job}",
         "Records that the job has read, or timers that `promote` has written back, since its start.",
-        _value(lambda monitor: monitor.counts.rows),
+        _value(lambda monitor: monitor.rows),
     ),
     Entry(
         "timers_spark_micro_batch_seconds{spark_job}",
         "Duration of the last micro-batch.",
-        _value(lambda monitor: monitor.counts.took_s),
+        _value(lambda monitor: monitor.took_s),
     ),
     Entry(
         "timers_spark_idle_seconds{spark_job}",
@@ -221,7 +213,7 @@ METRICS: tuple[Entry[Monitor], ...] = (
     Entry(
         "timers_spark_behind_records{spark_job}",
         "Records of its topics that the job has not read. `promote` does not show it.",
-        _value(lambda monitor: monitor.counts.behind),
+        _value(lambda monitor: monitor.behind),
     ),
     Entry(
         "timers_spark_ready{spark_job}",

@@ -68,10 +68,7 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     error_headers: list[h.Header] = []
     if value is not None and (rejected.code == VALUE_TOO_LARGE or isinstance(value, CutValue)):
         sha256 = value.sha256 if isinstance(value, CutValue) else hashlib.sha256(value).digest()
-        error_headers = [
-            (h.TIMER_VALUE_BYTES, b"%d" % len(value)),
-            (h.TIMER_VALUE_SHA256, sha256.hex().encode()),
-        ]
+        error_headers = [(h.TIMER_VALUE_BYTES, b"%d" % len(value)), (h.TIMER_VALUE_SHA256, sha256.hex().encode())]
         value = value[:CUT_VALUE_BYTES]
     error_headers += [
         (h.TIMER_ERROR, rejected.code.encode()),

@@ -175,12 +175,5 @@ def decode_footer(value: bytes | None) -> Footer:
         raise Unreadable("its footer is damaged") from None
     place = Place(*(getattr(found, name) for name in Place._fields))
     return Footer(
-        place,
-        found.applied,
-        fired_key(found),
-        history,
-        found.history_hash,
-        found.keys,
-        found.rows,
-        found.digest,
+        place, found.applied, fired_key(found), history, found.history_hash, found.keys, found.rows, found.digest
     )

@@ -400,15 +400,10 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "partitions.",
         lambda status: summed(status, lambda metrics: metrics.throttled_s),
     ),
-    Entry(
-        *partition_metrics.PENDING,
-        lambda status: per_partition(status, lambda runner: runner.machine.pending),
-    ),
+    Entry(*partition_metrics.PENDING, lambda status: per_partition(status, lambda runner: runner.machine.pending)),
     Entry(*partition_metrics.OVERDUE, overdue),
     Entry(
-        "timers_store_bytes{topic,partition}",
-        "Disk space of the partition's store, log files included.",
-        store_bytes,
+        "timers_store_bytes{topic,partition}", "Disk space of the partition's store, log files included.", store_bytes
     ),
     Entry(
         "timers_stores_condemned_total{reason}",
@@ -505,11 +500,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",
         topic_partitions,
     ),
-    Entry(
-        "timers_ready",
-        "1 if /health/ready answers 200.",
-        lambda status: single(not health.unready(status)),
-    ),
+    Entry("timers_ready", "1 if /health/ready answers 200.", lambda status: single(not health.unready(status))),
     Entry(
         "timers_tick_age_seconds",
         "Seconds since the last counted tick: timers fire only at ticks.",

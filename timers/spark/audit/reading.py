@@ -185,14 +185,6 @@ SETTLING_S = 15.0
 """How long an audit waits for transactions that are open when it starts. Those of workers end within 10 s."""
 
 
-class Requests(NamedTuple):
-    """The requests that were read."""
-
-    rows: DataFrame
-    """In the shape of :data:`timers.spark.requests.REQUEST`, on disk."""
-    counted: list[Counted]
-
-
 class Cold(NamedTuple):
     """Requests in the cold tier."""
 
@@ -252,8 +244,8 @@ class Reading:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def requests(self) -> Requests:
-        """The decoded requests."""
+    def requests(self) -> tuple[DataFrame, list[Counted]]:
+        """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST`, on disk; and their numbers."""
         native = self._settings.request_topic
         others = {topic: of for topic, of in self.span.starts.items() if topic != native}
         rows = self._decode(self._read(others, self.span.ends))
@@ -272,7 +264,7 @@ class Reading:
             left = self._kept.on_disk(self._decode(requests.unusual_native(records, _NO_LIMIT)))
             rows = rows.where(F.col("kind") != OTHER).unionByName(left)
             counted = [each for each in counted if each.kind != OTHER] + self._counted(left)
-        return Requests(rows, counted)
+        return rows, counted
 
     def cold(self, tables: ColdTables) -> Cold:
         """The requests in the cold tier."""

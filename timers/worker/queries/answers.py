@@ -365,10 +365,13 @@ class Queries:
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
-        limits = _PageLimits(_end_at(query, arrived))
-        every = sum(len(source.partitions) for source in sources)
-        sources_read = [_ReadAhead(source, query, every, limits) for source in sources]
-        page = await merge(sources_read, query.start, query.limit, limits.used_up)
+        end_at, every = _end_at(query, arrived), sum(len(source.partitions) for source in sources)
+        sources_read = [_ReadAhead(source, query, every) for source in sources]
+
+        def is_used_up() -> bool:
+            return monotonic() > end_at or sum(each.value_bytes for each in sources_read) > PAGE_BYTES
+
+        page = await merge(sources_read, query.start, query.limit, is_used_up)
         if not query.is_quick:
             await self._turns.wait(quick=False)  # to encode a long page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
@@ -505,29 +508,20 @@ class Queries:
         return ""
 
 
-class _PageLimits:
-    """Limits of one page: reading time and bytes of values."""
-
-    def __init__(self, end_at: float) -> None:
-        self._end_at = end_at
-        self.value_bytes = 0
-
-    def used_up(self) -> bool:
-        """Whether the page must end."""
-        return monotonic() > self._end_at or self.value_bytes > PAGE_BYTES
-
-
 class _ReadAhead:
     """A source that begins to read its first page before it is asked, so that all sources read at the same time.
 
     Args:
         every: number of partitions of all sources: a source is read by its share of them.
+
+    Attributes:
+        value_bytes: size of the values that were read, if they are shown.
     """
 
-    def __init__(self, source: PartitionSource, query: Query, every: int, limits: _PageLimits) -> None:
+    def __init__(self, source: PartitionSource, query: Query, every: int) -> None:
         self._source = source
         self._query = query
-        self._limits = limits
+        self.value_bytes = 0
         self._limit = min(query.limit, share_of(query.limit * len(source.partitions), every))
         first = source.page(query, query.start, self._limit)
         self._first: asyncio.Task[Page] | None = asyncio.create_task(first)
@@ -541,7 +535,7 @@ class _ReadAhead:
             self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:
-            self._limits.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
+            self.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
         return page
 
 

@@ -109,23 +109,37 @@ def test_a_cursor_is_its_position(position: Position) -> None:
     assert wire.parse_cursor(wire.cursor(position)) == position
 
 
-QUERIES = st.builds(
-    wire.Query,
+SELECTION = (
     st.none() | st.sampled_from(["orders", "a.b_c-D"]),
     st.integers(0, 10**11 - 1),
     st.none() | st.integers(0, 10**11 - 1),
+)
+AFTER = POSITIONS | st.just(START)
+QUERIES = st.builds(
+    partial(wire.Query, by_s=0, partition=None, is_part_of_quick=False),  # a header says the last, and no parameter
+    *SELECTION,
     st.integers(1, wire.MAX_LIMIT),
-    POSITIONS | st.just(START),
+    AFTER,
     st.booleans(),
     TEXT,
     st.none() | TEXT,
-    is_part_of_quick=st.just(False),  # a header says it, and no parameter
+)
+PLACES = st.none() | st.tuples(st.just("orders"), st.integers(0, 99))
+COUNTS = st.builds(wire.Query, *SELECTION, after=AFTER, by_s=st.integers(1, wire.MAX_GROUP_S), partition=PLACES).map(
+    lambda query: query._replace(
+        limit=wire.DEFAULT_LIMIT, with_values=False, prefix="", key=None, is_part_of_quick=False
+    )
 )
 
 
 @given(QUERIES)
 def test_a_question_is_understood_as_it_was_meant(query: wire.Query) -> None:
     assert wire.parse_query(wire.parameters_of(query)) == query
+
+
+@given(COUNTS)
+def test_a_count_is_understood_as_it_was_meant(query: wire.Query) -> None:
+    assert wire.parse_count(wire.parameters_of(query)) == query
 
 
 PLACE = Place("req", 1, moved=False)

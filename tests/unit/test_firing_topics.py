@@ -387,7 +387,7 @@ def test_topics_are_created_after_a_request_without_an_answer(creating: Targets)
     answer, admin.create_topics = admin.create_topics, lambda *_, **__: raise_timeout()  # type: ignore[method-assign]
     admin.may_answer.set()
     ask(creating, "t")
-    wait_until(lambda: not creating._creator._running, "the request fails")
+    wait_until(lambda: not creating._creator._threads._running, "the request fails")
     admin.create_topics = answer  # type: ignore[method-assign]
     ask(creating, "t", retried=True)
     wait_until(lambda: ask(creating, "t", retried=True) == 1, "it is usable")

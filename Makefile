@@ -159,9 +159,10 @@ format: $(VENV)/.dev ## Let ruff lay out and mend the code
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 	@$(BIN)/python -m tests.docs.protos
 
-docs: $(VENV)/.dev ## Write docs/settings.md and docs/http-api.md from the code, and the figures of the README from bench/results
+docs: $(VENV)/.dev ## Write docs/settings.md, docs/http-api.md, a PrometheusRule of the alerts, and the figures of the README
 	@$(BIN)/python -m tests.docs.settings_page
 	@$(BIN)/python -m tests.docs.http_api_page
+	@$(BIN)/python -m tests.deploy.prometheus_rule
 	@$(BIN)/python -m bench.readme
 
 pictures: $(VENV)/.dev ## Take the pictures of docs/pictures in the browser, of a console with a worker

@@ -29,7 +29,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 KUBERNETES_VERSIONS = ("1.31", kubernetes_validate.latest_version())
 """From the oldest that is still in use to the newest that there is a schema for."""
-CUSTOM = {"Kustomization", "PodMonitor", "KafkaUser"}
+CUSTOM = {"Kustomization", "PodMonitor", "PrometheusRule", "KafkaUser"}
 """Not Kubernetes' own: no schema there."""
 
 VARIABLES = {setting.env for setting in SETTINGS.values()}

@@ -14,6 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
+from tests.deploy.prometheus_rule import RULE, rule
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
@@ -142,13 +143,12 @@ def test_prometheus_of_the_compose_file_loads_them() -> None:
     ]
 
 
-def test_the_docs_make_a_prometheus_rule_of_them() -> None:
-    """The Prometheus Operator takes the same groups, wrapped; the command stands in the docs, not a second copy."""
-    (command,) = re.findall(r"^(\(printf .*?)\s*\| kubectl apply -n timers -f -$", OPERATIONS, re.MULTILINE | re.DOTALL)
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    made = yaml.safe_load(done.stdout)
+def test_the_prometheus_rule_has_them_all() -> None:
+    assert RULE.read_text() == rule(), "run `make docs`"
+    made = yaml.safe_load(RULE.read_text())
     assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert made["spec"] == yaml.safe_load(ALERTS.read_text())
+    assert "kubectl apply -n timers -f deploy/kubernetes/prometheusrule.yaml" in OPERATIONS
 
 
 # ---- dashboard ------------------------------------------------------------------------------------------------------

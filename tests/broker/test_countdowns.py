@@ -253,23 +253,6 @@ def test_the_pages_about_migration_run(service: Service, block: str, monkeypatch
     service.verdicts.rest()
 
 
-def test_timers_request_formats_shows_it(
-    service: Service, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in service.system.environment.items():
-        monkeypatch.setenv(name, value)
-    assert main(["formats"]) == 0
-    out, err = capfd.readouterr()
-    assert re.search(rf"^countdown +on .*\n +topic {service.topic}: {PARTITIONS} partitions\n", out, re.MULTILINE)
-    assert "none on" not in out and err == ""
-    monkeypatch.setenv("TIMERS_ID_TOPIC", "")
-    monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "not-there-yet")
-    assert main(["formats"]) == 0
-    out = capfd.readouterr().out
-    assert "topic not-there-yet: not there yet" in out
-    assert re.search(r"^future-by-id +off  TIMERS_ID_TOPIC turns it on", out, re.MULTILINE)
-
-
 def test_nothing_is_dropped_after_an_outage(service: Service) -> None:
     """«all keys set will be deleted if not triggered after 15 minutes of the expected trigger point»: here none is,
     however long it takes; and what came meanwhile is on time by its own append time."""

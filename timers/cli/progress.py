@@ -43,14 +43,23 @@ def clock(repair: bool, output: Output) -> None:
     docs/operations.md#the-way-back-from-a-wrong-time says more.
     """
     settings = load_settings()
-    failed, members = f"{settings.progress_topic!r} cannot be used", f"the members of the group {settings.app_id!r}"
-    with explained(settings, failed, members) as reports:
-        _clock(settings, reports, repair, output)
+    with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
+        cluster, found = _read(settings, reports)
+        now_s = time.time()
+        ahead = {tp: round(progress.fired_through[0] - now_s) for tp, progress in found.items()}
+        ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
+        if not repair:
+            _show_times(found, ahead, output)
+        say(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}")
+        if ahead and repair:
+            _take_back(settings, cluster, ahead, output)
+        elif ahead:
+            say("if this clock is right: stop all workers, then use --repair")
 
 
 @contextmanager
-def explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorReports]:
-    """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the ``members``."""
+def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
+    """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the group."""
     from aiokafka.errors import KafkaError
     from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
 
@@ -62,7 +71,7 @@ def explained(settings: Settings, failed: str, members: str) -> Iterator[ErrorRe
     except KafkaException as error:
         raise reports.user_error(error, failed) from error
     except KafkaError as error:
-        raise TimersError(f"{members} cannot be read ({error!r})") from error
+        raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
 
 
 def existing(settings: Settings, reports: ErrorReports) -> Cluster:
@@ -86,20 +95,6 @@ def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[Topi
 
     cluster = existing(settings, reports)
     return cluster, progress_log.read_all(settings, cluster)
-
-
-def _clock(settings: Settings, reports: ErrorReports, repair: bool, output: Output) -> None:
-    cluster, found = _read(settings, reports)
-    now_s = time.time()
-    ahead = {tp: round(progress.fired_through[0] - now_s) for tp, progress in found.items()}
-    ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
-    if not repair:
-        _show_times(found, ahead, output)
-    say(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}")
-    if ahead and repair:
-        _take_back(settings, cluster, ahead, output)
-    elif ahead:
-        say("if this clock is right: stop all workers, then use --repair")
 
 
 def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
@@ -128,9 +123,6 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
         progress_log.commit_change(settings, cluster, (topic, partition), Progress.without_time)
         fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
         output.show(fields, f"{topic}/{partition} was {ahead_s} s ahead, and was taken back")
-
-
-_MEMBERS = "the group's members"
 
 
 class _Found(NamedTuple):
@@ -200,7 +192,7 @@ def _lines(found: _Found) -> list[str]:
 
 def _deletable(settings: Settings) -> dict[str, int]:
     """Topic -> number of offsets that workers delete when the level is allowed and they are old enough."""
-    with explained(settings, "the logs cannot be looked at", _MEMBERS) as reports:
+    with explained(settings, "the logs cannot be looked at") as reports:
         from timers.core.snapshots import deletable_before
         from timers.kafka.topic_offsets import TopicOffsets
 
@@ -234,7 +226,7 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
     if wanted < found.highest:
         raised = next(name for name, level in sorted(found.partitions.items()) if level > wanted)
         raise TimersError(f"{raised} was raised to level {found.partitions[raised]} already: there is no way back")
-    with explained(settings, f"level {wanted} cannot be written to {settings.progress_topic!r}", _MEMBERS):
+    with explained(settings, f"level {wanted} cannot be written to {settings.progress_topic!r}"):
         allow(settings, wanted)
 
 
@@ -243,7 +235,7 @@ def _look_up(settings: Settings) -> _Found:
     from timers.kafka.allowed_level import AllowedLevel
     from timers.worker.consumer.group import member_of
 
-    with explained(settings, "the feature levels cannot be read", _MEMBERS) as reports:
+    with explained(settings, "the feature levels cannot be read") as reports:
         _, machines = _read(settings, reports)
         allowed = AllowedLevel(settings).read()
         members = map(member_of, group_access.describe(settings).members)
@@ -271,7 +263,7 @@ def snapshots(output: Output) -> None:
     delete them when they are old enough (TIMERS_LOG_KEEP_S).
     """
     settings = load_settings()
-    with explained(settings, "the snapshots cannot be read", _MEMBERS) as reports:
+    with explained(settings, "the snapshots cannot be read") as reports:
         from timers.kafka.topic_offsets import TopicOffsets
 
         _, found = _read(settings, reports)
@@ -377,7 +369,7 @@ def verify(output: Output) -> None:
     """
     settings = load_settings()
     different = 0
-    with explained(settings, "the logs cannot be compared with their snapshots", _MEMBERS) as reports:
+    with explained(settings, "the logs cannot be compared with their snapshots") as reports:
         cluster, found = _read(settings, reports)
         for tp in sorted(found):
             result = _verify(settings, cluster, tp)
@@ -456,7 +448,7 @@ def export(file: Path, move: bool, output: Output) -> None:
     interrupted, use the same command again. docs/operations.md#moving-pending-timers says more.
     """
     settings = load_settings()
-    with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported", _MEMBERS) as reports:
+    with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported") as reports:
         from timers.pending import moving
         from timers.request_formats import enabled_formats
 
@@ -488,7 +480,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     app has or had one of this id, also a cancelled one: what is here is newer.
     """
     settings = load_settings()
-    with explained(settings, f"{settings.progress_topic!r} cannot be used", _MEMBERS) as reports:
+    with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
         from timers.pending import moving
 
         cluster = existing(settings, reports)

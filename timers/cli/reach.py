@@ -6,11 +6,11 @@ It says within seconds that no broker can be reached, which librdkafka's calls s
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import as_completed
+from contextlib import suppress
 from dataclasses import replace
-from queue import Empty, Queue
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from timers.config import variables
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
 from timers.errors import TimersError
+from timers.threads import call_in_thread
 
 WAIT_S = 1.5
 """Time for a broker to take a connection. With the start of Python a command says within 3 s that none does."""
@@ -114,36 +115,29 @@ def check_brokers(settings: Settings) -> None:
         TimersError: none does.
     """
     say_brokers(settings)
-    deadline = time.monotonic() + WAIT_S
-    results: Queue[OSError | None] = Queue()
-    for address in settings.brokers.split(","):
-        # Threads, because a look-up of a name has no timeout; daemons, because it must not hold up the end.
-        threading.Thread(target=_connect, args=(address, deadline, results), daemon=True).start()
-    reason: object = "no answer"
-    for _ in settings.brokers.split(","):
-        try:
-            error = results.get(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
-        except Empty:
-            break
-        if error is None:
-            return
-        reason = error.strerror or error
+    deadline, reason = time.monotonic() + WAIT_S, "no answer"
+    # Threads, because a look-up of a name has no timeout, and must not hold up the end of the command.
+    tries = [call_in_thread("timers-reach", _connect, each, deadline) for each in settings.brokers.split(",")]
+    with suppress(TimeoutError):
+        for each in as_completed(tries, WAIT_S + _GRACE_S):
+            error = each.exception()
+            if error is None:
+                return
+            reason = str(getattr(error, "strerror", None) or error)
     raise TimersError(
         f"no broker answers at {settings.brokers} ({reason}): is it running, and is TIMERS_BROKERS right? "
         "(`timers broker start` runs a broker on this machine)"
     )
 
 
-def _connect(address: str, deadline: float, results: Queue[OSError | None]) -> None:
+def _connect(address: str, deadline: float) -> None:
     host, _, port = address.rpartition(":")
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=WAIT_S).close()
-        except OSError as error:
-            if time.monotonic() + _RETRY_S < deadline:
-                time.sleep(_RETRY_S)
-                continue
-            results.put(error)
+        except OSError:
+            if time.monotonic() + _RETRY_S >= deadline:
+                raise
+            time.sleep(_RETRY_S)
         else:
-            results.put(None)
-        return
+            return

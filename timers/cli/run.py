@@ -31,10 +31,7 @@ from timers.wire.printable import quoted
 from timers.worker.port import check_port
 
 if TYPE_CHECKING:
-    import ssl
-
     from timers.client import TimersClient
-    from timers.console.server import Server
     from timers.kafka.topic_reader import TopicReader
 
 
@@ -121,36 +118,29 @@ def _print_hash(new_token: bool) -> None:
 async def _serve(settings: Settings, url: str) -> None:
     from timers.console.kafka_cluster import KafkaCluster
     from timers.console.server import Server, tls_context
+    from timers.web_site import LimitedSite
 
     cluster = KafkaCluster(settings)
     try:
-        await _run(Server(settings, cluster), settings, tls_context(settings), url)
-    finally:
-        await cluster.close()
-
-
-async def _run(server: Server, settings: Settings, tls: ssl.SSLContext | None, url: str) -> None:
-    from timers.web_site import LimitedSite
-
-    runner = server.runner()
-    await runner.setup()
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    try:
-        site = LimitedSite(runner, settings.console_bind, settings.console_port, server.connections, tls)
+        server, tls = Server(settings, cluster), tls_context(settings)
+        runner = server.runner()
+        await runner.setup()
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
         try:
-            await site.start()
+            await LimitedSite(runner, settings.console_bind, settings.console_port, server.connections, tls).start()
+            say(f"console: {url} ({'reads and writes' if settings.console_write else 'only reads'})")
+            await ended.wait()
         except OSError as error:
             raise SettingsError(
                 f"the console cannot listen at TIMERS_CONSOLE_BIND={settings.console_bind} "
                 f"TIMERS_CONSOLE_PORT={settings.console_port} ({error.strerror}): choose another port"
             ) from None
-        writing = "reads and writes" if settings.console_write else "only reads"
-        say(f"console: {url} ({writing})")
-        await ended.wait()
+        finally:
+            await runner.cleanup()
     finally:
-        await runner.cleanup()
+        await cluster.close()
 
 
 TOPIC = "timers-demo"
@@ -410,17 +400,16 @@ class _Worker:
         text = self._log.read_text(errors="replace")
         raise TimersError(f"the worker {ending}; its log {self._log} ends with: {last_error(text)}")
 
-    def stop(self) -> None:
-        """Stop the worker; kill it after 20 s, which loses no timer but makes the next start slower."""
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            say(f"the worker did not stop within {_STOP_TIMEOUT_S:.0f} s: killing it")
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+
+def _end(process: subprocess.Popen[bytes], what: str) -> None:
+    """Stop a process; kill it after 20 s. A worker that is killed loses no timer, but its next start is slower."""
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        say(f"the {what} did not stop within {_STOP_TIMEOUT_S:.0f} s: killing it")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextmanager
@@ -439,12 +428,7 @@ def _console(settings: Settings) -> Iterator[Callable[[], None]]:
         yield start
     finally:
         for process in started:
-            process.terminate()
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, "console")
 
 
 @contextmanager
@@ -460,11 +444,10 @@ def _worker(settings: Settings) -> Iterator[_Worker]:
             start_new_session=True,
             env=_environment(settings),
         )
-    worker = _Worker(process, log)
     try:
         say(f"worker: process {process.pid}, log {log}")
-        yield worker
+        yield _Worker(process, log)
     finally:
         with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
             say("stopping ...")
-        worker.stop()
+        _end(process, "worker")

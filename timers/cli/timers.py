@@ -570,11 +570,11 @@ def cancel(
 
 
 def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Output, *, only_look: bool) -> int:
-    timers = _Cancellable(settings, pages)
-    verdicts: Counter[str] = Counter()
+    verdicts, left_out = Counter[str](), Counter[str]()
+    timers = _cancellable(settings, pages, left_out)
     if only_look:
         output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in timers))
-        said = f"{counted(timers.count, 'timer')} would be cancelled"
+        said = f"{counted(pages.count - left_out.total(), 'timer')} would be cancelled"
     else:
         for group in groups(timers, lambda timer: 1, AT_ONCE, AT_ONCE):
             for result in asyncio.run(_verdicts(settings, group, timeout_s)):
@@ -585,37 +585,27 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
                     verdicts[_UNDECIDED] += 1
                     say(str(result))
         said = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.items()) or "no timer to cancel"
-    say("".join([said, *(f"; {number:,} left out: {why}" for why, number in timers.left_out.items())]))
+    say("".join([said, *(f"; {number:,} left out: {why}" for why, number in left_out.items())]))
     pages.check()
     if verdicts[_UNDECIDED]:
         raise TimersError(f"{counted(verdicts[_UNDECIDED], 'cancel')} without a verdict: run the command again")
-    return max(map(EXIT_CODES.__getitem__, verdicts), default=0) if timers.count else EXIT_CODES["unknown"]
+    return (
+        max(map(EXIT_CODES.__getitem__, verdicts), default=0)
+        if pages.count > left_out.total()
+        else EXIT_CODES["unknown"]
+    )
 
 
-class _Cancellable:
-    """The timers with an id that wait for their first attempt.
-
-    Attributes:
-        count: how many there were.
-        left_out: why others are not among them -> their number.
-    """
-
-    def __init__(self, settings: Settings, timers: Iterable[Timer]) -> None:
-        self._id_topic = settings.id_topic
-        self._timers = timers
-        self.count = 0
-        self.left_out: Counter[str] = Counter()
-
-    def __iter__(self) -> Iterator[Timer]:
-        for timer in self._timers:
-            place = topics.parse_source(timer["source"])
-            if place is None or place[0] != self._id_topic:
-                self.left_out["without an id"] += 1
-            elif "retry" in timer:
-                self.left_out["fired, and waiting for another attempt"] += 1
-            else:
-                self.count += 1
-                yield timer
+def _cancellable(settings: Settings, timers: Iterable[Timer], left_out: Counter[str]) -> Iterator[Timer]:
+    """The timers with an id that wait for their first attempt. The others are counted, by what they are."""
+    for timer in timers:
+        place = topics.parse_source(timer["source"])
+        if place is None or place[0] != settings.id_topic:
+            left_out["without an id"] += 1
+        elif "retry" in timer:
+            left_out["fired, and waiting for another attempt"] += 1
+        else:
+            yield timer
 
 
 async def _verdicts(

@@ -6,10 +6,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -135,14 +134,12 @@ _LOCAL_TABLES = ".timers/cold"
 """What the commands call the default directory of the cold tier's tables."""
 
 
-def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option ``--tables``, the directory of the cold tier's tables."""
-    return click.option(
-        "--tables",
-        metavar="URI",
-        help="Directory of the cold tier's tables, which all executors can read and write.  "
-        f"[default: {_LOCAL_TABLES}]",
-    )(command)
+tables_option = click.option(
+    "--tables",
+    metavar="URI",
+    help=f"Directory of the cold tier's tables, which all executors can read and write.  [default: {_LOCAL_TABLES}]",
+)
+"""Adds the option to a command."""
 
 
 def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
@@ -264,9 +261,8 @@ def promote(
     with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
-        print_line = say
         total = job.run(
-            spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop, monitor.ended
+            spark, arguments, logs, lambda: int(time.time()), say, None if once else every_s, stop, monitor.ended
         )
     output.show({"written_back": total}, f"promote: {total:,} written back")
 
@@ -290,7 +286,7 @@ def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
     launch = make_launch("pending")
     check_brokers(settings)
     failed = f"what is pending of {settings.app_id!r} cannot be read"
-    with explained(settings, failed, "the group's members") as reports:
+    with explained(settings, failed) as reports:
         cluster = existing(settings, reports)
 
     from timers.pending.moving import exported_topics

@@ -75,6 +75,7 @@ class SimCluster(KafkaCluster):
     """
 
     def __init__(self) -> None:
+        self.client: Any = self
         self.timers: dict[str, TimerRequest] = {}
         self.counted_at_once = 100
         self.recorded: list[dict[str, Any]] = []
@@ -113,15 +114,16 @@ class SimCluster(KafkaCluster):
         self.sources[id] = f"{TOPIC}/0/{len(self.recorded)}" if request.id else id
         return id
 
-    async def schedule(self, request: TimerRequest) -> str:
+    async def schedule_request(self, request: TimerRequest) -> str:
         return self._write(request)
 
-    async def update(
+    async def update_if(
         self,
         request: TimerRequest,
-        timeout_s: float,
-        condition: str | None = None,
+        condition: str | None,
+        *,
         request_hash: bytes | None = None,
+        timeout_s: float | None = None,
     ) -> VerdictMessage:
         id = request.id or ""
         if self.failure is None and (refused := self._refused(id, condition)):
@@ -133,12 +135,12 @@ class SimCluster(KafkaCluster):
         new = UNKNOWN if condition is None else SET
         return VerdictMessage(id, REPLACED if before else new, int(before.at) if before else None, self.sources[id])  # type: ignore[arg-type]
 
-    async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
+    async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         assert self.recorded, "a change is recorded before it is made"
         id_key(id)
         if self.failure is not None:
             raise self.failure
-        if refused := self._refused(id, condition):
+        if refused := self._refused(id, if_source):
             return refused
         timer = self.timers.pop(id, None)
         if timer is not None:

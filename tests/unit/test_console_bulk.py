@@ -110,11 +110,11 @@ async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(monke
     cluster = cluster_of(60)
     cancel_one, refused = cluster.cancel, {"tenant/031"}
 
-    async def fail(id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
+    async def fail(id: str, **named: Any) -> VerdictMessage:
         if id in refused:
             raise PublishError("the brokers refuse it")
         await asyncio.sleep(0)  # others of the page are answered later
-        return await cancel_one(id, timeout_s, condition)
+        return await cancel_one(id, **named)
 
     monkeypatch.setattr(cluster, "cancel", fail)
     async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
@@ -182,14 +182,14 @@ async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_ar
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = SimCluster()
-    write = cluster.schedule
+    write = cluster.schedule_request
 
     async def schedule(request: Any) -> str:
         if request.id == "b":
             raise PublishError("the brokers refuse it")
         return await write(request)
 
-    monkeypatch.setattr(cluster, "schedule", schedule)
+    monkeypatch.setattr(cluster, "schedule_request", schedule)
     async with console(cluster) as client:
         status, answer = await set_many(client, one("a"), one("b"), one("c"))
         assert (status, answer["failed"]) == (201, 1)
@@ -204,14 +204,14 @@ async def test_an_error_that_no_code_expects_does_not_hide_what_else_a_batch_has
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = SimCluster()
-    write = cluster.schedule
+    write = cluster.schedule_request
 
     async def schedule(request: Any) -> str:
         if request.id == "b":
             raise RuntimeError("secret")
         return await write(request)
 
-    monkeypatch.setattr(cluster, "schedule", schedule)
+    monkeypatch.setattr(cluster, "schedule_request", schedule)
     async with console(cluster) as client:
         status, answer = await set_many(client, one("a"), one("b"))
     assert (status, answer["failed"]) == (201, 1) and "secret" not in json.dumps(answer)

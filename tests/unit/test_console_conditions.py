@@ -94,13 +94,13 @@ async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_non
         monkeypatch.setattr(timer_pages, "monotonic", lambda: next(times))
 
         async def cancelled_again(
-            request: TimerRequest, timeout_s: float, condition: str | None = None, request_hash: bytes | None = None
+            request: TimerRequest, condition: str | None, *, request_hash: bytes | None, timeout_s: float
         ) -> VerdictMessage:
             asked.append(condition)
             waits.append(timeout_s)
             return VerdictMessage("one", "changed" if len(asked) > 1 else "exists", None, f"t/0/{len(asked)}")
 
-        cluster.update = cancelled_again  # type: ignore[method-assign]
+        monkeypatch.setattr(cluster, "update_if", cancelled_again)
         assert (await answer_of(client, "PUT", ONE, json=TIMER, headers=NEW))[0] == 412
         assert asked == ["absent", "t/0/1", "t/0/2", "t/0/3", "t/0/4"], "it ends"
         assert waits == [3, 1, 0, 0, 0], "all together wait no longer than the request says"

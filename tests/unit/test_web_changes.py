@@ -89,10 +89,10 @@ async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyP
         cluster.timers["order-1"] = cluster.timers["order-2"] = cluster.timers["keep"]
         cancel = cluster.cancel
 
-        async def fail(id: str, *rest: Any) -> Any:
+        async def fail(id: str, **named: Any) -> Any:
             if id == "order-2":
                 raise PublishError("the brokers refuse it")
-            return await cancel(id, *rest)
+            return await cancel(id, **named)
 
         monkeypatch.setattr(cluster, "cancel", fail)
         failed = await post(client, form)

@@ -16,49 +16,41 @@ from timers.errors import MissingExtraError
 
 
 class LazyGroup(click.Group):
-    """Each command is the object of the same name in a module of the same name; ``-`` in a command is ``_`` there.
+    """A group whose commands are imported when they are used.
 
     Args:
-        lines: each command and its line in ``--help``, in order.
-        heading: heading of these lines in ``--help``.
-        modules: command -> ``module:object``, or one name for both, where they are not called as the command is.
+        package: of the modules of the commands.
+        lazy: each command, in order: ``module:object``, and its line in ``--help``.
+        heading: heading of these lines.
     """
 
     def __init__(
-        self,
-        *,
-        package: str,
-        lines: Mapping[str, str],
-        heading: str = "Commands",
-        modules: Mapping[str, str] | None = None,
-        **attributes: Any,
+        self, *, package: str, lazy: Mapping[str, tuple[str, str]], heading: str = "Commands", **attributes: Any
     ) -> None:
         super().__init__(**attributes)
         self._package = package
-        self._lines = lines
+        self._lazy = lazy
         self._heading = heading
-        self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._lines)
+        return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lines:
+        if cmd_name not in self._lazy:
             return None
-        module, _, name = self._modules.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{self._package}.{module}"), name or module)
+        module, _, name = self._lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"{self._package}.{module}"), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands and options that begin with ``incomplete``, without an import of the commands."""
-        commands = [
-            CompletionItem(name, help=line) for name, line in self._lines.items() if name.startswith(incomplete)
-        ]
+        given = ((name, line) for name, (_, line) in self._lazy.items() if name.startswith(incomplete))
+        commands = [CompletionItem(name, help=line) for name, line in given]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._heading):
-            formatter.write_dl(list(self._lines.items()))
+            formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
 
 
 MODULES = {

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from timers.queue.inspection import QueueStats
 
 _COMMANDS = {
-    "send": "Send a message now or later, or a file of messages.",
-    "receive": "Show messages, and acknowledge or reject them.",
-    "run": "Handle messages with a Python function until SIGTERM or Ctrl-C.",
-    "stat": "Show how many messages wait, and how old the oldest is.",
-    "list": "List the queues.",
-    "dead": "List the messages that a queue gave up.",
-    "redrive": "Put messages that a queue gave up back on it.",
-    "purge": "Mark all messages of a queue as done.",
+    "send": ("queue:send", "Send a message now or later, or a file of messages."),
+    "receive": ("queue:receive", "Show messages, and acknowledge or reject them."),
+    "run": ("queue:run", "Handle messages with a Python function until SIGTERM or Ctrl-C."),
+    "stat": ("queue:stat", "Show how many messages wait, and how old the oldest is."),
+    "list": ("queue:list_queues", "List the queues."),
+    "dead": ("dead_letters:dead", "List the messages that a queue gave up."),
+    "redrive": ("dead_letters:redrive", "Put messages that a queue gave up back on it."),
+    "purge": ("queue:purge", "Mark all messages of a queue as done."),
 }
 
 
@@ -75,12 +75,7 @@ def queue_options(command: _Command) -> _Command:
 @click.group(
     cls=LazyGroup,
     package="timers.cli",
-    lines=_COMMANDS,
-    modules={
-        **{name: f"queue:{name}" for name in ("send", "receive", "run", "stat", "purge")},
-        "list": "queue:list_queues",
-        **{name: f"dead_letters:{name}" for name in ("dead", "redrive")},
-    },
+    lazy=_COMMANDS,
     epilog="docs/queues.md has the guarantees and the limits. Settings are environment variables (`timers settings`).",
 )
 def queue() -> None:

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
@@ -174,24 +174,9 @@ _ETAGS = re.compile(r'\*|(W/)?"[^"]*"([ \t]*,[ \t]*(W/)?"[^"]*")*')
 _KEY = re.compile(r"[ -~]{1,255}")
 
 
-class Mark(NamedTuple):
-    """Which key and which body a request came with, as hashes."""
-
-    key: str
-    body: str
-
-    @classmethod
-    def of(cls, user: Principal, key: str, body: Mapping[str, Any]) -> Mark:
-        return cls(_sha256([user.name, key]), _sha256(body))
-
-    @classmethod
-    def decode(cls, value: bytes) -> Mark:
-        """The mark in a record's header. Inverse: :meth:`encode`."""
-        key, _, body = value.decode("ascii", "replace").partition("/")
-        return cls(key, body)
-
-    def encode(self) -> bytes:
-        return f"{self.key}/{self.body}".encode()
+def mark_of(user: Principal, key: str, body: Mapping[str, Any]) -> str:
+    """The value of a record's header: which key and which body a request came with, as ``<hash>/<hash>``."""
+    return f"{_sha256([user.name, key])}/{_sha256(body)}"
 
 
 def _code(text: str) -> str:
@@ -233,9 +218,9 @@ def idempotency_key(request: web.Request) -> str | None:
     return key
 
 
-def id_of(user: Principal, mark: Mark) -> str:
+def id_of(user: Principal, mark: str) -> str:
     """The id of the timer that is set with a key."""
-    return f"{_own_prefix(user)}{mark.key}"
+    return f"{_own_prefix(user)}{mark.partition('/')[0]}"
 
 
 def is_own(user: Principal, id: str) -> bool:

@@ -42,7 +42,6 @@ from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.printable import quoted
 from timers.wire.topics import queue_group, queue_returns
-from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
     from timers.kafka.request_reader import Deleted, RequestReader
@@ -122,11 +121,15 @@ class _NoAnswer(QueryError):
 
 
 class KafkaCluster:
-    """The brokers and workers of one app. Its methods raise TimersError. Opens its connections at their first use."""
+    """The brokers and workers of one app. Its methods raise TimersError. Opens its connections at their first use.
+
+    Attributes:
+        client: writes requests.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
+        self.client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
         self._log_opening: asyncio.Task[Publisher] | None = None
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
@@ -139,7 +142,7 @@ class KafkaCluster:
 
     async def close(self) -> None:
         """Wait for answers under way, and disconnect."""
-        await self._client.close()
+        await self.client.close()
         if self._log_opening is not None:
             with suppress(TimersError):
                 await asyncio.to_thread((await self._log_opening).close)
@@ -149,29 +152,6 @@ class KafkaCluster:
             await self._session.close()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
-
-    async def schedule(self, request: TimerRequest) -> str:
-        """Write a request. Returns its id or its source when all in-sync replicas have it."""
-        return await self._client.schedule_request(request)
-
-    async def update(
-        self,
-        request: TimerRequest,
-        timeout_s: float,
-        condition: str | None = None,
-        request_hash: bytes | None = None,
-    ) -> VerdictMessage:
-        """Write a request with an id, and wait for the verdict.
-
-        Args:
-            condition: ``absent``, or the source of the version that it was made for; None: none.
-            request_hash: of the header ``timer-request-hash``; None: it has none.
-        """
-        return await self._client.update_if(request, condition, request_hash=request_hash, timeout_s=timeout_s)
-
-    async def cancel(self, id: str, timeout_s: float, condition: str | None = None) -> VerdictMessage:
-        """Write a cancel, and wait for the verdict."""
-        return await self._client.cancel(id, if_source=condition, timeout_s=timeout_s)
 
     async def request_hash(self, source: str) -> bytes | None:
         """The header ``timer-request-hash`` of a request; None if it has none.

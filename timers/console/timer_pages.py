@@ -15,13 +15,13 @@ from timers.client.request import TimerRequest
 from timers.console.call import (
     CONFIRM_S,
     Call,
-    Mark,
     Reply,
     condition_of,
     handles,
     id_of,
     idempotency_key,
     is_own,
+    mark_of,
     record_ids,
 )
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
@@ -79,7 +79,7 @@ async def set_timer(call: Call) -> Reply:
     request = _request(call, call.body)
     if condition is None:
         try:
-            id = await call.console.cluster.schedule(request)
+            id = await call.console.cluster.client.schedule_request(request)
         except TimersError as error:
             raise publish_problem(error, request.id) from None
         return _accepted(call, id, int(request.at))  # type: ignore[arg-type]  # the parser computed it
@@ -107,7 +107,7 @@ async def set_timers(call: Call) -> Reply:
         except Problem as problem:
             detail = f"timers[{place}]: {problem}. No timer of the batch was written"
             raise Problem(problem.code, detail, place=place) from None
-    written = await asyncio.gather(*map(call.console.cluster.schedule, requests), return_exceptions=True)
+    written = await asyncio.gather(*map(call.console.cluster.client.schedule_request, requests), return_exceptions=True)
     answers: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for request, result in zip(requests, written, strict=True):
@@ -129,7 +129,7 @@ async def set_timers(call: Call) -> Reply:
 
 async def _set_once(call: Call, key: str) -> Reply:
     """Set the timer of an ``Idempotency-Key``, or answer as the first request with this key was answered."""
-    mark = Mark.of(call.user, key, call.body)
+    mark = mark_of(call.user, key, call.body)
     own_id = call.body.get("id")  # null means none
     id = id_of(call.user, mark) if own_id is None else own_id
     request = _request(call, {**call.body, "id": id})
@@ -146,10 +146,10 @@ async def _set_once(call: Call, key: str) -> Reply:
         why = f"{deleted}, so it is not known whether it had this Idempotency-Key; nothing was changed"
         about = {"due": verdict.due_s, "version": verdict.version}
         raise Problem("request-deleted", why, _tag(verdict.version), id=id, **about) from None
-    first = None if found is None else Mark.decode(found)
+    first = (found or b"").decode("ascii", "replace")
     if first == mark and verdict.due_s is not None:
         return _accepted(call, id, verdict.due_s, verdict.version)
-    if first is not None and first.key == mark.key:
+    if first.partition("/")[0] == mark.partition("/")[0]:
         raise Problem("idempotency-key-reused", "the first request with this Idempotency-Key had another body", id=id)
     if own_id is not None:
         _check_condition(verdict)
@@ -180,7 +180,8 @@ async def _update(
     try:
         for _ in range(_MAX_CANCELS):
             left_s = max(0.0, end_s - monotonic())
-            verdict = await call.console.cluster.update(request, left_s, asked, request_hash)
+            update = call.console.cluster.client.update_if
+            verdict = await update(request, asked, request_hash=request_hash, timeout_s=left_s)
             is_cancelled = verdict.verdict in (EXISTS, CHANGED) and verdict.due_s is None
             if condition != ABSENT or request_hash is not None or not is_cancelled:
                 break
@@ -286,7 +287,8 @@ async def cancel_timer(call: Call) -> Reply:
     condition = condition_of(call.request)
     _check_id(call, id)
     try:
-        verdict = await call.console.cluster.cancel(id, call.parameters["wait"], condition)
+        cancel, wait_s = call.console.cluster.client.cancel, call.parameters["wait"]
+        verdict = await cancel(id, if_source=condition, timeout_s=wait_s)
     except TimersError as error:
         return _undecided(error, id)
     if verdict.verdict == UNKNOWN or (verdict.verdict == CHANGED and verdict.due_s is None):
@@ -563,7 +565,8 @@ async def _cancel_some(
 async def _cancel_one(call: Call, timer: Timer) -> str | Problem:
     """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
     try:
-        return (await call.console.cluster.cancel(timer["id"], VERDICT_S, timer["source"])).verdict
+        cancel = call.console.cluster.client.cancel
+        return (await cancel(timer["id"], if_source=timer["source"], timeout_s=VERDICT_S)).verdict
     except NoVerdictError:
         return UNDECIDED
     except TimersError as error:

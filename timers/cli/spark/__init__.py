@@ -6,16 +6,16 @@ import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 
-_JOBS: dict[str, str] = {
-    "engine": "Fire timers on Spark instead of with workers.",
-    "audit": "Find the outcome of each request, from the topics alone.",
-    "pending": "Show what is pending, as a table and as a forecast by hour.",
-    "import": "Import timers from Parquet, CSV or JSON lines, each row once.",
-    "hold": "Move timers that are due far ahead from the cold topic into a table.",
-    "promote": "Write cold timers back to their topics before they are due.",
-    "jars": "Print the jars that spark-submit and images need.",
+_JOBS = {
+    "engine": ("jobs:engine", "Fire timers on Spark instead of with workers."),
+    "audit": ("audit:audit", "Find the outcome of each request, from the topics alone."),
+    "pending": ("jobs:pending", "Show what is pending, as a table and as a forecast by hour."),
+    "import": ("bulk_import:bulk_import", "Import timers from Parquet, CSV or JSON lines, each row once."),
+    "hold": ("jobs:hold", "Move timers that are due far ahead from the cold topic into a table."),
+    "promote": ("jobs:promote", "Write cold timers back to their topics before they are due."),
+    "jars": ("jobs:jars", "Print the jars that spark-submit and images need."),
 }
-"""Each job and its line in ``--help``."""
+"""Each job, where it is, and its line in ``--help``."""
 
 
 class _Jobs(LazyGroup):
@@ -27,12 +27,8 @@ class _Jobs(LazyGroup):
 @click.group(
     cls=_Jobs,
     package=__name__,
-    lines=_JOBS,
+    lazy=_JOBS,
     heading="Jobs",
-    modules={
-        "import": "bulk_import",  # `import` is a keyword of Python
-        **{name: f"jobs:{name}" for name in ("engine", "pending", "hold", "promote", "jars")},
-    },
     subcommand_metavar="JOB [OPTIONS]...",
     epilog="Settings are the worker's environment variables. Needs the extra `spark` (docs/install.md) and Java 17 or "
     "21. The first start downloads Spark's connectors (17 MB).",

@@ -15,9 +15,8 @@ from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.following import TopicsFollower
-from timers.console.history import History
+from timers.console.history import FoundLetters, History, Ranges, RetryResult
 from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, WorkerAnswer
-from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics

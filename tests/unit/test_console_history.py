@@ -10,8 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from timers.config.settings import Settings
 from timers.console import history
-from timers.console.history import History
-from timers.console.letter_box import FoundLetters
+from timers.console.history import FoundLetters, History
 from timers.dead_letters.letters import LetterPage
 from timers.errors import TimersError
 from timers.kafka import records

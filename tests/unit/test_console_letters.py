@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.unit.test_console_access import USERS, bearer
-from timers.console.letter_box import FoundLetters
+from timers.console.history import FoundLetters
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter, LetterPage
 from timers.errors import PublishError, RetryRefusedError, TimersError

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
-from timers.console import letter_box
-from timers.console.letter_box import LetterBox, RetryResult
+from timers.console import history as letter_box
+from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
 from timers.core.timer import Rejected

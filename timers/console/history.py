@@ -1,4 +1,4 @@
-"""Reads what the topics say of one timer: what happened to it. Its functions block.
+"""Reads and retries dead letters, and reads what the topics say of one timer. Its functions block: threads call them.
 
 Each topic is read for a limited time. A history says which topics were not read, or not wholly, and why.
 
@@ -8,27 +8,166 @@ for records with this id as key.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console.letter_box import LetterBox
+from timers.console.problems import Problem
 from timers.console.threads import check
-from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
+from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
 from timers.kafka import connection, records
 from timers.kafka.clients import reader
+from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.key_partition import partition_of
 from timers.request_formats import enabled_formats
 from timers.wire import headers as h
 from timers.wire import topics, verdict
+from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestFormat, RequestRecord
+
+MAX_PAGE_S = 5.0
+MAX_RETRYING_S = 10.0
+"""A page, or a retry of many, ends after this time; the next one goes on from there."""
+
+MIN_MARKS_S = 1.0
+"""Time for the marks of a page, however long the page took."""
+
+_SHOWN = 100
+
+MAX_MARKS = 100_000
+"""Newest marks of retries that are kept, in some 40 MB at most."""
+
+Ranges: TypeAlias = Mapping[int, tuple[int, int]]
+"""Partition -> the first offset to read, and the end."""
+
+
+class FoundLetters(NamedTuple):
+    """A page of dead letters, the newest first."""
+
+    page: LetterPage
+    marks: Mapping[tuple[str, str], Mark]
+    """:attr:`Letter.mark_key` -> its mark, for those of them that were retried."""
+    unsure: frozenset[str]
+    """Positions of those that may have been retried: their marks are not read yet, or not kept."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
+
+
+class RetryResult(NamedTuple):
+    """What a retry did, or would do."""
+
+    requests: int
+    """Requests that it found to publish."""
+    overdue: int
+    """Those of them that fire at once."""
+    left_out: dict[str, int]
+    """Reason -> letters that are not retried."""
+    published: int
+    more: bool
+    """Whether it ended early."""
+    retried: list[dict[str, Any]]
+    """The first hundred that were published."""
+    missing: Mapping[str, str]
+    """Partition that could not be read -> why."""
+    rest: Ranges
+    """What the next step must read: after a look all of it, else what this step has not read."""
+
+
+class LetterBox:
+    """The dead letters of an app, for the threads of a console. Keeps the marks of retries that it has read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._marks = Marks(MAX_MARKS)
+        self._lock = threading.Lock()
+
+    def read_page(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
+        """A page of dead letters, and which of them were retried."""
+        end_s = monotonic() + MAX_PAGE_S
+        with self._log(check) as log:
+            page = newest(log, letter_filter, limit, ends, lambda: monotonic() > end_s)
+            try:
+                marks, are_whole = self._read_marks(log, max(end_s, monotonic() + MIN_MARKS_S))
+            except TimersError:  # the letters are known
+                marks, are_whole = self._marks, False
+        found = {letter.mark_key: mark for letter in page.letters if (mark := marks.of(letter)) is not None}
+        unmarked = [letter for letter in page.letters if letter.mark_key not in found]
+        unsure = [letter.position for letter in unmarked if not are_whole or marks.may_be_forgotten(letter)]
+        return FoundLetters(page, found, frozenset(unsure), log.missing)
+
+    def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
+        """Publish the requests of dead letters again, or say what that would do.
+
+        Args:
+            ranges: ``rest`` of the step before; None: all that there is. Named letters are retried in one step, all or
+                none.
+        """
+        end_s = monotonic() + MAX_RETRYING_S
+        # First: this stops any other retry, so that all its marks are read below.
+        retrier = None if only_look else Retrier(self._settings)
+        # A retry that has begun goes to the end of its step, even if its client is gone.
+        with self._log(check if only_look else lambda: None) as log:
+            marks, are_whole = self._read_marks(log, end_s)
+            if not are_whole:
+                why = "the marks of earlier retries are not all read yet: send the request again, reading goes on"
+                raise Problem("busy", why, {"Retry-After": "1"})
+            spans = log.spans(letter_filter)
+            if ranges is not None:
+                spans = [_within(span, *ranges[span.partition]) for span in spans if span.partition in ranges]
+            named = bool(letter_filter.names)
+            plan = Retry(
+                self._settings,
+                log,
+                letter_filter,
+                spans,
+                marks,
+                Clock().now_s(),
+                force=False,
+                is_over=lambda: not named and monotonic() > end_s,
+            )
+            if retrier is None or named:
+                plan.preview()
+            rest = spans
+            more = bool(plan.rest)
+            published = 0
+            retried: list[dict[str, Any]] = []
+            if retrier is not None:
+                for letter, source in plan.publish(retrier):
+                    published += 1
+                    if len(retried) < _SHOWN:
+                        retried.append({"position": letter.position, "retried_as": source})
+                rest, more = plan.rest, bool(plan.rest)
+        left = {span.partition: (span.start, span.end) for span in rest}
+        seen = plan.seen
+        counts = seen.requests, seen.overdue, dict(seen.left_out), published
+        return RetryResult(*counts, more, retried, log.missing, left)
+
+    def _log(self, check: Callable[[], None]) -> LetterLog:
+        return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S, check=check)
+
+    def _read_marks(self, log: LetterLog, end_s: float) -> tuple[Marks, bool]:
+        """The marks, and whether all that there are were read, which may take several requests."""
+        if not self._lock.acquire(timeout=max(0.0, end_s - monotonic())):
+            return self._marks, False
+        try:
+            self._marks = log.read_marks(self._marks, lambda: monotonic() > end_s)
+            return self._marks, self._marks.is_whole
+        finally:
+            self._lock.release()
+
+
+def _within(span: Span, start: int, end: int) -> Span:
+    return span._replace(start=max(span.start, start), end=min(span.end, end))
+
 
 MAX_READING_S = 3.0
 """Time for all partitions of a topic together."""

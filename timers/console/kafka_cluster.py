@@ -24,8 +24,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console import history
 from timers.console.following import TopicsFollower
-from timers.console.history import History
-from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
+from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.threads import Threads, check
 from timers.core.ports import Lost

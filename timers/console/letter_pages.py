@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from timers.console.call import CONFIRM_S, Call, Reply, handles
-from timers.console.letter_box import FoundLetters, Ranges, RetryResult
+from timers.console.history import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics

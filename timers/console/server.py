@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
-    checking,
     event_pages,
     letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
     routes,
@@ -185,7 +184,7 @@ class Server:
                 raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
             self._rates.take(user.name, now_s)
         self._check_role(route, request, user)
-        parameters = {} if route.is_foreign else checking.parameters(route, given_in(request.raw_path))
+        parameters = {} if route.is_foreign else routes.parameters(route, given_in(request.raw_path))
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
@@ -202,7 +201,7 @@ class Server:
         """
         route = BY_NAME[name]
         self._check_role(route, page.request, page.user)
-        given = checking.parameters(route, parameters)
+        given = routes.parameters(route, parameters)
         body = {} if body is None else body
         _check_body(route, body)
         call = replace(page, route=route, parameters=given, body=body)
@@ -297,7 +296,7 @@ async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
 
 def _check_body(route: Route, body: Mapping[str, Any]) -> None:
     if route.body and not SCHEMAS[route.body].get("x-timers-own-checks"):
-        checking.check(SCHEMAS[route.body], body, "the body")
+        routes.check(SCHEMAS[route.body], body, "the body")
 
 
 async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse:

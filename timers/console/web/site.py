@@ -12,8 +12,7 @@ from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.web import (
-    due_screens,  # noqa: F401  # this import and the next ones fill SCREENS
-    letter_screens,  # noqa: F401
+    letter_screens,  # noqa: F401  # this import and the next ones fill SCREENS
     rendering,
     timer_screens,  # noqa: F401
     worker_screens,  # noqa: F401

@@ -255,9 +255,6 @@ def check_selection(names: Sequence[str], selection: Mapping[str, Any], everythi
 
     Args:
         ways: the first two ways, for the message.
-
-    Raises:
-        click.UsageError: in no way, or in several.
     """
     has_options = any(value is not None and value != () for value in selection.values())
     if [bool(names), has_options, everything].count(True) != 1:

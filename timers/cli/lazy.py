@@ -67,11 +67,7 @@ MODULES = {
 
 
 def require(extra: str) -> None:
-    """Check that an extra is installed, before a process that needs it starts.
-
-    Raises:
-        MissingExtraError: it is not.
-    """
+    """Check that an extra is installed, before a process that needs it starts."""
     # find_spec fails for the module that faust puts in the place of itself.
     absent = (module for module in MODULES[extra] if module not in sys.modules and find_spec(module) is None)
     missing = next(absent, None)
@@ -85,9 +81,6 @@ def extra_of_missing_module(*preferred: str) -> Iterator[None]:
 
     Args:
         preferred: the extras to name if several have the module.
-
-    Raises:
-        MissingExtraError: a module of an extra is missing.
     """
     try:
         yield

@@ -77,13 +77,11 @@ def confirm(question: str) -> bool:
 
 
 def say_failure(sentence: str) -> None:
-    """Print why the command failed."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(f"{click.style('timers:', fg='red')} {printable(sentence)}", err=True)
 
 
 def say_usage(error: click.ClickException) -> None:
-    """Print what click says about wrong arguments."""
     text = io.StringIO()
     error.show(text)
     for line in text.getvalue().removesuffix("\n").split("\n"):

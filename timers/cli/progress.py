@@ -75,11 +75,7 @@ def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
 
 
 def existing(settings: Settings, reports: ErrorReports) -> Cluster:
-    """The topics of the app.
-
-    Raises:
-        TimersError: it has none.
-    """
+    """The topics of the app. An app without a progress topic is an error."""
     from timers.kafka import topics
     from timers.kafka.clients import admin_client
 

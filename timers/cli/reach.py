@@ -33,12 +33,7 @@ _GRACE_S = 0.5
 
 
 def load_settings() -> Settings:
-    """The settings of a command that needs a broker.
-
-    Raises:
-        SettingsError: a setting is wrong.
-        TimersError: no broker takes a connection.
-    """
+    """The settings of a command that needs a broker, which must take a connection."""
     settings = Settings.load()
     check_brokers(settings)
     return settings
@@ -76,9 +71,6 @@ class WorkerToAsk:
 
     Args:
         named: value of ``--worker``.
-
-    Raises:
-        TimersError: no broker answers.
     """
 
     def __init__(self, named: str | None) -> None:
@@ -94,11 +86,7 @@ class WorkerToAsk:
         self._cluster_id = topic_admin.cluster_id(self._settings)
 
     def ask(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """The worker's answer. The first one of a worker that the user has named says of which cluster it is.
-
-        Raises:
-            QueryError: no worker answers, or it is one of another app or cluster.
-        """
+        """The worker's answer. The first one of a worker that the user has named says of which cluster it is."""
         answer = ask(self._settings, path, parameters, self._cluster_id)
         if self._says_cluster:
             self._says_cluster = False
@@ -109,11 +97,7 @@ class WorkerToAsk:
 
 
 def check_brokers(settings: Settings) -> None:
-    """Check that one of the brokers takes a connection within :data:`WAIT_S`.
-
-    Raises:
-        TimersError: none does.
-    """
+    """Check that one of the brokers takes a connection within :data:`WAIT_S`, or raise TimersError."""
     say_brokers(settings)
     deadline, reason = time.monotonic() + WAIT_S, "no answer"
     # Threads, because a look-up of a name has no timeout, and must not hold up the end of the command.

@@ -468,11 +468,7 @@ class Pages:
         self._missing: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise if partitions were missing in at least one page.
-
-        Raises:
-            QueryError: some were.
-        """
+        """Raise QueryError if partitions were missing in at least one page."""
         if self._missing:
             named = [{"partition": name, "reason": why} for name, why in self._missing.items()]
             raise QueryError(f"this is not all: no worker answers for {missing({'missing': named})}")

@@ -82,7 +82,6 @@ class ScryptHash(NamedTuple):
 
 
 def hash_password(password: str) -> ScryptHash:
-    """Hash a password with a new salt."""
     salt = secrets.token_bytes(16)
     return ScryptHash(_LOG_N, _R, _P, salt, _scrypt(password, salt, _LOG_N, _R, _P))
 
@@ -172,7 +171,6 @@ class Principal:
     token_sha256: str = field(default="", repr=False)
 
     def may(self, role: str) -> bool:
-        """Whether the user has this role."""
         return role in (PUBLIC, self.role) or (role == READER and self.role == OPERATOR)
 
     def may_use_topic(self, topic: str | None) -> bool:
@@ -202,18 +200,12 @@ def _matches(pattern: re.Pattern[str] | None, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Users:
-    """All users of a file."""
-
     by_name: dict[str, Principal]
     by_token: dict[str, Principal]
 
     @classmethod
     def read(cls, path: Path) -> Users:
-        """Read the file.
-
-        Raises:
-            SettingsError: it is not as described above.
-        """
+        """Read the file, or raise SettingsError if it is not as described above."""
         try:
             content = tomllib.loads(path.read_bytes().decode())
         except (OSError, ValueError, RecursionError) as error:

@@ -109,11 +109,7 @@ class TopicsFollower:
         return int(end)
 
     async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
-        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record.
-
-        Raises:
-            TimersError: the topics cannot be read any longer.
-        """
+        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._arrived.wait()

@@ -153,11 +153,7 @@ class KafkaCluster:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     async def request_hash(self, source: str) -> bytes | None:
-        """The header ``timer-request-hash`` of a request; None if it has none.
-
-        Raises:
-            RequestDeletedError: the log no longer has it.
-        """
+        """The header ``timer-request-hash`` of a request; None if it has none."""
         found = await self._requests.read_one(source)
         return None if found is None else h.last(found.headers or (), h.TIMER_REQUEST_HASH)
 
@@ -259,7 +255,6 @@ class KafkaCluster:
             raise _NoAnswer(f"no worker answers at {url.origin()} ({why}){hint}") from None
 
     async def workers(self) -> list[FoundWorker]:
-        """The members of the app's group."""
         return await self._finding.run(find_workers, self._settings)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
@@ -291,19 +286,11 @@ class KafkaCluster:
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 
     async def letters(self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None) -> FoundLetters:
-        """A page of dead letters, the newest first, and which of them were retried.
-
-        Args:
-            ends: of the page before.
-        """
+        """A page of dead letters, as :meth:`LetterBox.read_page`; ``ends``: of the page before."""
         return await self._reading.run(self._letters.read_page, letter_filter, limit, ends)
 
     async def retry(self, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
-        """Publish the requests of dead letters again, or say what that would do.
-
-        Args:
-            ranges: ``rest`` of the step before.
-        """
+        """Publish the requests of dead letters again, as :meth:`LetterBox.retry`."""
         threads = self._reading if only_look else self._retrying
         return await threads.run(self._letters.retry, letter_filter, ranges, only_look=only_look)
 
@@ -341,25 +328,20 @@ class KafkaCluster:
         return {source: each.timestamp // 1000 for source, each in found.items() if isinstance(each, RequestRecord)}
 
     async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
-        """What has fired since then, on all topics that a user may see."""
         return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S)
 
     async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
-        """The topics that may be callback topics, and that a user may see."""
         return await self._reading.run(lambda: callback_topics(self._settings, TopicOffsets(self._settings), may_see))
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     async def queues(self) -> FoundQueues:
-        """The state of all queues."""
         return await self._reading.run(_read_queues, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
-        """The state of one queue."""
         return await self._reading.run(lambda: Inspection(self._settings).stats(name, topic))
 
     async def queue_topics(self, name: str) -> QueueTopics:
-        """How dead letters name a queue."""
         topic = await self._reading.run(lambda: Inspection(self._settings).topic_of(name))
         return QueueTopics(topic, queue_returns(queue_group(name)))
 
@@ -395,11 +377,7 @@ class _Requests:
         self._reader: RequestReader | None = None
 
     async def read_one(self, source: str) -> RequestRecord | None:
-        """One request; None: there is none at this offset. Raises as :meth:`read`.
-
-        Raises:
-            RequestDeletedError: the log no longer has it.
-        """
+        """One request; None: there is none at this offset. Raises as :meth:`read`, and if it is deleted."""
         found = (await self.read([source])).get(source)
         if found is None or isinstance(found, RequestRecord):
             return found
@@ -438,11 +416,6 @@ class _Requests:
 
 
 def _read_queues(settings: Settings) -> FoundQueues:
-    """The state of all queues.
-
-    Raises:
-        TimersError: no broker answers.
-    """
     end_s = monotonic() + MAX_QUEUES_S
     inspection = Inspection(settings)
     found, missing = [], {}

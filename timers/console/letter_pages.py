@@ -85,11 +85,7 @@ async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | N
 
 
 async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:
-    """The dead letters with these names.
-
-    Raises:
-        Problem: one does not exist, or the user may not see it.
-    """
+    """The dead letters with these names. It is a problem if one does not exist, or the user may not see it."""
     full = _full_names(call, names)
     found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
     letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]

@@ -519,11 +519,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The query parameters of a request, converted; those that are missing have their defaults or are left out.
-
-    Raises:
-        Problem: a parameter is unknown, missing, repeated or wrong.
-    """
+    """The query parameters of a request, converted; those that are missing have their defaults or are left out."""
     known = {each.name: each for each in route.parameters}
     found: dict[str, Any] = {}
     for name, text in given:
@@ -557,11 +553,7 @@ def _converted(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
-    """Check one value.
-
-    Raises:
-        Problem: it is not as the schema says.
-    """
+    """Check one value, or raise the problem that it is not as the schema says."""
     kinds = _TYPES[schema["type"]]
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise _wrong(name, value, f"of type {schema['type']}")

@@ -212,11 +212,7 @@ async def _timers(call: Call, wanted: Search | None = None) -> list[Timer]:
 async def _listed(
     call: Call, parameters: Mapping[str, str], matches: Callable[[Timer], bool]
 ) -> tuple[list[Timer], bool]:
-    """The pending schedules that match, within the limits of a search; and whether all were read.
-
-    Raises:
-        Problem: as :func:`_timers`.
-    """
+    """The pending schedules that match, within the limits of a search; and whether all were read."""
     parameters = {"limit": str(wire.MAX_LIMIT), **_with_value(call), **parameters}
     found: list[Timer] = []
     values_bytes = 0

@@ -194,11 +194,7 @@ class Server:
     async def perform(
         self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
     ) -> Any:
-        """The JSON with which a route of the API answers, for the user of a page and with the same checks.
-
-        Raises:
-            Problem: as the route does.
-        """
+        """The JSON with which a route of the API answers, for the user of a page and with the same checks."""
         route = BY_NAME[name]
         self._check_role(route, page.request, page.user)
         given = routes.parameters(route, parameters)

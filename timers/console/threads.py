@@ -41,12 +41,7 @@ def check() -> None:
 
 
 class Threads:
-    """A few threads for blocking calls of one kind.
-
-    Args:
-        name: of the kind, for the names of the threads.
-        count: calls that run at the same time.
-    """
+    """A few threads for blocking calls of one kind: ``count`` calls run at the same time."""
 
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(count, f"timers-console-{name}")

@@ -203,7 +203,6 @@ def _undecided(error: TimersError, id: str) -> Reply:
 
 
 def _check_condition(verdict: VerdictMessage) -> None:
-    """Raises the problem of a condition that was not true."""
     about = {"due": verdict.due_s, "version": verdict.version}
     if verdict.verdict == TOO_LATE:
         raise _already_fired(verdict.id, verdict.due_s)
@@ -268,7 +267,6 @@ async def _request_of_row(call: Call, id: str, source: str, deleted: str) -> Tim
 
 
 def _new_version(verdict: VerdictMessage | Reply) -> Reply:
-    """The answer to a change of one timer."""
     if isinstance(verdict, Reply):
         return verdict
     _check_condition(verdict)
@@ -315,11 +313,7 @@ async def get_timer(call: Call) -> Reply:
 
 
 async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Timer], list[Any]]:
-    """The timers with this id that the user may see, and the partitions that did not answer.
-
-    Raises:
-        Problem: there is none, or it is not known.
-    """
+    """The timers with this id that the user may see, and the partitions that did not answer. None is a problem."""
     answer = await ask(call, wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
     timers = [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer.get("topic"))]
     missing = answer.body["missing"]
@@ -361,7 +355,6 @@ async def list_timers(call: Call) -> Reply:
 
 
 def check_values(call: Call, with_values: bool) -> None:
-    """Refuse to show values to a user who may not see them."""
     if with_values and not (call.user.values and call.console.settings.queries == "values"):
         raise Problem("values-hidden", "values are shown with TIMERS_QUERIES=values, to users with values = true")
 
@@ -382,11 +375,7 @@ async def ask(call: Call, path: str, parameters: dict[str, str]) -> WorkerAnswer
 
 
 def _request(call: Call, fields: Any) -> TimerRequest:
-    """The request for a timer with these fields, as JSON has them.
-
-    Raises:
-        Problem: it would become a dead letter, or the user may not ask for it.
-    """
+    """The request for a timer with these fields, as JSON has them."""
     _check_id(call, fields.get("id"))
     try:
         topic = fields.get("topic", "")

@@ -143,14 +143,7 @@ tables_option = click.option(
 
 
 def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
-    """The tables of the cold tier.
-
-    Args:
-        given: value of ``--tables``.
-
-    Raises:
-        SettingsError: executors on other machines do not reach them.
-    """
+    """The tables of the cold tier in the directory of ``--tables``, which executors must reach."""
     from timers.spark.cold import ColdTables, default_root
     from timers.spark.storage import check_shared
 

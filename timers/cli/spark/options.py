@@ -129,11 +129,7 @@ def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator
 
 @contextmanager
 def written(option: str, path: Path) -> Iterator[None]:
-    """Raise one sentence if a file or a directory cannot be written in the block.
-
-    Raises:
-        SettingsError: it cannot.
-    """
+    """Raise one sentence if a file or a directory cannot be written in the block."""
     try:
         yield
     except OSError as error:

@@ -74,7 +74,6 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
 
 
 def level(found: list[Finding]) -> str:
-    """The worst level."""
     return found[0].level if found else GREEN
 
 

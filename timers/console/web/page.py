@@ -126,7 +126,6 @@ class Page:
             raise Problem("parameter-invalid", f"the form is not {FORM} in UTF-8: {error}") from None
 
     def show(self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **context: Any) -> Reply:
-        """A page, or a part of one."""
         body = self._render(template, self, **context)
         return Reply(body, status, {**HEADERS, **(headers or {})})
 

@@ -177,9 +177,6 @@ def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
 
     Args:
         is_past: a time without a day is the last one: at 03:00, 12:00 is yesterday's. Without this it is today's.
-
-    Raises:
-        Problem: it names none.
     """
     text = text.strip()
     try:
@@ -245,7 +242,6 @@ def url(name: str) -> str:
 
 
 async def serve(call: Call) -> Reply:
-    """Serve a file."""
     name = call.request.match_info["name"]
     content = _files().get(name)
     if content is None:

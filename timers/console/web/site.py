@@ -39,12 +39,7 @@ MENU = (
 
 
 class Site:
-    """The pages of a console.
-
-    Args:
-        base_path: of the console's URL.
-        perform: asks a route of the API.
-    """
+    """The pages of a console. ``perform`` asks a route of the API."""
 
     def __init__(self, settings: Settings, base_path: str, perform: Perform) -> None:
         self._perform = perform
@@ -54,7 +49,6 @@ class Site:
         self._templates = environment(base_path)
 
     def routes(self) -> list[tuple[Route, Handler]]:
-        """The routes of all pages and of the files that they load."""
         found = [(route, self._handler(handler)) for route, handler in SCREENS]
         return [*found, (rendering.ROUTE, rendering.serve)]
 
@@ -69,7 +63,6 @@ class Site:
         return answer
 
     def render(self, template: str, page: Page | None, **context: Any) -> bytes:
-        """The HTML of a template."""
         shared = {
             "page": page,
             "path": page.call.route.path if page else "",

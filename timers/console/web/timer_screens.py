@@ -22,19 +22,16 @@ from timers.wire.query import FIRED, REPLACED, given_in
 
 
 def programs_of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
-    """``curl`` and ``python`` that set the timer with this body."""
     return {"curl": as_curl(body, base_url), "python": as_python(body)}
 
 
 def as_curl(body: Mapping[str, Any], base_url: str) -> str:
-    """A line for a shell."""
     text = printable_json(json.dumps(dict(body), ensure_ascii=False))
     url = shlex.quote(f"{base_url}/v1/timers")
     return f"curl -X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
 
 
 def as_python(body: Mapping[str, Any]) -> str:
-    """A program with the client library."""
     arguments = [repr(body.get(name)) for name in ("topic", "key", "value")]
     at = body.get("at", "")
     is_instant = bool(at) and not at.isdigit()

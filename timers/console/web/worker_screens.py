@@ -76,11 +76,7 @@ LAG_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Bar(NamedTuple):
-    """One bar of a histogram.
-
-    Attributes:
-        percent: its length, relative to the longest.
-    """
+    """One bar of a histogram; its length ``percent`` is relative to the longest."""
 
     label: str
     callbacks: int
@@ -266,11 +262,7 @@ async def due(page: Page) -> Reply:
 
 
 def _start(grid: _Grid, page: Page) -> int:
-    """The epoch second with which a grid begins; without a parameter, today.
-
-    Raises:
-        Problem: the parameter is no time of this form.
-    """
+    """The epoch second with which a grid begins; without a parameter, today."""
     text = page.given.get(grid.parameter, format_due(int(page.now_s))[: grid.digits])
     try:
         if len(text) == grid.digits and re.fullmatch(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2})?", text, re.ASCII):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ClassVar
 
 import pytest
@@ -37,7 +38,8 @@ class SimSnapshotLog:
 
 def test_each_topic_has_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_log, "SnapshotLog", SimSnapshotLog)
-    with _Looks(Settings(app_id="app")) as looks:
+    with ExitStack() as stack:
+        looks = _Looks(Settings(app_id="app"), stack)
         found = [looks.at((topic, partition), NAMED) for topic in ("a", "b") for partition in range(4)]
     assert [problem for _, problem in found] == 2 * [None, None, "it is gone", None]
     assert SimSnapshotLog.made == ["app-snapshot-a", "app-snapshot-b"]

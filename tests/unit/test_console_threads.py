@@ -160,7 +160,7 @@ async def test_a_change_goes_on_when_its_client_has_gone(monkeypatch: pytest.Mon
     asked, go_on, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(SimCluster):
-        async def schedule(self, *_: Any) -> str:
+        async def schedule_request(self, *_: Any) -> str:
             asked.set()
             await go_on.wait()
             changed.set()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -266,7 +266,8 @@ def snapshots(output: Output) -> None:
         offsets, names = TopicOffsets(settings), sorted({topic for topic, _ in found})
         starts, ends = offsets.starts(names), offsets.ends(names)
         rows, said_at = list[tuple[dict[str, Any], tuple[str, ...]]](), time.monotonic()
-        with _Looks(settings) as looks:
+        with ExitStack() as stack:
+            looks = _Looks(settings, stack)
             for (topic, partition), progress in sorted(found.items()):
                 start, end = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
                 fields = _snapshot(looks, (topic, partition), progress, start, end)
@@ -302,17 +303,11 @@ def _snapshot(looks: _Looks, tp: TopicPartition, progress: Progress, start: int,
 class _Looks:
     """Looks at snapshots, with one client for each topic."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self._settings = settings
+        self._stack = stack
         self._until = 0.0
         self._logs = dict[str, Any]()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for log in self._logs.values():
-            log.close()
 
     def at(self, tp: TopicPartition, named: NamedSnapshot) -> tuple[int | None, str | None]:
         """The age of a snapshot in seconds, or why it cannot be read."""
@@ -321,22 +316,21 @@ class _Looks:
         from timers.kafka.snapshot_log import SnapshotLog
         from timers.wire import topics
 
+        def check() -> None:
+            if time.monotonic() > self._until:
+                raise Lost(f"the brokers did not answer within {ANSWER_S:.0f} s")
+
         topic, partition = tp
         if topic not in self._logs:
             name = topics.snapshots(self._settings.app_id, topic)
-            self._logs[topic] = SnapshotLog(self._settings, name, partition, self._check)
+            log = SnapshotLog(self._settings, name, partition, check)
+            self._logs[topic] = self._stack.enter_context(closing(log))
         log, self._until = self._logs[topic], time.monotonic() + ANSWER_S
         log.partition = partition
         try:
             return max(0, round(time.time() - log.written_ms(named) / 1000)), None
         except (Unreadable, Lost) as why:
             return None, str(why)
-
-    def _check(self) -> None:
-        from timers.core.ports import Lost
-
-        if time.monotonic() > self._until:
-            raise Lost(f"the brokers did not answer within {ANSWER_S:.0f} s")
 
 
 def _cells(fields: dict[str, Any]) -> tuple[str, ...]:

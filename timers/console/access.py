@@ -15,7 +15,7 @@ import re
 import secrets
 import tomllib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -518,11 +518,6 @@ def _unknown() -> Problem:
 
 def _of_certificate(request: web.Request) -> str | None:
     """The common name of the client's certificate, which TLS has checked."""
-    certificate = request.transport.get_extra_info("peercert") if request.transport else None
-    names = [value for name, value in _subject(certificate or {}) if name == "commonName"]
+    certificate = (request.transport.get_extra_info("peercert") if request.transport else None) or {}
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
     return names[0] if len(names) == 1 else None
-
-
-def _subject(certificate: dict[str, object]) -> Iterator[tuple[str, str]]:
-    for part in certificate.get("subject", ()):  # type: ignore[attr-defined]
-        yield from part

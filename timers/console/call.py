@@ -251,21 +251,13 @@ _MAX_CHARACTERS = 1000
 """A longer key or name is recorded by its length and its hash."""
 
 
-async def record(call: Call) -> None:
-    """Write the entry of a change.
+async def record(call: Call, ids: list[str] | None = None) -> None:
+    """Write the entry of a change; ``ids``: of the timers that a step changes.
 
     Raises:
         Problem: it could not be written, so the change must not be made.
     """
-    await _write(call, entry(call, call.console.now_s()))
-
-
-async def record_ids(call: Call, ids: list[str]) -> None:
-    """Write the entry of a change of these timers. Raises as :func:`record`."""
-    await _write(call, {**entry(call, call.console.now_s()), "ids": ids})
-
-
-async def _write(call: Call, fields: dict[str, Any]) -> None:
+    fields = entry(call, call.console.now_s()) | ({"ids": ids} if ids else {})
     try:
         await call.console.cluster.record(json.dumps(fields).encode())
     except TimersError as error:

@@ -73,7 +73,8 @@ async def info(call: Call) -> Reply:
 @_path("/schedules")
 async def schedules(call: Call) -> Reply:
     """Those that wait."""
-    return Reply(await _read(call, await _timers(call)))
+    found, _ = await _listed(call)
+    return Reply(await _read(call, found))
 
 
 # ---- its admin ------------------------------------------------------------------------------------------------------
@@ -81,7 +82,8 @@ async def schedules(call: Call) -> Reply:
 
 @_path("/api/stats")
 async def stats(call: Call) -> Reply:
-    found = len(await _timers(call))
+    timers, _ = await _listed(call)
+    found = len(timers)
     name = call.console.settings.app_id
     return Reply([{"scheduler": name, "total_live": found, "total_history": 0, "total": found}])
 
@@ -103,7 +105,8 @@ async def schedulers(call: Call) -> Reply:
 @_path("/api/live/scheduler/{name}/schedules")
 async def search(call: Call) -> Reply:
     wanted = Search.of(call.request.query)
-    found = await _read(call, await _timers(call, wanted)) if _is_ours(call) else []
+    timers = (await _listed(call, wanted.range, wanted.matches))[0] if _is_ours(call) else []
+    found = await _read(call, timers)
     # For equal values: by id, or the newest first.
     if wanted.sorted_by == "id":
         found.sort(key=lambda each: each["timestamp"], reverse=True)
@@ -197,22 +200,16 @@ def _number(text: str) -> int:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-async def _timers(call: Call, wanted: Search | None = None) -> list[Timer]:
-    """The pending schedules, in the order in which they are due.
+async def _listed(
+    call: Call,
+    parameters: Mapping[str, str] = {},
+    matches: Callable[[Timer], bool] = lambda timer: True,
+) -> tuple[list[Timer], bool]:
+    """The pending schedules that match, within the limits of a search; and whether all were read.
 
     Raises:
         Problem: partitions do not answer, so some may be missing.
     """
-    found, _ = await _listed(
-        call, wanted.range if wanted else {}, lambda timer: wanted is None or wanted.matches(timer)
-    )
-    return found
-
-
-async def _listed(
-    call: Call, parameters: Mapping[str, str], matches: Callable[[Timer], bool]
-) -> tuple[list[Timer], bool]:
-    """The pending schedules that match, within the limits of a search; and whether all were read."""
     parameters = {"limit": str(wire.MAX_LIMIT), **_with_value(call), **parameters}
     found: list[Timer] = []
     values_bytes = 0
@@ -235,7 +232,7 @@ async def _with_id(call: Call, id: str) -> list[Timer]:
     """The pending schedules with an id; two topics may have the same.
 
     Raises:
-        Problem: as :func:`_timers`, or there are too many timers to look through.
+        Problem: as :func:`_listed`, or there are too many timers to look through.
     """
     answer = await ask(call, wire.FIND_PATH, {"id": id, **_with_value(call)})
     found = [each for each in answer.body["timers"] if each["state"] == wire.PENDING and _is_schedule(call, each)]

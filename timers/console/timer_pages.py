@@ -22,7 +22,7 @@ from timers.console.call import (
     idempotency_key,
     is_own,
     mark_of,
-    record_ids,
+    record,
 )
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
 from timers.console.problems import CODES, Problem
@@ -537,7 +537,7 @@ async def _cancel_some(
                 raise Problem("worker-unreachable", "some partitions do not answer: try again later", missing=missing)
             mine = [timer for timer in timers if _is_cancellable(call, timer)]
             if mine:
-                await record_ids(call, [timer["id"] for timer in mine])
+                await record(call, [timer["id"] for timer in mine])
         except Problem as problem:
             return verdicts, position, problem
         results = await asyncio.gather(*(_cancel_one(call, timer) for timer in mine))

@@ -72,13 +72,15 @@ class Figures(NamedTuple):
     @property
     def dead_lettered(self) -> int | None:
         """Dead letters since the starts of the workers that answered; None if none answered."""
-        counts = [int(worker.get("dead_lettered") or 0) for worker in self.workers if worker["ready"] is not None]
-        return sum(counts) if counts else None
+        return self._sum("dead_lettered")
 
     @property
     def pending(self) -> int | None:
         """Timers that wait on the workers that answered; None if none answered."""
-        counts = [worker["pending"] for worker in self.workers if worker["ready"] is not None]
+        return self._sum("pending")
+
+    def _sum(self, figure: str) -> int | None:
+        counts = [int(worker.get(figure) or 0) for worker in self.workers if worker["ready"] is not None]
         return sum(counts) if counts else None
 
 

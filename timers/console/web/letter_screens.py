@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 from timers.console.call import Reply
-from timers.console.problems import Problem
 from timers.console.web.page import Page, kept_number, screen
 from timers.console.web.rendering import link, moment
 from timers.dead_letters.meanings import MEANINGS, Meaning
@@ -22,9 +21,7 @@ async def queues(page: Page) -> Reply:
 
 @screen("/queue")
 async def queue(page: Page) -> Reply:
-    name = page.given.get("name")
-    if not name:
-        raise Problem("parameter-invalid", "the parameter 'name' is missing: the name of a queue")
+    name = page.needed("name", "the name of a queue")
     found = await page.soon(page.api("getQueue", name=name, topic=page.given.get("topic")))
     return page.show("queue.html", name=name, queue=found)
 
@@ -66,9 +63,7 @@ def selected(page: Page, given: dict[str, str]) -> dict[str, Any]:
 
 @screen("/dead-letter")
 async def letter(page: Page) -> Reply:
-    name = page.given.get("name")
-    if not name:
-        raise Problem("parameter-invalid", "the parameter 'name' is missing: the position of a dead letter")
+    name = page.needed("name", "the position of a dead letter")
     found = await page.soon(page.api("getDeadLetter", name=name))
     code = found["code"] if found else ""
     return page.show("letter.html", name=name, letter=found, meaning=MEANINGS.get(code, NO_MEANING))

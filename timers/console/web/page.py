@@ -76,6 +76,13 @@ class Page:
             pairs += [(key.rstrip("_"), str(text)) for text in texts]
         return await self._perform(self.call, name, pairs, body)
 
+    def needed(self, name: str, what: str) -> str:
+        """A parameter that the page needs, as it was given: spaces count."""
+        text = dict(given_in(self.call.request.raw_path)).get(name, "")
+        if not text:
+            raise Problem("parameter-invalid", f"the parameter {name!r} is missing: {what}")
+        return text
+
     @property
     def base_url(self) -> str:
         """The URL of the console, as the user reaches it."""

@@ -8,8 +8,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,6 +23,7 @@ from timers.errors import InvalidTimerError
 from timers.wire.printable import UNSAFE, printable, printable_in_html, quoted
 from timers.wire.query import format_due
 
+_HERE = Path(__file__).parent
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = 1024
 
@@ -64,7 +64,7 @@ def lines(text: str) -> Markup:
 @cache
 def runbooks() -> dict[str, tuple[str, str]]:
     """Name of a section of docs/operations.md, as in its links -> its heading and its text."""
-    text = (files("timers.console.web") / "operations.md").read_text("utf-8")
+    text = (_HERE / "operations.md").read_text("utf-8")
     found = {}
     for heading in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
         following = re.compile(rf"^#{{2,{len(heading[1])}}} ", re.MULTILINE).search(text, heading.end())
@@ -220,18 +220,8 @@ ROUTE = Route(
 @cache
 def _files() -> dict[str, bytes]:
     """Name below ``static`` -> content."""
-    return dict(_walk(files("timers.console.web") / "static", ""))
-
-
-def _walk(directory: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found = []
-    for each in directory.iterdir():
-        name = prefix + each.name
-        if each.is_dir():
-            found += _walk(each, f"{name}/")
-        elif each.name.rpartition(".")[2] in _TYPES:
-            found.append((name, each.read_bytes()))
-    return found
+    paths = (path for path in (_HERE / "static").rglob("*") if path.suffix[1:] in _TYPES)
+    return {path.relative_to(_HERE / "static").as_posix(): path.read_bytes() for path in paths}
 
 
 @cache

@@ -18,7 +18,7 @@ from timers.console.web.rendering import link, moment
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json
-from timers.wire.query import FIRED, REPLACED, given_in
+from timers.wire.query import FIRED, REPLACED
 
 
 def programs_of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
@@ -241,11 +241,7 @@ async def move(page: Page) -> Reply:
 
 
 def _id(page: Page) -> str:
-    """The id as it was given: spaces count."""
-    id = dict(given_in(page.call.request.raw_path)).get("id", "")
-    if not id:
-        raise Problem("parameter-invalid", "the parameter 'id' is missing: the id of a timer, or its source")
-    return id
+    return page.needed("id", "the id of a timer, or its source")
 
 
 # ---- a new timer ----------------------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
+from timers.cli import dead_letters as command
+from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.core.timer import Rejected
 from timers.dead_letters import letters, retrying
@@ -93,6 +96,35 @@ def test_a_row_has_all_columns() -> None:
     }
     assert letter().cells(MARK)[-1] == "timer-request/0/99"
     assert letter(b"soon", b"\xff").cells(None)[4:6] == ("-", "-")
+
+
+def test_a_list_says_how_many_of_its_letters_were_published_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay in the topic of dead letters, so a list that only counts them looks as if a retry had done nothing."""
+
+    class SimLog(AbstractContextManager[Any]):
+        missing: ClassVar[dict[str, str]] = {}
+        foreign = 0
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def spans(self, letter_filter: LetterFilter) -> list[Any]:
+            return []
+
+        def read_marks(self, marks: Any) -> Any:
+            return SimpleNamespace(of=lambda one: MARK if one.decoded.code == "crashed" else None)
+
+        def read(self, letter_filter: LetterFilter, spans: list[Any]) -> list[Letter]:
+            return [letter(code="crashed"), letter(), letter(code="crashed")]
+
+    monkeypatch.setattr(letters, "LetterLog", lambda settings: SimLog())
+    command.show_letters(Settings(), LetterFilter(), 1, Output())
+    command.show_letters(Settings(), LetterFilter(), 0, Output(), "put back")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("the newest 1 shown (--limit 0 shows all); 2 of them published again already")
+    assert lines[1] == "3 dead letters: 2 crashed, 1 topic-unknown; 2 of them put back already"
 
 
 def test_control_characters_of_a_dead_letter_are_escaped() -> None:

@@ -125,9 +125,10 @@ def show_letters(
     letter_filter: LetterFilter,
     limit: int,
     output: Output,
+    done: str = "published again",
     table: tuple[Sequence[str], Sequence[int], Callable[[Letter, Mark | None], Sequence[str]]] | None = None,
 ) -> None:
-    """Print the newest dead letters of a filter, and how many there are of each code.
+    """Print the newest dead letters of a filter, how many there are of each code, and how many are ``done`` already.
 
     Args:
         limit: number of letters to print; 0: all.
@@ -145,17 +146,24 @@ def show_letters(
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
         marks = log.read_marks(Marks())
-        counts: Counter[str] = Counter()
-        letters = _counted(log.read(letter_filter, spans), counts)
-        shown = _newest(letters, limit) if limit else letters
-        marked = ((letter, marks.of(letter)) for letter in shown)
-        output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in marked))
+        counts, again = Counter[str](), Counter[bool]()
+
+        def marked() -> Iterator[tuple[Letter, Mark | None]]:
+            for letter in log.read(letter_filter, spans):
+                mark = marks.of(letter)
+                counts[letter.decoded.code] += 1
+                again[mark is not None] += 1
+                yield letter, mark
+
+        shown = sorted(heapq.nlargest(limit, marked(), key=_order), key=_order) if limit else marked()
+        output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in shown))
     _say_missing(log)
     _say_foreign(log)
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
-    say(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}")
+    repeated = f"; {again[True]:,} of them {done} already" if again[True] else ""
+    say(f"{counted(total, 'dead letter')}{f': {by_code}' if total else ''}{only}{repeated}")
 
 
 def _say_missing(log: LetterLog) -> None:
@@ -168,18 +176,8 @@ def _say_foreign(log: LetterLog) -> None:
         say(f"records of {log.topic} that are no dead letters, and were left out: {log.foreign:,}")
 
 
-def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
-    for letter in letters:
-        counts[letter.decoded.code] += 1
-        yield letter
-
-
-def _newest(letters: Iterable[Letter], limit: int) -> list[Letter]:
-    return sorted(heapq.nlargest(limit, letters, key=_order), key=_order)
-
-
-def _order(letter: Letter) -> tuple[int, int, int]:
-    return letter.timestamp_ms, letter.partition, letter.offset
+def _order(marked: tuple[Letter, Mark | None]) -> tuple[int, int, int]:
+    return marked[0].timestamp_ms, marked[0].partition, marked[0].offset
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -366,7 +364,8 @@ def dead(name: str, topic: str | None, limit: int, output: Output, **selection: 
       timers queue dead jobs -n 0 -o json | jq -r .message | sort | uniq -c
     """
     settings = load_settings()
-    show_letters(settings, letters_of(settings, name, topic, **selection), limit, output, (_COLUMNS, _WIDTHS, _cells))
+    letter_filter = letters_of(settings, name, topic, **selection)
+    show_letters(settings, letter_filter, limit, output, MESSAGES.done, (_COLUMNS, _WIDTHS, _cells))
 
 
 def _cells(letter: Letter, mark: Mark | None) -> tuple[str, ...]:

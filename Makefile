@@ -42,7 +42,7 @@ run: $(VENV)/.compiled ## Start broker and worker, schedule timers and show each
 unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
-WAITING_JOBS ?= 3
+WAITING_JOBS ?= 4
 CHECK_JOBS ?= 6
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
@@ -51,7 +51,7 @@ test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 run
 	@$(MAKE) --no-print-directory test-waiting
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
-# run, in one process with one session, and so are those of the pages, with one browser.
+# run, in two processes with a session each, and those of the pages in one process, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.java || without="and not spark"; \

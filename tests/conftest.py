@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -97,7 +98,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first: Spark's tests, which are one group, then other groups, large ones first.
+    """What takes longest begins first: Spark's tests, which are two groups, then other groups, large ones first.
 
     Of groups with one size, files that start brokers come first.
 
@@ -108,9 +109,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[bool, bool, int, bool]:
         group = group_of(item.nodeid)
         is_simulator = group.startswith("tests/simulation/test_simulator.py")
-        return group != "spark", not is_simulator, -sizes[group], not starts_brokers(group.partition("::")[0])
+        starts = starts_brokers(group.partition("::")[0])
+        return not group.startswith("spark"), not is_simulator, -sizes[group], not starts
 
     items.sort(key=order)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what the imports have made: it stays, and looking at it costs a tenth."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -130,8 +138,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def group_of(nodeid: str) -> str:
     """The name of the tests that run in the same process as this one."""
     path = nodeid.partition("::")[0]
-    if path.startswith("tests/spark/") or "[spark" in nodeid:
-        return "spark"  # each start of Spark costs ten seconds of two cores
+    if path.startswith("tests/spark/test_engine") or "[spark" in nodeid:
+        return "spark engine"  # each start of Spark costs ten seconds of two cores
+    if path.startswith("tests/spark/"):
+        return "spark"
     if path.startswith("tests/browser/"):
         return "browser"  # one browser, one worker and one console serve all of them
     return path if shares_a_fixture(path) else nodeid

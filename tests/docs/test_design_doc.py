@@ -1,9 +1,6 @@
 """docs/design.md defines every promise and invariant that code and docs refer to, and nothing that the code ignores."""
 
-import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +14,6 @@ INVARIANTS = re.findall(r"^### (I\d+)\. ", DESIGN, re.MULTILINE)
 PROMISES = re.findall(r"^\| (P\d+) \| \*\*", DESIGN, re.MULTILINE)
 
 REFERENCE = re.compile(r"\[([IP]\d+)\]")
-
-OLD_REFERENCE = re.compile(r"\b[Rr]ules? \d+|\bsection \d+:|(?<![\w\])\"'`])\[(?:[1-9]|1[0-2])\](?![\[(])")
-"""``rule 6``, ``section 3:``, and ``[3]`` that stands alone; not ``row[2]``."""
-
-CODE_SPAN = re.compile(r"``.*?``|`[^`\n]*`")
 
 Place = tuple[str, int]
 """(file below the project, line)"""
@@ -40,25 +32,6 @@ def references(paths: Iterator[Path]) -> dict[str, list[Place]]:
             for name in REFERENCE.findall(line):
                 found.setdefault(name, []).append((str(path.relative_to(ROOT)), number))
     return found
-
-
-def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Comments and docstrings of Python source, line by line. A docstring is a string that is a statement."""
-    docstrings = {
-        (node.value.lineno, node.value.col_offset)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    }
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.start in docstrings):
-            yield from enumerate(token.string.splitlines(), token.start[0])
-
-
-def old_references(source: str) -> list[int]:
-    """Lines of Python source whose comment or docstring refers to a rule in the old form."""
-    if not OLD_REFERENCE.search(source):  # looking for comments takes a hundred times longer
-        return []
-    return [number for number, line in prose(source) if OLD_REFERENCE.search(CODE_SPAN.sub("", line))]
 
 
 def test_numbers_are_unique_and_have_no_gap() -> None:
@@ -92,28 +65,6 @@ def test_every_module_that_the_design_names_exists() -> None:
 def test_every_link_of_both_pages_leads_to_a_file() -> None:
     links = re.findall(r"\]\(([^)#\s]+)", DESIGN + GLOSSARY)
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
-
-
-def test_no_reference_has_the_old_form() -> None:
-    found = [
-        (str(path.relative_to(ROOT)), line)
-        for path in python_files("timers", "tests", "bench")
-        for line in old_references(path.read_text())
-    ]
-    assert found == []
-
-
-def test_what_the_old_form_is() -> None:
-    old = ["# (rule 6)", "# see rules 3 and 4", "# [3] each chunk", '"""Kept by the history [4]."""', "# x [12]"]
-    good = [
-        "# [I3] each chunk",
-        "# row[2] is the key",
-        "a = [3]  # a list",
-        '"""Index ``[0]`` of it."""',
-        "b = 'rule 3'",
-    ]
-    assert [source for source in old if not old_references(source)] == []
-    assert [source for source in good if old_references(source)] == []
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:

@@ -152,10 +152,14 @@ def _environment(jars: list[Path]) -> dict[str, str]:
 def run(
     java: Path, jars: list[Path], directory: Path, main_class: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools in ``directory``; ``stdout`` of the result has its whole output."""
+    """Run one of Kafka's tools in ``directory``; ``stdout`` of the result has its whole output.
+
+    Raises:
+        BrokerError: ``KAFKA_OPTS`` cannot be read, or the tool does not end.
+    """
     try:
         return subprocess.run(
-            [java, *_TOOL_JVM, main_class, *arguments],
+            [java, *_TOOL_JVM, *_user_options(), main_class, *arguments],
             cwd=directory,
             env=_environment(jars),
             stdin=subprocess.DEVNULL,

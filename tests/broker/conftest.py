@@ -1,4 +1,4 @@
-"""Fixtures of the broker tests: systems on the shared broker."""
+"""Fixtures of the broker tests: systems on the shared broker, and a broker of its own for one test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.system import System
+from timers.broker import EmbeddedBroker
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,14 @@ def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
     return running
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker for one test, not started."""
+    broker = EmbeddedBroker(tmp_path / "broker", port=0)
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture

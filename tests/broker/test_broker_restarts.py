@@ -24,17 +24,9 @@ SENDING_S = 0.3
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker for one test, not started."""
-    broker = EmbeddedBroker(tmp_path / "broker", port=0)
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture
-def system(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[System]:
+def system(own_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[System]:
     """A system on that broker."""
-    system = System(broker.start(), tmp_path)
+    system = System(own_broker.start(), tmp_path)
     yield system
     system.close()
 
@@ -52,17 +44,17 @@ def is_past(at_s: float) -> bool:
 
 
 @pytest.mark.long
-def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: EmbeddedBroker, system: System) -> None:
+def test_timers_that_were_due_while_the_broker_was_down_fire_once(own_broker: EmbeddedBroker, system: System) -> None:
     """The broker is first stopped and later killed."""
     worker = system.worker().start().ready()
     target = system.target()
     requests = system.send(*spread(target, 6_000, due_in(2), 15))
     reader = system.reader(target)
-    for end in (broker.stop, broker.kill):
+    for end in (own_broker.stop, own_broker.kill):
         reader.take(600, 2 * DEADLINE_S)
         end()
         wait_until(partial(is_past, time.time() + AWAY_S), "timers are due without a broker")
-        broker.start()
+        own_broker.start()
     fired = system.fired(requests, 2 * DEADLINE_S)
     assert len(fired) == 6_000
     assert worker.running
@@ -71,7 +63,7 @@ def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: Embedd
 
 @pytest.mark.long
 def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_target(
-    broker: EmbeddedBroker, system: System
+    own_broker: EmbeddedBroker, system: System
 ) -> None:
     """Timers in flight fire when the broker is back; none goes to the slow retry topic."""
     target = system.target()
@@ -80,13 +72,13 @@ def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_targ
     worker.start(STOPS="sending", STOPS_AT=target).ready()
     requests = system.send(*spread(target, 60_000, due_in(4), 2))
     wait_until(lambda: worker.is_stopped, "the worker stops before it sends")
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
+    assert own_broker.pid is not None
+    os.kill(own_broker.pid, signal.SIGSTOP)
     worker.send(signal.SIGCONT)
     wait_until(partial(is_past, time.time() + SENDING_S), "the worker has sent what the broker does not read")
-    broker.kill()
+    own_broker.kill()
     wait_until(partial(is_past, time.time() + AWAY_S), "the broker is away")
-    broker.start()
+    own_broker.start()
     fired = system.fired(requests, 2 * DEADLINE_S)
     assert len(fired) == 60_000
     assert system.end(system.settings.retry_topic) == 0
@@ -94,10 +86,10 @@ def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_targ
 
 
 @pytest.mark.long
-def test_a_worker_can_be_stopped_without_a_broker(broker: EmbeddedBroker, system: System) -> None:
+def test_a_worker_can_be_stopped_without_a_broker(own_broker: EmbeddedBroker, system: System) -> None:
     worker = system.worker().start().ready()
     system.fired(system.send(*timers(system.target(), 10, due_in(1), 1)))
-    broker.kill()
+    own_broker.kill()
     worker.wait_for("a tick was not delivered")
     worker.stop()
     assert not worker.left_processes

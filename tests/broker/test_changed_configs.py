@@ -17,7 +17,7 @@ from tests.harness.records import Request
 from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
-from tests.harness.worker import WATCHFUL, Worker
+from tests.harness.worker import QUICK, Worker
 from timers.broker.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
@@ -52,7 +52,7 @@ def system(cleaning_broker: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def watchful(system: System) -> Worker:
     worker = system.worker()
-    worker.app = WATCHFUL
+    worker.app = QUICK
     return worker
 
 

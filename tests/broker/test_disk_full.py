@@ -69,7 +69,7 @@ def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk:
     target = system.target()
     data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data"), **LITTLE_MEMORY}
     worker = system.worker().start(**data_dir).ready()
-    first_s = due_in(20 + math.ceil(3 * worker.ready_s))
+    first_s = due_in(10 + math.ceil(3 * worker.ready_s))
     requests = system.send(*incompressible(target, 40_000, first_s, 3))
     assert_stopped_with(worker, "No space left on device.*make space there")
     disk.fill()

@@ -89,9 +89,9 @@ def sides(
 
 
 def test_each_timer_fires_once_on_one_side(sides: Sides) -> None:
-    count, seconds = 6_000, 40
-    sides.former.worker().start().ready()
-    start_s = due_in(8)
+    worker = sides.former.worker().start().ready()
+    count, seconds = 3_000, 15 + int(4 * worker.ready_s)
+    start_s = due_in(4)
     requests = timers(sides.target, count, start_s, seconds)
     for index, request in enumerate(requests):
         request.value = b"%d" % index
@@ -124,7 +124,7 @@ def test_each_timer_fires_once_on_one_side(sides: Sides) -> None:
 
 def test_a_move_that_was_interrupted_is_continued(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = sides.former.worker().start().ready()
-    requests = timers(sides.target, 400, due_in(20), 3)
+    requests = timers(sides.target, 400, due_in(8 + int(4 * worker.ready_s)), 3)
     for index, request in enumerate(requests):
         request.value, request.partition = b"%d" % index, index % 2
     sides.former.send(*requests)

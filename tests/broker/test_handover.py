@@ -17,7 +17,6 @@ from timers.worker.machines.openings import LEAST_AHEAD
 
 pytestmark = pytest.mark.broker
 
-SECONDS = 35
 DAY_S = 86_400
 
 
@@ -45,9 +44,10 @@ def test_a_worker_that_ends_fires_until_others_have_read_ahead_and_gets_its_part
             tmp_path,
         )
         target = system.target()
-        requests = timers(target, SECONDS * 40, due_in(5), SECONDS)
+        seconds = 14 + int(4 * stays.ready_s)
+        requests = timers(target, seconds * 40, due_in(3), seconds)
         for number, request in enumerate(requests):
-            request.partition = number // SECONDS % PARTITIONS
+            request.partition = number // seconds % PARTITIONS
         system.send(*requests)
         system.wait_past(1)  # all of them are accepted
         leaves.send(signal.SIGTERM)

@@ -24,7 +24,7 @@ from tests.harness.records import Headers, Record, Request
 from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import WATCHFUL
+from tests.harness.worker import QUICK
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, MappingFirings, TimersClient, source_of
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
@@ -39,7 +39,7 @@ def ids(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """With a worker."""
     ids = Ids(broker_address, tmp_path_factory.mktemp("ids"))
     worker = ids.system.worker()
-    worker.app = WATCHFUL
+    worker.app = QUICK
     worker.start().ready()
     yield ids
     ids.system.close()

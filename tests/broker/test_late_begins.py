@@ -11,7 +11,7 @@ from tests.harness.command_line import command, set_environment
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.records import Publisher
 from tests.harness.system import System
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.wire import future
 from timers.wire.formats import future_by_id
 
@@ -31,7 +31,8 @@ def test_what_reads_requests_again_knows_that_their_log_may_begin_late(
         target, nowhere, due_s = system.target(), f"nowhere-{system.app_id}", due_in(900)
         native, by_id = system.publisher(), Publisher(broker_address, ids)
         waiting = native.send_raw(b"%d" % due_s, future.encode(target, "k", b"v"), [("a", b"1")], 0)
-        failing = native.send_raw(b"%010d" % due_in(25), future.encode(nowhere, "k", b"v"), [], 0)
+        soon_s = due_in(10 + int(4 * worker.ready_s))
+        failing = native.send_raw(b"%010d" % soon_s, future.encode(nowhere, "k", b"v"), [], 0)
         headers = [("a", b"1"), *future_by_id.encode_headers(due_s)]
         named = by_id.send_raw(b"one", future.encode(target, "k", b"v"), headers, 0)
 
@@ -61,7 +62,7 @@ def test_what_reads_requests_again_knows_that_their_log_may_begin_late(
             ]
         finally:
             console.end()
-        (letter,) = system.dead_letters().take(1, 60)
+        (letter,) = system.dead_letters().take(1, 2 * DEADLINE_S)
         said = dict(letter.headers)
         assert said["timer-source"] == failing.encode()
         assert b"is no longer in the log, so key and value are written anew" in (said["timer-error-message"] or b"")

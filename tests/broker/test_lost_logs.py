@@ -14,7 +14,7 @@ from tests.harness.records import Request
 from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import WATCHFUL
+from tests.harness.worker import QUICK
 from timers.core.lineage import Lineage
 from timers.kafka.log_lineage import LogLineages
 from timers.worker.consumer.requests import MAX_FETCH_BYTES
@@ -98,7 +98,7 @@ def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(sys
 
 def test_the_worker_creates_deleted_topics_again(system: System) -> None:
     worker = system.worker()
-    worker.app = WATCHFUL
+    worker.app = QUICK
     worker.start().ready()
     system.cluster.delete([system.settings.oscillator_topic, system.settings.dead_letter_topic])
     worker.wait_for(f"topic {system.settings.oscillator_topic} was deleted")

@@ -5,16 +5,16 @@ The new messages have offsets that the queue knows as done. They are all deliver
 
 from __future__ import annotations
 
-import struct
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.chaos.logs.broker_disk import restart_without_end
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker, data
+from timers.broker import EmbeddedBroker
 from timers.queue import LeaseLostError, Message, Queue, QueueError
 
 pytestmark = pytest.mark.broker
@@ -22,34 +22,20 @@ pytestmark = pytest.mark.broker
 OLD, CUT = 300, 150
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("cut") / "broker", 0) as broker:
+        yield broker
+
+
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
-    made = EmbeddedBroker(tmp_path / "broker", 0)
-    address = made.start()
+def jobs(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A topic of the test."""
+    address, topic = broker.start(), f"jobs-{time.time_ns()}"
     monkeypatch.setenv("TIMERS_BROKERS", address)
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic("jobs", 1, 1)])["jobs"].result(DEADLINE_S)
-    yield made
-    made.stop()
-
-
-def cut(broker: EmbeddedBroker, topic: str, offset: int) -> None:
-    """Restart a broker whose log of a partition ends at an offset, or at the batch before."""
-    broker.stop()
-    directory = broker.directory / data.NAME / f"{topic}-0"
-    (segment,) = directory.glob("*.log")
-    written, at = segment.read_bytes(), 0
-    while at < len(written):
-        base, length = struct.unpack_from(">qi", written, at)
-        if base >= offset:
-            break
-        at += 12 + length
-    segment.write_bytes(written[:at])
-    for derived in (*directory.glob("*.*index"), *directory.glob("*.snapshot")):
-        derived.unlink()
-    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):  # the broker looks at its logs again
-        (directory.parent / name).unlink(missing_ok=True)
-    broker.start()
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
+    return topic
 
 
 def send(queue: Queue, kind: str, count: int) -> list[str]:
@@ -66,44 +52,46 @@ def numbered(kind: str, first: int, end: int) -> set[str]:
 
 
 @pytest.mark.parametrize("new", [50, 400])
-def test_a_queue_that_is_opened_again_delivers_what_its_log_holds_now(broker: EmbeddedBroker, new: int) -> None:
-    with Queue("jobs", **PATIENT) as queue:
+def test_a_queue_that_is_opened_again_delivers_what_its_log_holds_now(
+    broker: EmbeddedBroker, jobs: str, new: int
+) -> None:
+    with Queue(jobs, **PATIENT) as queue:
         send(queue, "old", OLD)
         messages = receive(queue, OLD)
         for message in messages:
             if not message.source.endswith("/100"):
                 message.ack()
-    cut(broker, "jobs", CUT)
-    with Queue("jobs", **PATIENT) as queue:
+    restart_without_end(broker, jobs, 0, CUT)
+    with Queue(jobs, **PATIENT) as queue:
         send(queue, "new", new)
-    with Queue("jobs", **PATIENT) as queue, pytest.raises(QueueError, match=f"jobs/0: from {CUT} on, the log is not"):
+    with Queue(jobs, **PATIENT) as queue, pytest.raises(QueueError, match=f"{jobs}/0: from {CUT} on, the log is not"):
         receive(queue, 1)
-    with Queue("jobs", accept_loss=True, **PATIENT) as queue:
+    with Queue(jobs, accept_loss=True, **PATIENT) as queue:
         messages = receive(queue, 1 + new, ack=True)
         assert values(messages) == {"old 100"} | numbered("new", 0, new)
         by_offset = {message.source.partition("~")[0]: message.source for message in messages}
-        assert by_offset["jobs/0/100"] == "jobs/0/100"
-        assert by_offset[f"jobs/0/{CUT}"] == f"jobs/0/{CUT}~1", "it is not the message that had this offset before"
+        assert by_offset[f"{jobs}/0/100"] == f"{jobs}/0/100"
+        assert by_offset[f"{jobs}/0/{CUT}"] == f"{jobs}/0/{CUT}~1", "it is not the message that had this offset before"
         queue.settle()
-    with Queue("jobs", **PATIENT) as queue:
+    with Queue(jobs, **PATIENT) as queue:
         (last,) = (queue.send(b"last"),)
         (message,) = receive(queue, 1, ack=True)
         assert (message.value, message.source) == (b"last", f"{last}~1")
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
-def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, accept_loss: bool) -> None:
-    with Queue("jobs", accept_loss=accept_loss, **PATIENT) as queue:
+def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, jobs: str, accept_loss: bool) -> None:
+    with Queue(jobs, accept_loss=accept_loss, **PATIENT) as queue:
         send(queue, "old", OLD)
         messages = receive(queue, OLD)
         for message in messages[:-1]:
             message.ack()
         queue.settle()
-        cut(broker, "jobs", CUT)
-        with Queue("jobs", **PATIENT) as sender:  # the producer from before has lost records, too
+        restart_without_end(broker, jobs, 0, CUT)
+        with Queue(jobs, **PATIENT) as sender:  # the producer from before has lost records, too
             send(sender, "new", 400)
         if not accept_loss:
-            with pytest.raises(QueueError, match=f"jobs/0: from {CUT} on, the log is not the one of before"):
+            with pytest.raises(QueueError, match=f"{jobs}/0: from {CUT} on, the log is not the one of before"):
                 wait_until(lambda: queue.receive(1, wait_s=1) and None, "the loss", 2 * DEADLINE_S)
             assert any(f"from {CUT} on" in reason for reason in queue.unready())
             return
@@ -115,10 +103,10 @@ def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, ac
 
 
 def test_a_broker_that_restarts_with_all_records_is_no_other_log(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, jobs: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number in range(3):
-        with Queue("jobs", **PATIENT) as queue:
+    for number in range(2):
+        with Queue(jobs, **PATIENT) as queue:
             send(queue, f"old{number}", 20)
             assert values(receive(queue, 20, ack=True)) == numbered(f"old{number}", 0, 20)
             broker.stop()

@@ -24,17 +24,9 @@ MESSAGES = 3000
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker for one test, not started."""
-    broker = EmbeddedBroker(tmp_path / "broker", port=0)
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture
-def alone(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+def alone(own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     """A system on that broker, without a worker."""
-    system = System(broker.start(), tmp_path)
+    system = System(own_broker.start(), tmp_path)
     for name, value in system.environment.items():
         monkeypatch.setenv(name, value)
     yield system
@@ -42,7 +34,7 @@ def alone(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_outputs_are_visible_once_though_the_broker_is_killed_in_transactions(
-    broker: EmbeddedBroker, alone: System
+    own_broker: EmbeddedBroker, alone: System
 ) -> None:
     topic, results = alone.target(partitions=2), alone.target()
     done: set[bytes | None] = set()
@@ -59,8 +51,8 @@ def test_outputs_are_visible_once_though_the_broker_is_killed_in_transactions(
 
         for target in (MESSAGES // 3, 2 * MESSAGES // 3):
             wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
-            broker.kill()
-            broker.start()
+            own_broker.kill()
+            own_broker.start()
         reader = alone.reader(results)
         written: list[bytes | None] = []
 

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import READY
+from tests.harness.worker import QUICK, READY
 
 pytestmark = pytest.mark.broker
 
@@ -75,7 +75,10 @@ def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_e
     system = System(broker_address, tmp_path, TIMERS_SESSION_TIMEOUT_S="60")
     try:
         target = system.target()
-        worker, paused = system.worker().start().ready(), system.worker().start().ready()
+        worker, paused = system.worker(), system.worker()
+        worker.app = QUICK
+        worker.start().ready()
+        paused.start().ready()
         worker.wait_for(r"deal 2 of the group")
         paused.send(signal.SIGSTOP)
         joining = system.worker().start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,6 @@ pytestmark = pytest.mark.broker
 
 QUOTA_WINDOW_S = 10
 """A broker compares the mean rate of so many seconds with the quota, so a burst of as many seconds is not throttled."""
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker whose quotas no other test sees."""
-    broker = EmbeddedBroker(tmp_path / "broker", port=0)
-    yield broker
-    broker.stop()
 
 
 def fire_all(

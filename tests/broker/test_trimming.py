@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from confluent_kafka import TopicPartition
 from tests.harness.brokers import ended
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
-from tests.harness.worker import READY
+from tests.harness.worker import QUICK, READY
 from timers.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.trimming import LogTrimmer
@@ -23,7 +24,7 @@ from timers.kafka.trimming import LogTrimmer
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 2
-RECORDS = 5_000
+RECORDS = 2_000
 """A snapshot is due after so many records of a partition."""
 
 
@@ -32,15 +33,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker of its own, whose files a test may read."""
     broker = EmbeddedBroker(tmp_path / "broker", 0)
     with ended(broker):
-        broker.start()
         yield broker
-
-
-def started(broker: EmbeddedBroker, directory: Path, **settings: str) -> System:
-    """A system on this broker."""
-    address = broker.status().address
-    assert address is not None
-    return System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS), **settings)
 
 
 def starts(system: System) -> dict[int, int]:
@@ -65,38 +58,48 @@ def holders(broker: EmbeddedBroker, text: bytes) -> set[str]:
 
 
 def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
-    broker: EmbeddedBroker, tmp_path: Path
+    broker_address: str, tmp_path: Path
 ) -> None:
-    fired_count, pending_count = 50_000, 3_000
-    system = started(
-        broker,
+    """A worker without a disk restores snapshots, and reads what came after them only."""
+    fired_count, soon_count, later_count = 20_000, 200, 2_800
+    system = System(
+        broker_address,
         tmp_path,
+        TIMERS_PARTITIONS=str(PARTITIONS),
         TIMERS_SNAPSHOT_RECORDS=str(RECORDS),
-        TIMERS_LOG_KEEP_S="1",  # an idle machine takes a snapshot every 30 s, until it holds only what is pending
+        TIMERS_LOG_KEEP_S="1",
     )
     try:
-        worker = system.worker().start().ready()
-        waiting = timers(system.target(), pending_count, due_in(86_400), 3)
-        fired = timers(system.target(partitions=2), fired_count, due_in(2), 10)
-        for index, request in enumerate([*waiting, *fired]):
+        worker = system.worker()
+        worker.app = QUICK  # an idle machine takes snapshots until one holds only what is pending
+        worker.start().ready()
+        target = system.target()
+        later = timers(system.target(), later_count, due_in(86_400), 3)
+        soon = timers(target, soon_count, due_in(25 + int(4 * worker.ready_s)), 2)
+        fired = timers(system.target(partitions=2), fired_count, due_in(2), 4)
+        for index, request in enumerate([*later, *soon, *fired]):
             request.partition = index % PARTITIONS
-        fired = list(system.send(*waiting, *fired))[pending_count:]
+        system.send(*later, *soon, *fired)
         assert len(system.fired(fired, deadline_s=60)) == fired_count
-        least = (fired_count + pending_count) // PARTITIONS - RECORDS
+        least = (fired_count + soon_count + later_count) // PARTITIONS - RECORDS
         wait_until(lambda: min(starts(system).values()) >= least, "both logs begin near their ends", 150)
         assert "log and snapshots agree" in worker.log
         worker.stop()
         shutil.rmtree(worker.data_dir)
         worker.start()
-        assert int(worker.wait_for(READY)[2]) == pending_count
+        assert int(worker.wait_for(READY)[2]) == soon_count + later_count
         assert worker.log.count("restored ") == PARTITIONS
+        replayed = sum(int(found) for found in re.findall(r"(\d+) records read again", worker.log))
+        assert replayed <= PARTITIONS * RECORDS + 100, "the log before the snapshots is not read"
+        assert len(system.fired(soon)) == soon_count
     finally:
         system.close()
 
 
 @pytest.mark.long
 def test_payloads_of_an_idle_app_leave_the_disk_of_the_broker(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    system = started(broker, tmp_path, TIMERS_LOG_KEEP_S="60")
+    address = broker.start()
+    system = System(address, tmp_path, TIMERS_PARTITIONS=str(PARTITIONS), TIMERS_LOG_KEEP_S="60")
     try:
         system.worker().start().ready()
         secret = b"personal data of customer 4711"

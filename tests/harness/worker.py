@@ -16,8 +16,8 @@ from timers.config.settings import default_worker_id
 READY = r"ready: (\d+) partitions, (\d+) timers pending, ([0-9.]+) s after assignment"
 """Pattern of the line after which all assigned partitions accept and fire."""
 
-WATCHFUL = "tests.harness.watchful_app"
-"""The app of a worker that notices changes of its topics within a second."""
+QUICK = "tests.harness.quick_app"
+"""The app of a worker with short periods."""
 
 COMMAND = ("faust", "-A", "timers.app", "worker")
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.chaos.logs import broker_disk
+from tests.chaos.logs.broker_disk import restart_without_end
 from tests.harness.letters import await_letters
 from tests.harness.records import Request
-from tests.harness.spark_job import SparkEngine
 from tests.harness.spark_query import SparkQuery
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import due_in
@@ -30,10 +30,16 @@ OLD, CUT, NEW = 60, 30, 90
 PATIENCE_S = 200.0
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "broker", 0) as broker:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("lost") / "broker", 0) as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def no_task_still_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests stop a query between two micro-batches, so a start need not wait for tasks of the last one."""
+    monkeypatch.setattr(start, "SETTLING_S", 0.0)
 
 
 @pytest.fixture
@@ -42,14 +48,6 @@ def system(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[System]:
     system.create_own_topics()
     yield system
     system.close()
-
-
-def cut(broker: EmbeddedBroker, topic: str, partition: int, offset: int) -> None:
-    """Let the broker start again without the end of a log."""
-    broker.stop()
-    assert broker_disk.cut(broker_disk.partition_directory(broker, topic, partition), offset)
-    broker_disk.forget_clean_stop(broker)
-    broker.start()
 
 
 def waiting(system: System, target: str) -> list[Request]:
@@ -65,33 +63,42 @@ def all_are_accepted(system: System) -> None:
         system.reader(fence.target).take(1, PATIENCE_S)
 
 
-def test_what_only_a_store_holds_becomes_dead_letters(
-    spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_engine_reads_no_other_log_until_the_loss_is_accepted(
+    spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:
-    """The log is cut while the engine is stopped, and grows past its former end before anyone looks."""
-    monkeypatch.setattr(start, "SETTLING_S", 0.0)
+    """The log is cut under a running engine, and grows past its former end before the engine looks. When the loss is
+    accepted, what only a store holds becomes dead letters."""
     old = waiting(system, system.target())
-    with SparkQuery(spark, system, tmp_path / "engine"):
+    with SparkQuery(spark, system, tmp_path / "engine") as engine:
         all_are_accepted(system)
-    cut(broker, system.request_topic, 0, CUT)
-    new = system.send(*soon(system.target(), NEW, partition=0))
+        restart_without_end(broker, system.request_topic, 0, CUT)
+        new = system.send(*soon(system.target(), NEW, partition=0))
+        engine.wait_for_failure()
+    reader = system.reader(new[0].target)
+    assert reader.rest() == []
 
     cluster = topics.ensure(system.settings)
     with pytest.raises(LogMismatch, match=rf"/0 was read up to offset {OLD + 2}, and has lost .* from offset {CUT} on"):
         start.check(spark, system.settings, cluster, str(tmp_path / "engine"), 2, 2)
-    unaccepted, system.settings = system.settings, replace(system.settings, accept_loss=f"{system.request_topic}/0")
-    with SparkQuery(spark, system, tmp_path / "engine"):
-        fired = system.reader(new[0].target).take(NEW, PATIENCE_S)
+    with accepted(system, f"{system.request_topic}/0"), SparkQuery(spark, system, tmp_path / "engine"):
+        fired = reader.take(NEW, PATIENCE_S)
         letters = await_letters(system, {request.source for request in old[CUT:]})
     assert {record.timer_id for record in fired} == {f"{request.source}~1" for request in new}
     assert letters.keys() == {request.source for request in old[CUT:]}
     assert {letter.text("timer-error") for letter in letters.values()} == {"lost-from-log"}
-    system.settings = unaccepted
     with SparkQuery(spark, system, tmp_path / "engine"):
         all_are_accepted(system)
     assert system.reader(old[0].target).rest() == [], "they are not due"
     lineage = progress_of(system).lineage
     assert lineage.batch is not None and lineage.epochs[-1][1] == CUT
+
+
+@contextmanager
+def accepted(system: System, loss: str) -> Iterator[None]:
+    """Let the operator accept a loss."""
+    unaccepted, system.settings = system.settings, replace(system.settings, accept_loss=loss)
+    yield
+    system.settings = unaccepted
 
 
 def progress_of(system: System) -> Progress:
@@ -102,65 +109,40 @@ def progress_of(system: System) -> Progress:
     return found
 
 
-def test_a_running_engine_ends_before_it_reads_another_log(
-    broker: EmbeddedBroker, system: System, tmp_path: Path
-) -> None:
-    engine = SparkEngine(tmp_path / "engine", system.environment)
-    system.workers.append(engine)
-    old = waiting(system, system.target())
-    engine.start().ready()
-    all_are_accepted(system)
-    cut(broker, system.request_topic, 0, CUT)
-    new = system.send(*soon(system.target(), NEW, partition=0))
-    assert engine.exit_code(PATIENCE_S) == 1
-    name = f"{system.request_topic}/0"
-    last = engine.log.splitlines()[-1]
-    assert f"{name} was read up to offset {OLD + 2}, and has lost its records from offset {CUT} on" in last
-    reader = system.reader(new[0].target)
-    assert reader.rest() == []
-    engine.start(TIMERS_ACCEPT_LOSS=name)
-    assert {record.timer_id for record in reader.take(NEW, PATIENCE_S)} == {f"{each.source}~1" for each in new}
-    await_letters(system, {request.source for request in old[CUT:]})
-
-
 def test_progress_that_lost_its_end_stops_the_engine(
-    spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:
     """The group has a copy. Without it, all that has fired since would fire again."""
-    monkeypatch.setattr(start, "SETTLING_S", 0.0)
     with SparkQuery(spark, system, tmp_path / "engine"):
         for _ in range(4):  # a transaction has a copy if the last one is older than 5 s
             all_are_accepted(system)
     cluster = topics.ensure(system.settings)
     partition = progress_partition((system.request_topic, 0), cluster, system.settings)
-    cut(broker, system.settings.progress_topic, partition, 2)
+    restart_without_end(broker, system.settings.progress_topic, partition, 2)
     with pytest.raises(LogMismatch, match="lost records, or an older record was written there"):
         start.check(spark, system.settings, topics.ensure(system.settings), str(tmp_path / "new"), 2, 2)
 
 
 def test_progress_cut_under_a_running_engine_is_written_again(
-    broker: EmbeddedBroker, system: System, tmp_path: Path
+    spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:
     """The engine knows what it has committed: its next transaction says so again, and nothing fires twice."""
-    engine = SparkEngine(tmp_path / "engine", system.environment)
-    system.workers.append(engine)
-    engine.start().ready()
-    fired = system.send(*soon(system.target(), OLD, partition=0))
-    earlier = system.reader(fired[0].target)
-    earlier.take(OLD, PATIENCE_S)
-    all_are_accepted(system)
-    before = progress_of(system)
-    partition = progress_partition((system.request_topic, 0), topics.ensure(system.settings), system.settings)
-    cut(broker, system.settings.progress_topic, partition, 2)
-    new = system.send(*soon(system.target(), NEW, partition=0))
-    reader = system.reader(new[0].target)
-    assert {record.timer_id for record in reader.take(NEW, PATIENCE_S)} == {each.source for each in new}
-    all_are_accepted(system)
-    assert progress_of(system).next_offset > before.next_offset
+    with SparkQuery(spark, system, tmp_path / "engine"):
+        fired = system.send(*soon(system.target(), OLD, partition=0))
+        earlier = system.reader(fired[0].target)
+        earlier.take(OLD, PATIENCE_S)
+        all_are_accepted(system)
+        before = progress_of(system)
+        partition = progress_partition((system.request_topic, 0), topics.ensure(system.settings), system.settings)
+        restart_without_end(broker, system.settings.progress_topic, partition, 2)
+        new = system.send(*soon(system.target(), NEW, partition=0))
+        reader = system.reader(new[0].target)
+        assert {record.timer_id for record in reader.take(NEW, PATIENCE_S)} == {each.source for each in new}
+        all_are_accepted(system)
+        assert progress_of(system).next_offset > before.next_offset
 
-    engine.kill()
     # Of a machine that has fired nothing since, the progress is not written again: the engine stops, and says so.
     retry = ",".join(f"{system.settings.retry_topic}/{number}" for number in range(PARTITIONS))
-    engine.start(TIMERS_ACCEPT_LOSS=retry).ready()
-    all_are_accepted(system)
+    with accepted(system, retry), SparkQuery(spark, system, tmp_path / "engine"):
+        all_are_accepted(system)
     assert (earlier.rest(), reader.rest()) == ([], [])

@@ -78,6 +78,14 @@ def cut(directory: Path, offset: int) -> int:
     return gone
 
 
+def restart_without_end(broker: EmbeddedBroker, topic: str, partition: int, offset: int) -> None:
+    """Let a broker start again without the end of a log."""
+    broker.stop()
+    assert cut(partition_directory(broker, topic, partition), offset), "the cut took nothing"
+    forget_clean_stop(broker)
+    broker.start()
+
+
 def end_before(segment: bytes, offset: int) -> int:
     """Return the position after the last batch of a segment whose records are all below ``offset``."""
     at = 0

@@ -1,0 +1,19 @@
+"""A worker with short periods.
+
+A user's worker looks for changes of its topics every ten seconds, replaces the snapshot of an idle machine every thirty
+seconds, and fires for up to thirty seconds while it ends. A test would wait for it.
+"""
+
+from timers import log_trimmer, snapshot_taker
+from timers.core import snapshots
+from timers.worker.consumer import log_watch
+from timers.worker.machines import pool
+
+log_watch.WATCH_S = 1.0
+log_watch.GRACE_S = 3.0
+pool.HANDOVER_S = 8.0
+snapshots.LEAST_AGE_S = 3
+snapshot_taker.LOOK_S = 1.0
+log_trimmer.LEAST_S = 1.0
+
+from timers.app import app as app  # noqa: E402

@@ -8,14 +8,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
     LeaderNotAvailableError,
+    NodeNotReadyError,
+    NotCoordinatorError,
     NotEnoughReplicasError,
+    NotLeaderForPartitionError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     UnknownError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from timers.core.ports import BatchesRefused
 from timers.firing import producer as module
@@ -23,6 +30,7 @@ from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import TransactionalProducer
 from timers.kafka import producer_loop
 from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.kafka.producer_loop import ProducerLoop
 
@@ -66,10 +74,18 @@ class SimProducer:
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
         self.metadata_requests = 0
-        self._sender = SimpleNamespace()
+        self._sender = SimpleNamespace(_find_coordinator=self._coordinator)
         self._quota_ms = quota_ms
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._txn_manager = SimpleNamespace(wait_for_transaction_end=lambda: ended)
+        ids = {"transactional_id": "app-t-0", "producer_id": 7, "producer_epoch": 1}
+        self._txn_manager = SimpleNamespace(wait_for_transaction_end=lambda: ended, **ids)
+
+    async def _coordinator(self, kind: Any, key: str) -> int:
+        return 1
+
+    async def send(self, node: int, request: Any, group: Any) -> Any:
+        """Fail, so that aiokafka's sender does all."""
+        raise NodeNotReadyError(node)
 
     async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[None]:
         handler = object.__new__(produce._Handler)
@@ -157,11 +173,107 @@ async def test_refused_records_are_reported_when_all_batches_are_answered(impati
         await deliver({("a", 0): [refused], ("b", 0): []})
 
 
-async def test_only_a_partition_with_several_batches_or_without_metadata_needs_a_task() -> None:
-    one, several, unknown = ("t", 0), ("t", 1), ("u", 0)
-    answers: dict[Place, list[BaseException | None]] = {one: [None], several: [None, None], unknown: [None]}
-    producer: Any = SimProducer(answers, {one: 1, several: 1, unknown: None})
-    batches: Any = {place: [SimpleNamespace(count=1)] * len(planned) for place, planned in answers.items()}
-    sending = await produce.start(producer, batches, set())
-    assert {place for each, place in sending.items() if isinstance(each, asyncio.Task)} == {several, unknown}
-    await asyncio.gather(*sending)
+class SimBrokers:
+    """aiokafka's producer and its client. Brokers answer each request at once.
+
+    Args:
+        codes: kind of request -> error codes of its answers, one after another; then each is 0.
+
+    Attributes:
+        asked: (kind, what it names) of each request.
+        left: (topic, partition, first sequence number) of each batch that was left to aiokafka's sender.
+    """
+
+    def __init__(self, codes: dict[str, list[int]], leaders: dict[Place, int]) -> None:
+        self._codes = codes
+        self.asked: list[tuple[str, Any]] = []
+        self.left: list[tuple[str, int, int]] = []
+        self.ended_by_sender = False
+        self.client = self
+        self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
+        self._sender = SimpleNamespace(_acks=-1, _request_timeout_ms=1000, _find_coordinator=self._coordinator)
+        self._txn_manager = TransactionManager("app-t-0", 1000)
+        self._txn_manager.set_pid_and_epoch(7, 1)
+        self._txn_manager.begin_transaction()
+
+    async def _coordinator(self, kind: Any, key: str) -> int:
+        return 1
+
+    async def send(self, node: int, request: Any, group: Any = None) -> Any:
+        kind = type(request).__name__.removesuffix("Request")
+        codes = self._codes.get(kind, [])
+        code = codes.pop(0) if codes else 0
+        if kind == "EndTxn":
+            self.asked.append((kind, request._transaction_result))
+            return SimpleNamespace(error_code=code)
+        is_batch = kind == "Produce"
+        named = [(topic, each[0] if is_batch else each) for topic, partitions in request._topics for each in partitions]
+        self.asked.append((kind, named))
+        answers = [
+            (topic, [(partition, code if place == named[0] else 0)]) for place in named for topic, partition in [place]
+        ]
+        return SimpleNamespace(topics=answers, errors=answers, throttle_time_ms=0, API_VERSION=8)
+
+    async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[None]:
+        place = TopicPartition(topic, partition)
+        self.left.append((topic, partition, self._txn_manager.sequence_number(place)))
+        self._txn_manager.increment_sequence_number(place, batch.record_count())
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(None)
+        return answer
+
+    async def commit_transaction(self) -> None:
+        self.ended_by_sender = True
+
+
+def filled(count: int) -> CallbackBatch:
+    batch = CallbackBatch(10_000)
+    for place in range(count):
+        batch.add(place, 5, b"k", b"v", ())
+    return batch
+
+
+async def delivered(codes: dict[str, list[int]]) -> SimBrokers:
+    """Deliver two batches to one partition, and one to two others, of which one has another leader."""
+    brokers = SimBrokers(codes, {("t", 0): 1, ("t", 1): 1, ("u", 0): 2})
+    producer: Any = brokers
+    unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
+    await unbound._deliver(producer, {("t", 0): [filled(2), filled(3)], ("t", 1): [filled(4)], ("u", 0): [filled(5)]})
+    manager = brokers._txn_manager
+    sequence = [manager.sequence_number(TopicPartition(*place)) for place in (("t", 0), ("t", 1), ("u", 0))]
+    assert sequence == [5, 4, 5]
+    return brokers
+
+
+ADD = ("AddPartitionsToTxn", [("t", 0), ("t", 1), ("u", 0)])
+FIRST, SECOND, OTHER = ("Produce", [("t", 0), ("t", 1)]), ("Produce", [("t", 0)]), ("Produce", [("u", 0)])
+
+
+async def test_a_transaction_is_one_request_to_add_its_partitions_and_one_to_each_leader_for_a_batch_of_each() -> None:
+    brokers = await delivered({})
+    assert brokers.asked[0] == ADD and sorted(brokers.asked[1:]) == sorted([FIRST, SECOND, OTHER])
+    assert brokers.left == []
+
+
+async def test_what_a_leader_does_not_take_at_once_is_left_to_aiokafka_with_the_same_sequence_number() -> None:
+    brokers = await delivered({"Produce": [NotLeaderForPartitionError.errno]})
+    assert brokers.left == [("t", 0, 0), ("t", 0, 2)]
+
+
+async def test_partitions_are_added_again_while_the_markers_of_the_last_transaction_are_written() -> None:
+    brokers = await delivered({"AddPartitionsToTxn": [ConcurrentTransactions.errno]})
+    assert brokers.asked[:2] == [ADD, ADD] and brokers.left == []
+
+
+async def test_without_the_coordinator_all_is_left_to_aiokafka() -> None:
+    brokers = await delivered({"AddPartitionsToTxn": [NotCoordinatorError.errno]})
+    assert brokers.asked == [ADD] and len(brokers.left) == 4
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, False), (InvalidProducerEpoch.errno, True)])
+async def test_the_commit_is_left_to_aiokafka_unless_the_coordinator_commits_at_once(code: int, ended: bool) -> None:
+    brokers = await delivered({"EndTxn": [code]})
+    producer: Any = brokers
+    await produce.commit(producer)
+    assert brokers.asked[-1] == ("EndTxn", True) and brokers.ended_by_sender is ended
+    assert (brokers._txn_manager.state == TransactionState.READY) is not ended

@@ -267,9 +267,10 @@ class TransactionalProducer:
         if not (batches or with_offsets):
             return False
         began_s = asyncio.get_running_loop().time()
-        await producer.begin_transaction()
+        produce.begin(producer)
         try:
-            await self._deliver(producer, batches)
+            if batches:
+                await self._deliver(producer, batches)
         except BatchesRefused:
             await self._roll_back(producer)
             raise
@@ -285,7 +286,7 @@ class TransactionalProducer:
                 await offsets_sent
             finally:
                 offsets_sent.cancel()
-        await producer.commit_transaction()
+        await produce.commit(producer)
         return with_offsets
 
     async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> set[int]:
@@ -335,10 +336,14 @@ class TransactionalProducer:
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
         began_s = monotonic()
         answered: set[tuple[str, int]] = set()
-        sending = await produce.start(producer, batches, answered)
+        outcomes = {place: asyncio.get_running_loop().create_future() for place in batches}
+        sending = {outcome: place for place, outcome in outcomes.items()}
+        delivery = asyncio.create_task(produce.deliver(producer, batches, outcomes, answered))
         try:
             late, is_updated = await wait_awake(sending, CHECK_S), False
             for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
+                if delivery.done():
+                    delivery.result()
                 failed = self._failed(producer, sending)
                 if not failed and is_updated:
                     failed = produce.unavailable(producer, {sending[task] for task in late})
@@ -356,16 +361,14 @@ class TransactionalProducer:
                 silent = {sending[task] for task in late} - answered
                 raise NoAnswer(() if produce.throttled_since(producer, began_s) else silent)
             refused: list[tuple[RecordBatch, BaseException]] = []
-            for task, place in sending.items():
+            for task in sending:
                 error = _error(task)
                 if isinstance(error, BatchesRefused):
                     refused += error.batches
-                elif isinstance(error, produce.RecordsRefused):
-                    refused.append((batches[place][0], error))
             if refused:
                 raise BatchesRefused(refused)
         finally:
-            for task in sending:
+            for task in (delivery, *sending):
                 task.cancel()
 
     @staticmethod
@@ -387,7 +390,7 @@ class TransactionalProducer:
             error = _error(task)
             if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
                 raise error
-            if error is not None and not isinstance(error, (BatchesRefused, produce.RecordsRefused, KafkaTimeoutError)):
+            if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
                 failed[topic] = error
         return failed
 

@@ -1,4 +1,6 @@
-"""Finds which records a broker refused and why, whether brokers throttle, and why a transaction failed.
+"""Sends transactions; finds which records a broker refused and why, and whether brokers throttle.
+
+A first attempt goes past aiokafka's sender: :func:`deliver` and :func:`commit` say how.
 
 From version 8 of the produce request on (KIP-467, Kafka 2.4) a broker that refuses a batch lists each bad record of it.
 aiokafka can read such an answer, but its list of versions ends at 7, its sender drops the list of records, and it has
@@ -22,11 +24,16 @@ This module relies on:
 ``MessageBatch.failure(exception=...)``                     the first call counts
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
+``Sender._acks``, ``_request_timeout_ms``                   of a produce request
 ``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
 ``Sender._find_coordinator``                                looks a coordinator up, unless it is known
 ``sender.InitPIDHandler(Sender).create_request()``          the request that opens a producer
 ``TransactionManager._pid_and_epoch``                       the opening
 ``TransactionManager._sequence_numbers``                    partition -> its next sequence number
+``TransactionManager._txn_partitions``                      partitions that the coordinator has added
+``begin_transaction``, ``_transition_to``,                  of the transaction manager; without its
+``complete_transaction``                                    ``notify_task_waiter`` the sender does not wake
+``BatchBuilder._set_producer_state``, ``_build``            write the batch's header, and return its bytes
 ``AIOKafkaClient._conns``                                   (broker, group) -> connection
 ==========================================================  ==========================================================
 """
@@ -34,10 +41,10 @@ This module relies on:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import aiokafka
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -61,9 +68,15 @@ from aiokafka.producer import sender
 from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
 from timers.core.ports import BatchesRefused
+from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+
+Place: TypeAlias = tuple[str, int]
+"""(Topic, partition)"""
+Batch: TypeAlias = CallbackBatch | RecordBatch
 
 NO_LEADER = -1
 
@@ -76,7 +89,7 @@ INVALID_TIMESTAMP = 32
 SHORT_OF_REPLICAS = frozenset({NotEnoughReplicasError.errno, NotEnoughReplicasAfterAppendError.errno})
 
 ENDING_S = 0.01
-"""Pause before a producer is opened again while the markers of its last transaction are being written."""
+"""Pause before a request is sent again while the markers of the producer's last transaction are being written."""
 
 _NO_COORDINATOR = (
     CoordinatorLoadInProgressError,
@@ -136,20 +149,25 @@ class _Handler(sender.SendProduceReqHandler):
     """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer."""
 
     def handle_response(self, response: Any) -> None:
-        short: set[tuple[str, int]] = getattr(self._sender, "short_of_replicas", set())
-        self._sender.short_of_replicas = short
-        for topic, partitions in response.topics:
-            for partition, code, *_ in partitions:
-                (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
-        throttled_ms = getattr(response, "throttle_time_ms", 0)
-        if throttled_ms > 0:
-            until = monotonic() + throttled_ms / 1000
-            self._sender.throttled_until = max(until, getattr(self._sender, "throttled_until", 0.0))
+        _note_answer(self._sender, response)
         for tp, error in refusals(response).items():
             batch = self._batches.get(tp)
             if batch is not None:
                 batch.failure(exception=error)  # aiokafka fails it again, which has no effect
         super().handle_response(response)
+
+
+def _note_answer(sending: Any, response: Any) -> None:
+    """Note for how long the broker throttles, and which partitions have too few replicas in sync."""
+    short: set[tuple[str, int]] = getattr(sending, "short_of_replicas", set())
+    sending.short_of_replicas = short
+    for topic, partitions in response.topics:
+        for partition, code, *_ in partitions:
+            (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
+    throttled_ms = getattr(response, "throttle_time_ms", 0)
+    if throttled_ms > 0:
+        until = monotonic() + throttled_ms / 1000
+        sending.throttled_until = max(until, getattr(sending, "throttled_until", 0.0))
 
 
 def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
@@ -168,37 +186,166 @@ def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
     return found
 
 
-async def start(
-    producer: AIOKafkaProducer, batches: Mapping[tuple[str, int], Sequence[RecordBatch]], answered: set[tuple[str, int]]
-) -> dict[asyncio.Future[Any], tuple[str, int]]:
-    """Start to send batches. Returns a future for each partition.
+def begin(producer: AIOKafkaProducer) -> None:
+    """Begin a transaction."""
+    producer._txn_manager.begin_transaction()
 
-    Of several batches, it is a task of :func:`send`. A single one needs no task, if the metadata have the partition:
-    aiokafka then takes it at once. Its future fails with the broker's error, such as :class:`RecordsRefused`.
+
+async def deliver(
+    producer: AIOKafkaProducer,
+    batches: Mapping[Place, Sequence[Batch]],
+    outcomes: Mapping[Place, asyncio.Future[None]],
+    answered: set[Place],
+) -> None:
+    """Send batches. Set the outcome of each partition when all its batches are answered.
+
+    The first attempt is one request to add all partitions, and then one to each leader. aiokafka's sender, which needs
+    twice the CPU time for this, does only what a broker did not do at once: it tries again, and knows each error. A
+    batch that comes twice has the same sequence number, so its leader drops the second one.
 
     Args:
-        answered: gets each partition of a task after an answer.
+        outcomes: fail as :func:`send` does.
+        answered: gets each partition of which a batch was answered.
     """
-    sending: dict[asyncio.Future[Any], tuple[str, int]] = {}
+    is_added = await _add_partitions(producer, batches)
+    by_leader: dict[int | None, list[Place]] = {}
     for place, leader in leaders(producer, batches).items():
-        queue = batches[place]
-        if len(queue) > 1 or leader is None:
-            sending[asyncio.create_task(send(producer, *place, queue, partial(answered.add, place)))] = place
-            continue
+        by_leader.setdefault(leader if is_added and leader != NO_LEADER else None, []).append(place)
+    deliveries = [
+        _deliver_to(producer, leader, {place: batches[place] for place in places}, outcomes, answered)
+        for leader, places in by_leader.items()
+    ]
+    if len(deliveries) == 1:  # without a task
+        await deliveries[0]
+    else:
+        await asyncio.gather(*deliveries)
+
+
+async def _add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -> bool:
+    """Add partitions to the transaction. Returns whether the coordinator has added them all."""
+    manager = producer._txn_manager
+    request = AddPartitionsToTxnRequest(
+        manager.transactional_id, manager.producer_id, manager.producer_epoch, _by_topic(dict.fromkeys(places))
+    )
+    while True:
+        response = await _ask_coordinator(producer, request)
+        if response is None:
+            return False
+        codes = {code for _, partitions in response.errors for _, code in partitions}
+        if ConcurrentTransactions.errno not in codes:
+            break
+        await asyncio.sleep(ENDING_S)  # the markers of the last transaction are being written
+    if any(codes):
+        return False
+    manager._txn_partitions.update(TopicPartition(*place) for place in places)
+    return True
+
+
+async def _deliver_to(
+    producer: AIOKafkaProducer,
+    leader: int | None,
+    batches: Mapping[Place, Sequence[Batch]],
+    outcomes: Mapping[Place, asyncio.Future[None]],
+    answered: set[Place],
+) -> None:
+    """Send the batches of the partitions of one leader; None: aiokafka must find the leaders, or add the partitions."""
+    manager = producer._txn_manager
+    sent = dict.fromkeys(batches, 0)
+    waiting = [] if leader is None else [*batches]
+    while waiting:
+        now = {place: batches[place][sent[place]] for place in waiting}
         try:
-            delivery = await producer.send_batch(queue[0], place[0], partition=place[1])
-        except Exception as error:
-            delivery = asyncio.get_running_loop().create_future()
-            delivery.set_exception(error)
-        sending[delivery] = place
-    return sending
+            response = await producer.client.send(leader, _produce_request(producer, now))
+        except KafkaError:
+            break
+        _note_answer(producer._sender, response)
+        waiting = []
+        for topic, partitions in response.topics:
+            for partition, code, *_ in partitions:
+                place = topic, partition
+                if code:
+                    continue
+                manager.increment_sequence_number(TopicPartition(*place), now[place].record_count())
+                sent[place] += 1
+                answered.add(place)
+                if sent[place] < len(batches[place]):
+                    waiting.append(place)
+                elif not outcomes[place].done():
+                    outcomes[place].set_result(None)
+    left = [place for place in batches if sent[place] < len(batches[place])]
+    if left:
+        resent = (send(producer, *place, batches[place][sent[place] :], partial(answered.add, place)) for place in left)
+        await asyncio.gather(*map(_settle, [outcomes[place] for place in left], resent))
+
+
+async def _settle(outcome: asyncio.Future[None], sending: Coroutine[Any, Any, None]) -> None:
+    error: Exception | None = None
+    try:
+        await sending
+    except Exception as raised:
+        error = raised
+    if not outcome.done():
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+
+def _produce_request(producer: AIOKafkaProducer, batches: Mapping[Place, Batch]) -> ProduceRequest:
+    manager, sending = producer._txn_manager, producer._sender
+    built = {}
+    for place, batch in batches.items():
+        first = manager.sequence_number(TopicPartition(*place))
+        batch._set_producer_state(manager.producer_id, manager.producer_epoch, first)
+        built[place] = batch._build()
+    return ProduceRequest(
+        transactional_id=manager.transactional_id,
+        required_acks=sending._acks,
+        timeout=sending._request_timeout_ms,
+        topics=_by_topic(built),
+    )
+
+
+def _by_topic(places: Mapping[Place, Any]) -> list[tuple[str, list[Any]]]:
+    """Returns (topic, partitions of it); a partition with a value is a pair of both."""
+    found: dict[str, list[Any]] = {}
+    for (topic, partition), value in places.items():
+        found.setdefault(topic, []).append(partition if value is None else (partition, value))
+    return [*found.items()]
+
+
+async def _ask_coordinator(producer: AIOKafkaProducer, request: Any) -> Any:
+    """Returns the answer of the coordinator of transactions; None if it does not answer."""
+    sending, name = producer._sender, producer._txn_manager.transactional_id
+    try:
+        node = await sending._find_coordinator(CoordinationType.TRANSACTION, name)
+        return await producer.client.send(node, request, group=ConnectionGroup.COORDINATION)
+    except KafkaError:
+        return None
+
+
+async def commit(producer: AIOKafkaProducer) -> None:
+    """Commit the transaction. aiokafka's sender does it only if the coordinator did not do it at once.
+
+    Raises:
+        KafkaError: the outcome is not known, or another producer has fenced this one.
+    """
+    manager = producer._txn_manager
+    if manager.state == TransactionState.IN_TRANSACTION:
+        request = EndTxnRequest(manager.transactional_id, manager.producer_id, manager.producer_epoch, True)
+        response = await _ask_coordinator(producer, request)
+        if response is not None and not response.error_code:
+            manager._transition_to(TransactionState.COMMITTING_TRANSACTION)
+            manager.complete_transaction()
+            return
+    await producer.commit_transaction()
 
 
 async def send(
     producer: AIOKafkaProducer,
     topic: str,
     partition: int,
-    batches: Sequence[RecordBatch],
+    batches: Sequence[Batch],
     on_answer: Callable[[], object],
 ) -> None:
     """Send batches to one partition, and wait for all answers.

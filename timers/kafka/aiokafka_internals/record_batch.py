@@ -55,6 +55,10 @@ class RecordBatch(BatchBuilder):
         if first is not None:
             self.add(0, *first)
 
+    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        if self._buffer is None:  # a batch that is sent again keeps its sequence number
+            super()._set_producer_state(producer_id, producer_epoch, base_sequence)
+
     def seal(self) -> None:
         """End the batch: tell aiokafka the number of records."""
         self._relative_offset = len(self.offsets)

@@ -24,7 +24,7 @@ from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
-from timers.kafka.aiokafka_internals.group import DescribedGroup
+from timers.kafka.aiokafka_internals.group import DescribedGroup, Member
 from timers.spark.engine import start
 from timers.spark.engine.bucket import FORMAT
 from timers.spark.engine.query import Plan
@@ -262,7 +262,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> N
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
-        return DescribedGroup("Stable", [("", "", "", b"", b"")] * answer)
+        return DescribedGroup("Stable", [Member("")] * answer)
 
     monkeypatch.setattr(group_access, "describe", describe)
 

@@ -19,13 +19,13 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.listing import START
 from timers.core.machine import Machine
+from timers.kafka.aiokafka_internals.group import Member
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire import query_signature
 from timers.wire.headers import id_shown
 from timers.wire.query import Query
-from timers.worker.consumer.group import Member
 from timers.worker.queries.answers import Answer, LocalSource, Lookup, RemoteSource
 from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
 from timers.worker.queries.reading import START as WINDOW_START

@@ -13,8 +13,7 @@ from timers.core import levels
 from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group_member import Deal
-from timers.worker.consumer.group import Unsettled
-from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.consumer.requests import PartitionConsumer, Unsettled
 
 MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
 

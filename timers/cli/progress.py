@@ -229,12 +229,11 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
 def _look_up(settings: Settings) -> _Found:
     from timers.kafka.aiokafka_internals import group_access
     from timers.kafka.allowed_level import AllowedLevel
-    from timers.worker.consumer.group import member_of
 
     with explained(settings, "the feature levels cannot be read") as reports:
         _, machines = _read(settings, reports)
         allowed = AllowedLevel(settings).read()
-        members = map(member_of, group_access.describe(settings).members)
+        members = group_access.describe(settings).members
     return _Found(
         allowed,
         {member.worker_id: member.supports for member in members},

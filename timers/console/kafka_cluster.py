@@ -439,19 +439,16 @@ def find_workers(settings: Settings) -> list[FoundWorker]:
     """
     from aiokafka.errors import KafkaError
 
-    from timers.kafka.aiokafka_internals import group, group_access
+    from timers.kafka.aiokafka_internals import group_access
 
     try:
         members = group_access.describe(settings).members
     except KafkaError as error:
         raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
-    found = []
-    for member in members:
-        sent = group.user_data(member)
-        url = sent.get("url") if isinstance(sent, dict) else None
-        url = url if isinstance(url, str) else ""
-        found.append(FoundWorker(member[1], url, group.assigned_partitions(member), may_be_asked(settings, url)))
-    return found
+    return [
+        FoundWorker(each.worker_id, each.url, list(each.partitions), may_be_asked(settings, each.url))
+        for each in members
+    ]
 
 
 def may_be_asked(settings: Settings, url: str) -> bool:

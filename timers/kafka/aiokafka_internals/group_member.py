@@ -52,6 +52,7 @@ from timers.kafka.aiokafka_internals.group import (
     STABLE,
     DescribedGroup,
     described,
+    partitions_in,
     subscription_of,
     unowned_partitions,
 )
@@ -349,7 +350,7 @@ class GroupMember:
         )
         if self._is_refused(synced.error_code):
             return
-        given = _read_share(synced.member_assignment)
+        given = frozenset(partitions_in(synced.member_assignment))
         partitions = frozenset(tp for tp in given if tp[0] in self._topics)
         if self._is_new and not deals and not self._nonce and (partitions != given or await self._lacks_owners()):
             logger.info("the group's deal was made for other topics or partitions than there are: rebalancing")
@@ -431,13 +432,6 @@ class GroupMember:
             if connection is not None and connections == ConnectionGroup.COORDINATION:
                 connection.close()  # requests wait for the answers to those before them
             raise RequestTimedOutError(f"no answer within {timeout_s:g} s") from None
-
-
-def _read_share(assignment: bytes) -> frozenset[TopicPartition]:
-    if not assignment:  # the leader did not know this member
-        return frozenset()
-    decoded = ConsumerProtocolMemberAssignment.decode(assignment)
-    return frozenset((topic, each) for topic, partitions in decoded.assignment for each in partitions)
 
 
 def _encoded(share: Iterable[TopicPartition]) -> bytes:

@@ -28,8 +28,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.allowed_level import AllowedLevel
-from timers.worker.consumer.group import Unsettled, member_of
-from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.consumer.requests import PartitionConsumer, Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.periodic import every
@@ -195,7 +194,7 @@ class LevelWatch(Service):
         lower = [each for each in runners if each.machine.progress.level < _wanted(each, levels.RAISED_TO)]
         if runners and not lower and not stopped:
             return
-        members = [member_of(each) for each in await self._consumer.described()]
+        members = await self._consumer.described()
         raised = max((*stopped, *(member.raised for member in members)))
         if raised > levels.SUPPORTED:
             await self._refuse(raised, sum(member.supports >= raised for member in members))

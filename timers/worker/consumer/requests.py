@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aiokafka import AIOKafkaConsumer, errors
 from aiokafka import TopicPartition as KafkaTopicPartition
@@ -28,14 +28,12 @@ from timers.core.lineage import PassedBatch
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.group import DescribedMember
+from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member, owners
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.threads import LoopThread
 from timers.worker import faust_internals
-from timers.worker.consumer import group
-from timers.worker.consumer.group import Membership
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 
@@ -61,6 +59,9 @@ UNREADABLE = (errors.CorruptRecordException, errors.UnsupportedCodecError)
 
 POLL_S = 0.2
 """Seconds for which a fetch waits for records."""
+
+UNSETTLED_S = 0.2
+"""Pause between two questions to a group that rebalances."""
 
 _T = TypeVar("_T")
 
@@ -282,6 +283,37 @@ class LogReader:
         return number
 
 
+class Membership(Protocol):
+    """One member of the app's group: a port, whose implementation is
+    :class:`timers.kafka.aiokafka_internals.group_member.GroupMember`. Methods run on the consumer's event loop."""
+
+    in_group: bool
+    """Whether the last deal stands; false before the first one and during a rebalance. Any thread."""
+
+    def rejoin(self) -> None:
+        """Join again soon. The group rebalances if the member says something else than the last time, or leads."""
+
+    def request_rebalance(self) -> None:
+        """Let the group deal again soon."""
+
+    async def leave(self) -> None:
+        """Tell the group that the member ends, unless another one has its name by now. Not while it takes part."""
+
+    async def confirms(self) -> bool | None:
+        """Whether the coordinator, asked now, says that the last deal stands; None if it does not answer."""
+
+    async def describe(self) -> DescribedGroup:
+        """State and members of the group.
+
+        Raises:
+            KafkaError: the coordinator is not known, does not answer, or refuses.
+        """
+
+
+class Unsettled(Exception):
+    """The owners of the partitions are not known now; the message says why."""
+
+
 class PartitionConsumer(Service):
     """Takes part in the app's group, and reads the request logs of the open machines.
 
@@ -455,20 +487,35 @@ class PartitionConsumer(Service):
     @property
     def _known_member(self) -> Membership:
         if self._member is None:
-            raise group.Unsettled("the worker joins its group")
+            raise Unsettled("the worker joins its group")
         return self._member
 
     async def end_suspension(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver partitions again whose topic ids were checked."""
         self._loop_thread.call_soon(self._reader.end_suspension, list(partitions))
 
-    async def described(self) -> list[DescribedMember]:
-        """All members of the group; see :func:`timers.worker.consumer.group.described`."""
-        return await self._on_thread(group.described(self._known_member))
+    async def described(self) -> list[Member]:
+        """All members of the group, from its coordinator; waits while the group rebalances.
 
-    async def members(self) -> dict[TopicPartition, group.Member]:
+        Raises:
+            Unsettled: the coordinator does not answer.
+        """
+
+        async def ask() -> list[Member]:
+            while True:
+                try:
+                    found = await self._known_member.describe()
+                except errors.KafkaError as error:
+                    raise Unsettled(f"the group's coordinator did not answer: {error!r}") from None
+                if found.state == STABLE:
+                    return found.members
+                await asyncio.sleep(UNSETTLED_S)
+
+        return await self._on_thread(ask())
+
+    async def members(self) -> dict[TopicPartition, Member]:
         """The owner of each partition; see :meth:`described`."""
-        return group.owners(await self.described())
+        return owners(await self.described())
 
     def note_raised(self, level: int) -> None:
         """Note the feature level of a machine: the group learns it when this worker joins the next time."""

@@ -27,12 +27,13 @@ from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_o
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL
 from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.wire import foreign_json, query_signature, topics
 from timers.wire import query as wire
 from timers.wire.formats import RequestFormat
 from timers.wire.query import Query, Timer
-from timers.worker.consumer.group import Member, Unsettled
+from timers.worker.consumer.requests import Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading

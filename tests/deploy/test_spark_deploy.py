@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from timers.cli.spark import launch
 from timers.cli.spark.jobs import engine
-from timers.cli.spark.options import launch
 
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "deploy" / "spark"

@@ -281,11 +281,7 @@ def publish_again(
     force: bool,
     ask: bool,
 ) -> None:
-    """Publish the requests of the dead letters of a filter, and print each of them.
-
-    Raises:
-        click.exceptions.Exit: the user was asked, and said no.
-    """
+    """Publish the requests of the dead letters of a filter, and print each; Exit if the user was asked, and said no."""
     from timers.dead_letters.letters import LetterLog, Marks
     from timers.dead_letters.retrying import Retrier, Retry
 

@@ -27,11 +27,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Output:
-    """Prints what a command shows. Each line is written at once, also into a pipe.
-
-    Attributes:
-        as_json: whether the user asked for JSON.
-    """
+    """Prints what a command shows, as text or as JSON. Each line is written at once, also into a pipe."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json

@@ -67,11 +67,7 @@ worker_option = click.option(
 
 
 class WorkerToAsk:
-    """The worker that a command asks about timers. It is one of the brokers' cluster, unless the user has named it.
-
-    Args:
-        named: value of ``--worker``.
-    """
+    """The worker that a command asks: one of the brokers' cluster, unless ``--worker`` has named it."""
 
     def __init__(self, named: str | None) -> None:
         self._cluster_id: str | None = None

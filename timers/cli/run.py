@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -223,10 +224,10 @@ class _Demo:
         self._topic = topic
         self._output = output
         self._check_worker = check_worker
-        self._run = secrets.token_hex(4)
+        self._headers = {_RUN: secrets.token_hex(4)}
         self._messages = iter(reader)
         self._scheduled = 0
-        self._older = 0
+        self._says_older = False
 
     def wait_for_worker(self, how_to_start: str) -> None:
         """Wait for the callback of a timer that is due already: so the lags do not include the worker's start."""
@@ -251,7 +252,7 @@ class _Demo:
             TimerRequest(self._topic, self._next_key(), "hello, later", at=start_s + number // each_second)
             for number in range(_FIRST_TIMERS)
         ]
-        self._client.schedule_many([request._replace(headers=self._headers()) for request in first], ids=False)
+        self._client.schedule_many([request._replace(headers=self._headers) for request in first], ids=False)
         say(f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this")
         next_s = start_s + _FIRST_SPAN_S
         for _ in self._own_callbacks(show=True):
@@ -262,7 +263,7 @@ class _Demo:
     def _schedule(self, key: str, value: str | bytes, at: int) -> bool:
         """Schedule a timer; False if the brokers do not answer, which this command survives as workers do."""
         try:
-            self._client.schedule(self._topic, key, value, at=at, headers=self._headers())
+            self._client.schedule(self._topic, key, value, at=at, headers=self._headers)
         except (UnreachableError, UnacknowledgedError) as error:
             say(f"{error}. Going on ...")
             return False
@@ -278,20 +279,13 @@ class _Demo:
                 yield None
                 continue
             record = CallbackRecord.of(message)
-            if headers.last(record.headers, _RUN) == self._run.encode():
+            if headers.last(record.headers, _RUN) == self._headers[_RUN].encode():
                 if show:
                     self._output.show(record.fields(), record.line(), fg="green")
                 yield (record.key or b"").decode()
-            else:
-                self._note_older()
-
-    def _note_older(self) -> None:
-        self._older += 1
-        if self._older == 1:
-            say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
-
-    def _headers(self) -> dict[str, str]:
-        return {_RUN: self._run}
+            elif not self._says_older:
+                self._says_older = True
+                say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
 
     def _next_key(self) -> str:
         self._scheduled += 1
@@ -317,12 +311,12 @@ def run(topic: str, output: Output) -> None:
     with (
         on_signals(END_SIGNALS, _interrupt_once),
         _broker() as settings,
-        _worker(settings) as worker,
+        _worker(settings) as check_worker,
         _console(settings) as start_console,
     ):
         _say_exports(settings)
         # The console starts when the worker fires: it does not take the processor from the start of the worker.
-        run_demo(settings, topic, output, worker.check, start_console, "the worker is still starting")
+        run_demo(settings, topic, output, check_worker, start_console, "the worker is still starting")
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
@@ -384,21 +378,14 @@ def last_error(log: str) -> str:
     return (errors or lines or ["nothing"])[-1]
 
 
-class _Worker:
-    """The worker's process. It has a session of its own, so that Ctrl-C reaches only this command."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process = process
-        self._log = log
-
-    def check(self) -> None:
-        """Raise if the worker has ended."""
-        code = self._process.poll()
-        if code is None:
-            return
-        ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        text = self._log.read_text(errors="replace")
-        raise TimersError(f"the worker {ending}; its log {self._log} ends with: {last_error(text)}")
+def _check_worker(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Raise if the worker has ended."""
+    code = process.poll()
+    if code is None:
+        return
+    ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    text = log.read_text(errors="replace")
+    raise TimersError(f"the worker {ending}; its log {log} ends with: {last_error(text)}")
 
 
 def _end(process: subprocess.Popen[bytes], what: str) -> None:
@@ -432,7 +419,8 @@ def _console(settings: Settings) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _worker(settings: Settings) -> Iterator[_Worker]:
+def _worker(settings: Settings) -> Iterator[Callable[[], None]]:
+    """A function that raises if the worker has ended. Its session is its own: Ctrl-C reaches only this command."""
     log = project_dir() / "worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -446,7 +434,7 @@ def _worker(settings: Settings) -> Iterator[_Worker]:
         )
     try:
         say(f"worker: process {process.pid}, log {log}")
-        yield _Worker(process, log)
+        yield partial(_check_worker, process, log)
     finally:
         with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
             say("stopping ...")

@@ -61,11 +61,7 @@ class ScryptHash(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ScryptHash:
-        """Read the form of :meth:`__str__`.
-
-        Raises:
-            ValueError: the text has another form, or the costs are out of range.
-        """
+        """Read the form of :meth:`__str__`, or raise ValueError, also for costs out of range."""
         name, costs, salt, digest = text.split("$")
         log_n, r, p = (int(each.partition("=")[2]) for each in costs.split(","))
         if name != "scrypt" or not 10 <= log_n <= _MAX_LOG_N or not 1 <= r <= 16 or not 1 <= p <= 4:
@@ -330,11 +326,7 @@ def check_settings(settings: Settings) -> None:
 
 
 class Access:
-    """Decides who sends a request.
-
-    Raises:
-        SettingsError: the file of users is wrong.
-    """
+    """Decides who sends a request. A wrong file of users is a SettingsError."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -378,11 +370,7 @@ class Access:
     # ---- login ------------------------------------------------------------------------------------------------------
 
     async def principal(self, request: web.Request) -> Principal:
-        """The user who sends a request.
-
-        Raises:
-            Problem: there is no valid login.
-        """
+        """The user who sends a request. It is a problem if there is no valid login."""
         self._read_users()
         users = self._users
         if users is None:

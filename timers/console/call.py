@@ -37,11 +37,7 @@ CONFIRM_S = 600.0
 
 
 class Signer:
-    """Signs texts for one user, one purpose and a limited time.
-
-    Raises:
-        SettingsError: the secret is too short.
-    """
+    """Signs texts for one user, one purpose and a limited time. A secret that is too short is a SettingsError."""
 
     def __init__(self, settings: Settings) -> None:
         path = settings.console_secret_file
@@ -62,11 +58,7 @@ class Signer:
         return f"{payload}.{self._signature(purpose, user, payload)}"
 
     def open(self, purpose: str, user: Principal, text: str, now_s: float) -> Any:
-        """The content of a text that :meth:`sign` made for this purpose and user.
-
-        Raises:
-            Problem: it is another text, or its time is over.
-        """
+        """The content of a text that :meth:`sign` made for this purpose and user. Another or old text is a problem."""
         payload, _, signature = text.partition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(purpose, user, payload).encode()):
             raise Problem("cursor-invalid", f"this {purpose} was not made for you by this console")

@@ -432,11 +432,7 @@ def _read_queues(settings: Settings) -> FoundQueues:
 
 
 def find_workers(settings: Settings) -> list[FoundWorker]:
-    """The members of the group. Blocks.
-
-    Raises:
-        QueryError: the group's coordinator does not answer.
-    """
+    """The members of the group. Blocks. It is a QueryError if the coordinator does not answer."""
     from aiokafka.errors import KafkaError
 
     from timers.kafka.aiokafka_internals import group_access

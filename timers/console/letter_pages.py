@@ -154,7 +154,7 @@ async def list_queues(call: Call) -> Reply:
     missing = found.missing if call.user.topics is None else {}
     return Reply(
         {
-            "queues": [_without_partitions(asdict(stats)) for stats in visible],
+            "queues": [{k: v for k, v in asdict(stats).items() if k != "partitions"} for stats in visible],
             "missing": [{"queue": name, "reason": why} for name, why in missing.items()],
         }
     )
@@ -170,8 +170,3 @@ async def get_queue(call: Call) -> Reply:
     if not call.user.may_use_topic(stats.topic):
         raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
     return Reply(asdict(stats))
-
-
-def _without_partitions(stats: dict[str, Any]) -> dict[str, Any]:
-    del stats["partitions"]
-    return stats

@@ -52,14 +52,7 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
-    """An answer that says why a request was not carried out.
-
-    Args:
-        code: one of :data:`CODES`.
-        detail: a sentence for a person.
-        headers: of the answer.
-        more: further members of the body.
-    """
+    """An answer that says why a request was not carried out; ``more``: further members of its body."""
 
     def __init__(self, code: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> None:
         super().__init__(detail if len(detail) <= _MAX_DETAIL else f"{detail[:_MAX_DETAIL]} ...")

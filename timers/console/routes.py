@@ -75,7 +75,6 @@ class Route:
         problems: codes of the errors that only some routes have.
         headers: conditions that its handler knows; a change with another one is refused.
         is_foreign: whether it is a path of another system, whose handler reads its parameters.
-        writes: whether it changes something.
     """
 
     path: str

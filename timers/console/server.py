@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -104,17 +105,7 @@ class ConsoleMetrics:
 
 
 class Server:
-    """The application of one console.
-
-    Args:
-        cluster: brokers and workers.
-
-    Attributes:
-        connections: of its port.
-
-    Raises:
-        SettingsError: the settings would let users in who may not use it, or a file of them is wrong.
-    """
+    """The application of one console. Wrong files, and settings that would let all users in, are a SettingsError."""
 
     def __init__(self, settings: Settings, cluster: KafkaCluster) -> None:
         self._settings = settings
@@ -334,9 +325,7 @@ def _response(reply: Reply) -> web.Response:
 
 def base_path(settings: Settings) -> str:
     """The path of ``TIMERS_CONSOLE_URL``; empty if it has none."""
-    _, _, rest = settings.console_url.partition("://")
-    _, slash, path = rest.partition("/")
-    return slash + path
+    return urlsplit(settings.console_url).path
 
 
 def address(settings: Settings) -> str:
@@ -348,11 +337,7 @@ def address(settings: Settings) -> str:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The server's certificate and the authorities of its clients; None: the console speaks HTTP.
-
-    Raises:
-        SettingsError: a file cannot be used.
-    """
+    """The server's certificate and the authorities of its clients; None: the console speaks HTTP."""
     if settings.console_cert_file is None:
         return None
     files = settings.console_cert_file, settings.console_key_file, settings.console_client_ca_file

@@ -30,11 +30,7 @@ class AbandonedError(Exception):
 
 
 def check() -> None:
-    """End the call of this thread if no task waits for it. Calls that may take seconds ask between two steps.
-
-    Raises:
-        AbandonedError: the task that awaited it was cancelled.
-    """
+    """Raise AbandonedError if no task waits for the call of this thread. Long calls ask between two steps."""
     gone: threading.Event | None = getattr(_current, "gone", None)
     if gone is not None and gone.is_set():
         raise AbandonedError

@@ -192,11 +192,7 @@ async def _update(
 
 
 def _undecided(error: TimersError, id: str) -> Reply:
-    """The answer to a change without a verdict.
-
-    Raises:
-        Problem: the change was not written, or it is not known whether it was.
-    """
+    """The answer to a change without a verdict. It is a problem if the change was not written, or may not have been."""
     if not isinstance(error, NoVerdictError):
         raise publish_problem(error, id) from None
     return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
@@ -250,11 +246,7 @@ async def move_timer(call: Call) -> Reply:
 
 
 async def _request_of_row(call: Call, id: str, source: str, deleted: str) -> TimerRequest | None:
-    """The request of a pending timer, made of what its worker has stored; None if this version waits no longer.
-
-    Raises:
-        Problem: workers do not show it.
-    """
+    """The request of a pending timer, made of what its worker has stored; None if this version waits no longer."""
     if call.console.settings.queries != "values":
         why = f"{deleted}, and workers do not show what they have stored: set TIMERS_QUERIES=values, or use PUT"
         raise Problem("request-deleted", why, _tag(source), id=id, version=source)
@@ -573,6 +565,4 @@ async def _matching_page(
 
 def _is_cancellable(call: Call, timer: Timer) -> bool:
     """Whether a timer has an id, waits for its first attempt, and belongs to this user."""
-    source = topics.parse_source(timer["source"])
-    has_id = source is not None and source[0] == call.console.settings.id_topic
-    return has_id and "retry" not in timer and call.user.may_use_id(timer["id"])
+    return _is_by_id(call, timer) and "retry" not in timer and call.user.may_use_id(timer["id"])

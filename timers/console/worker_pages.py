@@ -18,7 +18,7 @@ from timers.wire import foreign_json
 from timers.wire import query as wire
 from timers.wire.printable import quoted
 
-_READY, _PARTITIONS, _METRICS = "/health/ready", "/health/partitions", "/metrics"
+_READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OK = 200
 
 QUICK_S = 0.1
@@ -46,8 +46,8 @@ class _Asked(NamedTuple):
     why_not: str
 
 
-async def _ask_all(cluster: KafkaCluster, *paths: str) -> list[_Asked]:
-    """Some pages of each worker."""
+async def _ask_all(cluster: KafkaCluster) -> list[_Asked]:
+    """The pages of each worker."""
     found = await cluster.workers()
 
     async def ask_one(worker: FoundWorker) -> _Asked:
@@ -55,14 +55,14 @@ async def _ask_all(cluster: KafkaCluster, *paths: str) -> list[_Asked]:
             why = f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
             return _Asked(worker, {}, why)
         try:
-            asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in paths))
+            asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
             async with asyncio.timeout(SILENCE_S):
                 _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
         except TimersError as error:
             return _Asked(worker, {}, str(error))
         except TimeoutError:
             return _Asked(worker, {}, f"it has not answered for {SILENCE_S:.0f} s")
-        return _Asked(worker, dict(zip(paths, pages, strict=True)), "")
+        return _Asked(worker, dict(zip(_PAGES, pages, strict=True)), "")
 
     return await asyncio.gather(*map(ask_one, found))
 
@@ -78,7 +78,7 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     Raises:
         TimersError: the members of the group cannot be read.
     """
-    asked = await _ask_all(cluster, _READY, _PARTITIONS, _METRICS)
+    asked = await _ask_all(cluster)
     found = [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]
     return {"state": judged(found)._asdict(), "workers": found}
 

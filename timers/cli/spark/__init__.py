@@ -1,10 +1,27 @@
-"""``timers spark JOB``: the jobs that run on Spark. Spark is imported only when a job starts."""
+"""``timers spark JOB``: the jobs that run on Spark, and their options. Spark is imported only when a job starts."""
 
 from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
+from timers.cli.output import say
+from timers.config.project import project_dir
+from timers.errors import SettingsError
+from timers.signals import on_signals
+from timers.wire.printable import quoted
+
+if TYPE_CHECKING:
+    from timers.spark.monitoring import Monitor
+    from timers.spark.session import Launch
 
 _JOBS = {
     "engine": ("jobs:engine", "Fire timers on Spark instead of with workers."),
@@ -35,3 +52,124 @@ class _Jobs(LazyGroup):
 )
 def spark() -> None:
     """Jobs on Spark that use the same topics as the worker, on this machine or on a cluster (--master)."""
+
+
+_ERROR_OUTPUT = Path("-")
+
+MakeLaunch: TypeAlias = Callable[..., "Launch"]
+"""Returns a launch for the name of a job, and settings of Spark that ``--conf`` may replace."""
+
+
+Monitored: TypeAlias = Callable[[str, float], AbstractContextManager["Monitor"]]
+"""Returns a monitor for the name of a job, and the seconds between two micro-batches."""
+
+
+def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where Spark runs. The command gets one argument, ``make_launch``: see :func:`launch`."""
+
+    @functools.wraps(command)
+    def with_launch(
+        *arguments: Any, master: str | None, conf: tuple[str, ...], log_file: Path | None, **options: Any
+    ) -> Any:
+        return command(*arguments, make_launch=functools.partial(launch, master, conf, log_file), **options)
+
+    for option in reversed(
+        [
+            click.option(
+                "--master",
+                metavar="URL",
+                help="Spark master, such as spark://host:7077 or k8s://...  [default: local[*], all cores of this "
+                "machine; under spark-submit, the master that it was given]",
+            ),
+            click.option(
+                "--conf",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="A Spark setting; may be repeated. Jars, packages and extensions are added to those of the job.",
+            ),
+            click.option(
+                "--log-file",
+                type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+                metavar="FILE",
+                help="Spark's log file; the logs of nine earlier runs are kept. -: the error output.  [default: "
+                ".timers/spark/JOB.log; under spark-submit, its own log]",
+            ),
+        ]
+    ):
+        with_launch = option(with_launch)
+    return with_launch
+
+
+def launch(
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+    job: str,
+    defaults: Mapping[str, str] | None = None,
+) -> Launch:
+    from timers.spark.session import Launch, has_log
+
+    pairs = []
+    for each in conf:
+        name, equals, value = each.partition("=")
+        if not name.startswith("spark.") or not equals:
+            raise click.UsageError(f"--conf {quoted(each)} is not a setting of Spark: write spark.NAME=VALUE")
+        pairs.append((name, value))
+    path = None
+    if log_file != _ERROR_OUTPUT and not has_log():
+        path = log_file or project_dir() / "spark" / f"{job}.log"
+    made = Launch(job, path, master, tuple(pairs), dict(defaults or {}))
+    # The start takes 10 s; the first one also downloads jars.
+    memory = " with 1 GB for Java (--conf spark.driver.memory=4g gives it more)" if made.has_default_memory else ""
+    say("starting Spark" if path is None else f"starting Spark{memory}; its log: {path}")
+    return made
+
+
+def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that serve metrics and health. The command gets one argument, ``monitored``: see there."""
+
+    @functools.wraps(command)
+    def with_metrics(*arguments: Any, metrics_port: int | None, metrics_host: str, **options: Any) -> Any:
+        return command(*arguments, monitored=functools.partial(monitored, metrics_port, metrics_host), **options)
+
+    port = click.option(
+        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health."
+    )
+    host = click.option(
+        "--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all."
+    )
+    return port(host(with_metrics))
+
+
+@contextmanager
+def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator[Monitor]:
+    """A monitor for a job with a micro-batch every ``every_s``, and its pages if there is a port."""
+    from timers.spark.monitoring import Monitor, served
+
+    monitor = Monitor(job, every_s)
+    if port is None:
+        yield monitor
+        return
+    with served(monitor, port, host) as chosen:
+        say(f"metrics at http://{host}:{chosen}/metrics")
+        yield monitor
+
+
+@contextmanager
+def written(option: str, path: Path) -> Iterator[None]:
+    """Raise one sentence if a file or a directory cannot be written in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{option} {quoted(str(path))} cannot be written ({error.strerror or error}): let this user write there, "
+            "or choose another place"
+        ) from None
+
+
+@contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set. A job checks it between two steps."""
+    stop = threading.Event()
+    with on_signals((signal.SIGTERM, signal.SIGINT), lambda *_: stop.set()):
+        yield stop

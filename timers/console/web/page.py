@@ -117,11 +117,7 @@ class Page:
             return None
 
     async def form(self) -> dict[str, str]:
-        """The fields of a form, without a check.
-
-        Raises:
-            Problem: a page of another site may have sent it, or it is no form.
-        """
+        """The fields of a form, without a check. What another site may have sent, or what is no form, is a problem."""
         if not self.is_fragment:
             raise Problem("cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT}")
         body = await whole_body(self.call.request)

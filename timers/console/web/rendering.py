@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,14 @@ def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
     except InvalidTimerError:
         raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time: write {FORMS}") from None
+
+
+def selected(
+    given: Mapping[str, str], texts: Iterable[str], times: Iterable[str], now_s: float, *, is_past: bool = False
+) -> dict[str, Any]:
+    """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
+    found: dict[str, Any] = {name: given[name] for name in texts if given.get(name)}
+    return found | {name: moment(name, given[name], now_s, is_past=is_past) for name in times if given.get(name)}
 
 
 def _instant(text: str) -> str:

@@ -12,9 +12,8 @@ from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.web import (
-    letter_screens,  # noqa: F401  # this import and the next ones fill SCREENS
     rendering,
-    timer_screens,  # noqa: F401
+    timer_screens,  # noqa: F401  # this import and the next one fill SCREENS
     worker_screens,  # noqa: F401
 )
 from timers.console.web.board import Board

@@ -1,10 +1,12 @@
-"""The pages of timers: their list, one of them with its history, a new one, and cancels of all that a filter finds."""
+"""The pages of timers, of dead letters and of queues: lists, one of them, changes, and a new timer."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -14,8 +16,9 @@ from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Page, kept_number, screen
-from timers.console.web.rendering import link, moment
+from timers.console.web.rendering import link, moment, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
+from timers.dead_letters.meanings import MEANINGS, Meaning
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json
 from timers.wire.query import FIRED, REPLACED
@@ -67,7 +70,7 @@ COUNTED = {
 async def cancel_all(page: Page) -> Reply:
     """Counts the timers that match; with a confirmation, cancels for some seconds."""
     form = await page.form()
-    selection = selected(form, page.now_s)
+    selection = _selected(form, page.now_s)
     if not form.get("confirm"):
         preview = await page.api("cancelTimers", selection)
         return page.show("parts/cancel_preview.html", preview=preview, selection=selection)
@@ -103,7 +106,7 @@ VALUE_FORMS = ("text", "json", "hex")
 
 @screen("/timers")
 async def timers(page: Page) -> Reply:
-    selection = selected(page.given, page.now_s)
+    selection = _selected(page.given, page.now_s)
     listed = await page.soon(_listed(page, selection))
     following = link("/timers", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
     return page.show("timers.html", listed=listed, selection=selection, following=following)
@@ -126,13 +129,8 @@ async def _listed(page: Page, selection: dict[str, Any]) -> Any:
             return listed
 
 
-def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
-    """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
-    found: dict[str, Any] = {name: given[name] for name in ("topic", "prefix", "key") if given.get(name)}
-    for name in ("from", "to"):
-        if given.get(name):
-            found[name] = moment(name, given[name], now_s)
-    return found
+def _selected(given: Mapping[str, str], now_s: float) -> dict[str, Any]:
+    return selected(given, ("topic", "prefix", "key"), ("from", "to"), now_s)
 
 
 # ---- one timer ------------------------------------------------------------------------------------------------------
@@ -272,3 +270,86 @@ def _body(fields: dict[str, str]) -> dict[str, Any]:
     names = ("topic", "key", "delay" if fields.get("when") != "at" else "at", "id", "token")
     body: dict[str, Any] = {name: fields[name] for name in names if fields.get(name)}
     return body | {"value": fields.get("value", "").replace("\r\n", "\n")}
+
+
+@screen("/queues")
+async def queues(page: Page) -> Reply:
+    listed = await page.soon(page.api("listQueues"))
+    return page.show("queues.html", listed=listed)
+
+
+@screen("/queue")
+async def queue(page: Page) -> Reply:
+    name = page.needed("name", "the name of a queue")
+    found = await page.soon(page.api("getQueue", name=name, topic=page.given.get("topic")))
+    return page.show("queue.html", name=name, queue=found)
+
+
+def _selected_letters(page: Page, given: Mapping[str, str]) -> dict[str, Any]:
+    return selected(given, ("code", "topic", "queue"), ("since", "until"), page.now_s, is_past=True)
+
+
+PAGE_LETTERS = 50
+NO_MEANING = Meaning("This version does not know the code.", "Look at the version that wrote it.")
+
+
+@screen("/dead-letters")
+async def letters(page: Page) -> Reply:
+    selection = _selected_letters(page, page.given)
+    figures, listed = await asyncio.gather(
+        page.figures(),
+        page.soon(page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)),
+    )
+    following = link("/dead-letters", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
+    counts: Counter[str] = Counter()
+    for worker in figures.workers if figures else ():
+        counts.update(worker.get("dead_letters") or {})
+    return page.show(
+        "letters.html",
+        listed=listed,
+        selection=selection,
+        following=following,
+        counts=counts.most_common(),
+        meanings=MEANINGS,
+        no_meaning=NO_MEANING,
+    )
+
+
+@screen("/dead-letter")
+async def letter(page: Page) -> Reply:
+    name = page.needed("name", "the position of a dead letter")
+    found = await page.soon(page.api("getDeadLetter", name=name))
+    code = found["code"] if found else ""
+    return page.show("letter.html", name=name, letter=found, meaning=MEANINGS.get(code, NO_MEANING))
+
+
+@screen("/dead-letter/request")
+async def request_of(page: Page) -> Reply:
+    """Key, value and headers of its request."""
+    found = await page.api("getDeadLetter", name=page.given.get("name"), value="1")
+    return page.show("parts/letter_request.html", request=json.dumps(found["request"], indent=2, ensure_ascii=False))
+
+
+@screen("/dead-letter/retry", "POST")
+async def retry_one(page: Page) -> Reply:
+    await page.form()
+    done = await page.api("retryDeadLetters", {"names": [page.given.get("name")]})
+    return page.show("parts/retried.html", done=done)
+
+
+@screen("/dead-letters/retry", "POST")
+async def retry_all(page: Page) -> Reply:
+    """Says how many match, then publishes them in steps."""
+    form = await page.form()
+    selection = _selected_letters(page, form)
+    body = {("codes" if name == "code" else name): value for name, value in selection.items()}
+    if "codes" in body:
+        body["codes"] = [body["codes"]]
+    if form.get("confirm"):
+        done = await page.api("retryDeadLetters", {**body, "confirm": form["confirm"]})
+        published = kept_number(form.get("published")) + done["published"]
+        return page.show(
+            "parts/retried.html", done=done, published=published, selection=selection, confirm=done["confirm"]
+        )
+    preview = await page.api("retryDeadLetters", body)
+    return page.show("parts/retry_preview.html", preview=preview, selection=selection)

@@ -20,8 +20,10 @@ from timers.config.settings import Settings
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
+from timers.spark.kafka import as_json
 from timers.spark.rows import RowFiles
 from timers.spark.session import sentence_of
+from timers.spark.storage import BEGUN
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.partitioner import partitions_of
 
@@ -176,7 +178,7 @@ def test_a_broken_run_is_made_good(
 
     # The topic has lost records since a run was interrupted.
     topic, ledger = by_id.settings.id_topic, bulk_import.ImportLedger(spark, this.ledger)
-    ledger.begin("interrupted", {topic: {0: 0, 99: 5}, "nowhere": {0: 3}})
+    ledger.runs.add("interrupted", BEGUN, as_json({topic: {0: 0, 99: 5}, "nowhere": {0: 3}}))
     by_id.cluster.delete_records(topic, {0: 1})
     said.clear()
     assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)

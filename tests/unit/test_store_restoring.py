@@ -22,7 +22,7 @@ from timers.kafka.progress_log import ProgressLog
 from timers.store import restoring
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, open_beside, open_store, store_path
+from timers.store.opening import Opened, open_store, store_path
 from timers.store.restoring import may_restore, restore
 from timers.store.rocks import RocksStore
 from timers.wire import snapshot
@@ -208,7 +208,7 @@ def test_an_opening_whose_snapshots_another_owner_has_deleted_begins_again(rig: 
 
 def test_a_process_that_is_killed_before_the_restored_store_has_its_place_finds_it(rig: Rig) -> None:
     rig.opened().close()
-    store = open_beside(*rig.parts, TP, indexed=False)
+    store = open_store(*rig.parts, TP, indexed=False, beside=True)
     store.write({99: [row(8)]}, 9)
     store.close()
     path = store_path(rig.settings, TP)
@@ -255,7 +255,7 @@ def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
         rig.restore(check)
     assert SimSnapshotLog.closed == closed + 1
     assert held(rig.opened()) == (10, [3])
-    assert held(open_beside(*rig.parts, TP, indexed=False)) == (0, []), "it begins again"
+    assert held(open_store(*rig.parts, TP, indexed=False, beside=True)) == (0, []), "it begins again"
 
 
 OWN, OTHER = "app-snapshot-timer-request", "other-snapshot-timer-request"

@@ -295,18 +295,14 @@ def _find_missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]
     """Topics that do not exist, after a wait for those of users. The worker may not have the right to create topics."""
     deadline = monotonic() + USER_TOPIC_WAIT_S
     while True:
-        missing = _missing_now(admin, settings, wanted)
+        denied: set[str] = set()
+        found = _describe(admin, [topic.name for topic in wanted], denied)
+        if denied:
+            raise _access_error(settings, [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied])
+        missing = [topic for topic in wanted if topic.name not in found]
         if not any(topic.must_exist for topic in missing) or monotonic() > deadline:
             return missing
         sleep(VISIBLE_POLL_S)
-
-
-def _missing_now(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
-    denied: set[str] = set()
-    found = _describe(admin, [topic.name for topic in wanted], denied)
-    if denied:
-        raise _access_error(settings, [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied])
-    return [topic for topic in wanted if topic.name not in found]
 
 
 def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:

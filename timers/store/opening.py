@@ -164,25 +164,19 @@ def open_store(
     tp: TopicPartition,
     *,
     indexed: bool,
+    beside: bool = False,
 ) -> RocksStore:
-    """Returns the store of a machine. It is emptied first if it belongs to another log or app."""
+    """Returns the store of a machine. It is emptied first if it belongs to another log or app.
+
+    Args:
+        beside: return an empty store beside that of the machine; see :func:`use_beside`.
+    """
     path = store_path(settings, tp)
-    _use_restored(path)  # a process may have been killed in use_beside()
-    return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
-
-
-def open_beside(
-    settings: Settings,
-    cluster: Cluster,
-    memory: RocksMemory,
-    condemnations: Condemnations,
-    tp: TopicPartition,
-    *,
-    indexed: bool,
-) -> RocksStore:
-    """Returns an empty store beside that of a machine. See :func:`use_beside`."""
-    path = _beside(store_path(settings, tp))
-    shutil.rmtree(path, ignore_errors=True)
+    if beside:
+        path = _beside(path)
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        _use_restored(path)  # a process may have been killed in use_beside()
     return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
 
 

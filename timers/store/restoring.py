@@ -18,7 +18,7 @@ from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, open_beside, open_store, store_path, use_beside
+from timers.store.opening import Opened, open_store, store_path, use_beside
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
 from timers.wire.progress import ANY_LEVEL, decode
@@ -212,7 +212,7 @@ class _Restoring(NamedTuple):
     def _beside(self) -> RocksStore:
         for former in self.unused[1:]:
             former.close()
-        self.unused[1:] = [open_beside(*self.where, indexed=self.indexed)]
+        self.unused[1:] = [open_store(*self.where, indexed=self.indexed, beside=True)]
         return self.unused[1]
 
     def _names(self, named: NamedSnapshot) -> bool:

@@ -89,10 +89,10 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
             "on Spark), which creates it"
         )
     ledger = ImportLedger(spark, job.ledger)
-    for interrupted, starts in ledger.unfinished():
-        left = topics.remaining(starts)
+    for interrupted, _, starts in ledger.runs.unfinished():
+        left = topics.remaining(kafka.from_json(starts))
         found = ledger.add(interrupted, _in_topic(spark, job, left.starts, left.ends))
-        ledger.end(interrupted)
+        ledger.runs.add(interrupted, DONE, None)
         say(f"an interrupted run had sent {counted(found, 'timer')}")
         if left.deleted:
             say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
@@ -107,10 +107,10 @@ def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported
     count = fresh.count()
     if count:
         name = uuid.uuid4().hex
-        ledger.begin(name, topics.ends([topic]))
+        ledger.runs.add(name, BEGUN, kafka.as_json(topics.ends([topic])))
         _send(fresh, job.settings, topic)
         ledger.add(name, fresh)
-        ledger.end(name)
+        ledger.runs.add(name, DONE, None)
     say(f"{counted(count, 'timer')} sent, {total - rejected - count:,} were sent before")
     return Imported(total, rejected, total - rejected - count, count)
 
@@ -172,6 +172,9 @@ class ImportLedger:
     """The timers that were sent and the runs that sent them, in two Delta tables below one path.
 
     Only one import may run at a time.
+
+    Attributes:
+        runs: in the shape of :data:`RUNS`. A run ends when the ledger contains all its ids.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -179,21 +182,10 @@ class ImportLedger:
         self._sent, runs = table_at(path, "sent"), table_at(path, "runs")
         for table, columns in ((self._sent, LEDGER), (runs, RUNS)):
             DeltaTable.createIfNotExists(spark).location(table).addColumns(columns).execute()
-        self._runs = Steps(spark, runs, RUNS)
+        self.runs = Steps(spark, runs, RUNS)
 
     def sent(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._sent).select("id")
-
-    def unfinished(self) -> list[tuple[str, Offsets]]:
-        """Runs that began and are not done, with the end of the topic at their begin."""
-        return [(row.run, kafka.from_json(row.starts)) for row in self._runs.unfinished()]
-
-    def begin(self, run: str, starts: Offsets) -> None:
-        self._runs.add(run, BEGUN, kafka.as_json(starts))
-
-    def end(self, run: str) -> None:
-        """Record that the ledger contains all ids of a run."""
-        self._runs.add(run, DONE, None)
 
     def add(self, run: str, ids: DataFrame) -> int:
         """Record sent ids that the ledger does not contain yet, and return their number."""

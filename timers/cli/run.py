@@ -33,7 +33,7 @@ from timers.worker.port import check_port
 
 if TYPE_CHECKING:
     from timers.client import TimersClient
-    from timers.kafka.topic_reader import TopicReader
+    from timers.kafka.records import TopicReader
 
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
@@ -186,7 +186,7 @@ def run_demo(
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
-    from timers.kafka.topic_reader import TopicReader
+    from timers.kafka.records import TopicReader
 
     topic_admin.create_if_missing(settings, topic, partitions=1)
     with TopicReader(settings, topic) as reader, TimersClient(settings.brokers, timeout_s=10) as client:

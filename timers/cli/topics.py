@@ -114,7 +114,7 @@ def _follow(
     settings: Settings, topic: str, from_beginning: bool, since_ms: int | None, count: int | None, output: Output
 ) -> None:
     from timers.client.fired import CallbackRecord
-    from timers.kafka.topic_reader import TopicReader  # not at the top: `--help` needs no librdkafka
+    from timers.kafka.records import TopicReader  # not at the top: `--help` needs no librdkafka
 
     with TopicReader(settings, topic, from_beginning=from_beginning, since_ms=since_ms) as reader:
         if not reader.assign_partitions():

@@ -48,26 +48,14 @@ def inside(ranges: Ranges, topic: Column, partition: Column, offset: Column) -> 
     is_number = partition.cast("string") == number.cast("string")
 
     def is_in(name: str, of: Mapping[int, range]) -> Column:
+        bounds = [((f"{of[p].start}L", f"{of[p].stop}L") if p in of else ("null", "null")) for p in range(max(of) + 1)]
         first, end = (
-            F.get(F.expr(f"array({', '.join(_long(bound(of.get(p))) for p in range(max(of) + 1))})"), number)
-            for bound in (_start, _stop)
+            F.get(F.expr(f"cast(array({', '.join(each)}) as array<bigint>)"), number)
+            for each in zip(*bounds, strict=True)
         )
         return F.coalesce((topic == name) & is_number & (offset >= first) & (offset < end), F.lit(False))
 
     return reduce(or_, (is_in(name, of) for name, of in ranges.items() if of), F.lit(False))
-
-
-def _start(offsets: range | None) -> int | None:
-    return None if offsets is None else offsets.start
-
-
-def _stop(offsets: range | None) -> int | None:
-    return None if offsets is None else offsets.stop
-
-
-def _long(number: int | None) -> str:
-    """A number as Spark's SQL writes it."""
-    return "cast(null as bigint)" if number is None else f"{number}L"
 
 
 def ranges_between(starts: Offsets, ends: Offsets) -> Ranges:
@@ -104,11 +92,6 @@ class Scope:
     """Accepted before this time."""
     ranges: Ranges = field(default_factory=dict)
     """The only requests in scope of the topics named here. Other topics are in scope as a whole."""
-
-    @property
-    def evidence_from_ms(self) -> int | None:
-        """From which time on outputs can belong to the requests; None: from the start."""
-        return None if self.from_ms is None else max(0, self.from_ms - MARGIN_MS)
 
     def span(
         self, topics: TopicOffsets, request_topics: Collection[str], ends: Offsets, whole: Collection[str]

@@ -31,7 +31,7 @@ from timers.pending.reading import PendingReader
 from timers.request_formats import enabled_formats
 from timers.spark import cold, jvm, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
-from timers.spark.audit.gaps import Scope, before, inside
+from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
 from timers.spark.columns import LOG_APPEND_TIME, RECORD, record_batch
 from timers.spark.requests import OTHER
@@ -221,7 +221,7 @@ class Reading:
         self._output_ends = topics.high_watermarks(everything)
         self.high_watermarks = self._output_ends | topics.high_watermarks(request_topics)
         ends = self._settle(request_topics)
-        since_ms = scope.evidence_from_ms
+        since_ms = None if scope.from_ms is None else max(0, scope.from_ms - MARGIN_MS)
         self._output_starts = topics.starts(everything) if since_ms is None else topics.at_time(everything, since_ms)
         whole = {t for t in request_topics if self.formats[t].has_ids or t == settings.retry_topic}
         self.span = scope.span(topics, request_topics, ends, whole)

@@ -51,7 +51,6 @@ class Runner(Protocol):
     """Runs a machine on another thread.
 
     Attributes:
-        delivered_bytes: of all requests that the machine got.
         is_verified: whether log and snapshots were compared, and agree.
     """
 
@@ -60,7 +59,8 @@ class Runner(Protocol):
     is_verified: bool
 
     @property
-    def delivered_bytes(self) -> int: ...
+    def record_bytes(self) -> float:
+        """Mean size of a request."""
 
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
         """Call ``question`` between two steps of the machine."""

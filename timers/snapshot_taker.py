@@ -14,9 +14,11 @@ from confluent_kafka import KafkaException
 
 from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.core.keys import OrderKey
 from timers.core.machine import Machine
-from timers.core.ports import Lost
-from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, may_take, with_named
+from timers.core.ports import Lost, View
+from timers.core.progress import Progress
+from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, may_name, may_take, with_named
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
@@ -39,9 +41,6 @@ AGAIN_S = 60.0
 ANSWER_S = 30.0
 """Longer than a transaction may last."""
 
-RECORD_BYTES = 256
-"""Size of a request, until this worker has read some."""
-
 BEHIND_S = 10
 """A machine whose next timer has been due for longer is behind."""
 
@@ -54,8 +53,6 @@ class _Seen(NamedTuple):
     """A machine at the first look at it."""
 
     runner: Runner
-    bytes: int
-    position: int
     checked_at: float
     """When its named snapshots were looked at."""
     tried_at: float
@@ -101,7 +98,7 @@ class SnapshotTaker:
             if seen is None or seen.runner is not runner:
                 at = seen.checked_at if seen else monotonic() - FOOTER_S
                 now = monotonic()
-                seen = _Seen(runner, runner.delivered_bytes, runner.machine.position, at, now - AGAIN_S, now)
+                seen = _Seen(runner, at, now - AGAIN_S, now)
             if not self.should_stop:
                 seen = self._turn(tp, seen)
                 if self._trimmer.is_due(tp, runner):
@@ -145,7 +142,7 @@ class SnapshotTaker:
         due = is_due(
             machine.progress,
             machine.pending,
-            self._record_bytes(seen),
+            seen.runner.record_bytes,
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,
             is_behind=is_behind,
@@ -158,12 +155,6 @@ class SnapshotTaker:
         return is_outdated(
             machine.progress, machine.pending, age_s, settings.log_keep_s, settings.snapshot_mb_per_s * 1e6
         )
-
-    @staticmethod
-    def _record_bytes(seen: _Seen) -> float:
-        """Mean size of a request."""
-        records = seen.runner.machine.position - seen.position
-        return (seen.runner.delivered_bytes - seen.bytes) / records if records > 0 else RECORD_BYTES
 
     def _snapshot(self, tp: TopicPartition, runner: Runner, *, due: bool) -> bool:
         """Take a snapshot if one is due, or if a named one was lost. Returns whether one was named."""
@@ -180,12 +171,17 @@ class SnapshotTaker:
             for sentence in {*doubts} - self._doubts:
                 logger.warning("%s", sentence)
             self._doubts |= {*doubts}
-            view = self._ask(runner, lambda machine: runner.view() if may_take(machine) else None)
+
+            def viewed(machine: Machine) -> tuple[View | None, OrderKey]:
+                may_be = may_name(machine.progress, progress) and may_take(machine)
+                return runner.view() if may_be else None, machine.progress.fired_through
+
+            view, fired_through = self._ask(runner, viewed)
             if view is None:
                 return False
             began = monotonic()
             with closing(view):
-                footer = partial(footer_of, view, self._pool.place_of(tp), progress.fired_through)
+                footer = partial(footer_of, view, self._pool.place_of(tp), fired_through)
                 new = log.write(view, footer, settings.snapshot_mb_per_s * 1e6)
             # Else a machine that does not know yet what its log has lost names two, and the true older one is deleted.
             if not self._pool.has_same_log(tp, runner):
@@ -195,7 +191,13 @@ class SnapshotTaker:
             is_whole = progress.snapshot is not None and log.has_footer(progress.snapshot)
             name = partial(with_named, new=new, newest_is_whole=is_whole)
             at_s = self._clock.boot_s()
-            committed = self._ask(runner, lambda machine: machine.committed if machine.commit_change(name) else None)
+
+            def named_by(machine: Machine) -> Progress | None:
+                return (
+                    machine.committed if may_name(machine.progress, progress) and machine.commit_change(name) else None
+                )
+
+            committed = self._ask(runner, named_by)
             if committed is None:
                 return False
             self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
@@ -209,7 +211,7 @@ class SnapshotTaker:
     def _trim(self, tp: TopicPartition, seen: _Seen) -> None:
         """Delete what no snapshot of a machine needs."""
         with self._log(tp, seen.runner) as log:
-            self._trimmer.trim(tp, log, self._record_bytes(seen), partial(self._check, tp, seen.runner))
+            self._trimmer.trim(tp, log, seen.runner.record_bytes, partial(self._check, tp, seen.runner))
 
     def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:
         """The snapshots of a machine, as long as it is open."""

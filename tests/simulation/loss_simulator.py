@@ -19,7 +19,7 @@ from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
-from timers.core.progress import LOG_CUT, Progress, reached
+from timers.core.progress import Progress, reached
 from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
 from timers.v1.future_pb2 import Future
@@ -330,9 +330,6 @@ class LossSimulator:
 
     def _note_held(self, name: TopicPartition, progress: Progress, store: SimStore) -> None:
         """Note which lost requests the store holds, pending."""
-        cuts = sum(change.name == LOG_CUT for change in store.history)
-        if cuts < progress.settings.cut and not progress.rescues_of(store.history, store.applied):
-            return  # a rescue is done, and the store was not emptied and read again: the design names this limit [I28]
         entries = dict(store.entries_after(b"", 10**6).entries)
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
         cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}

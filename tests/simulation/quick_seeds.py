@@ -116,7 +116,11 @@ def search(finds: Finds) -> int | None:
 
 def all_mutations() -> dict[str, Finds]:
     """Return kind and rule -> what tries a seed."""
-    from tests.simulation import spark_losses, spark_mutations  # not at the top: needs the extra 'spark'
+    from tests.simulation import (
+        spark_losses,
+        spark_mutations,
+        spark_snapshots,
+    )  # not at the top: needs the extra 'spark'
 
     return {
         **{f"queue: {rule}": partial(queue_finds, rule) for rule in queue_mutations.MUTATIONS},
@@ -128,6 +132,9 @@ def all_mutations() -> dict[str, Finds]:
         },
         **{f"spark: {rule}": partial(spark_mutations.spark_finds, rule) for rule in spark_mutations.MUTATIONS},
         **{f"spark losses: {rule}": partial(spark_losses.losses_find, rule) for rule in spark_losses.BROKEN},
+        **{
+            f"spark snapshots: {rule}": partial(spark_snapshots.snapshots_find, rule) for rule in spark_snapshots.BROKEN
+        },
     }
 
 

@@ -23,6 +23,7 @@ from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Crashed, Faults
 from tests.simulation.kit.outbox import TOPIC_ID, SimOutbox
 from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint
 from tests.simulation.workload import Workload
@@ -131,8 +132,11 @@ class SimPartitions:
             raise LogMismatch(f"{tp} cannot be opened")
         runner = executor.runners[tp]
         transaction, counters = runner.outbox.policy.transaction, runner.outbox.counters
-        close = partial(executor.revoke, tp)
-        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, counters, close)
+        close, answer = partial(executor.revoke, tp), partial(self._engine.answer, executor, runner)
+        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, counters, close, answer)
+
+    def asks(self, tp: TopicPartition) -> bool:
+        return self._engine.asks()
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         self._engine.own_between(tp)
@@ -165,6 +169,9 @@ class SimSpark:
         bucket: as these.
     """
 
+    checkers_of: ClassVar[type[Checkers]] = Checkers
+    worker_of: ClassVar[type[SimWorker]] = SimWorker
+
     def __init__(
         self,
         seed: int,
@@ -184,8 +191,8 @@ class SimSpark:
         self._workload = Workload(self.random, self.log, *self._topics, large=True, condition_random=self.random)
         self._limits = LIMITS
         self.read_logs = ReadLogs(SimLineages(self.log), at_once)
-        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
-        self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
+        self.checkers = self.checkers_of(self.log, self.settings, [*self._requests, *retries])
+        self.worker = self.worker_of("worker", self.log, self.settings, LIMITS)
         self.worker.assign(retries)
         self._executors = [executor(f"executor-{each}", self.log, self.settings, LIMITS) for each in range(2)]
         for each in self._executors:
@@ -318,6 +325,13 @@ class SimSpark:
         self.worker.limits = self._some_limits()
         self.worker.assign([machine])
         self.worker.limits = LIMITS  # of the machines of the retry topic
+
+    def asks(self) -> bool:
+        """Whether a partition is opened for its snapshots, although nothing else is to do."""
+        return False
+
+    def answer(self, executor: SimExecutor, runner: SimRunner, record_bytes: float | None) -> None:
+        """Work on the snapshots of an open machine that has nothing left to do."""
 
     def _some_limits(self) -> Limits:
         return replace(LIMITS, max_request_bytes=self.random.choice([LIMITS.max_request_bytes, 300]))

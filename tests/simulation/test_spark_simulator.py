@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
-from tests.simulation import quick_seeds, spark_losses, spark_mutations
+from tests.simulation import quick_seeds, spark_losses, spark_mutations, spark_snapshots
 from tests.simulation.spark_losses import LosingSpark
 from tests.simulation.spark_simulator import SimSpark
+from tests.simulation.spark_snapshots import SnapshotSpark
 from timers.core.operation import CANCELLED, EXISTS, REPLACED, TOO_LATE
 
 SEEDS = 8
@@ -76,6 +77,30 @@ def test_the_losses_are_noticed_and_accepted() -> None:
     runs = [run_of(LosingSpark, seed) for seed in range(SEEDS)]
     for name in ("cuts", "stopped", "accepted", "letters", "lost checkpoints"):
         assert sum(run.happened[name] for run in runs), name
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_runs_that_take_snapshots_and_trim_logs(seed: int) -> None:
+    run_of(SnapshotSpark, seed)
+
+
+def test_the_runs_take_and_restore_snapshots() -> None:
+    runs = [run_of(SnapshotSpark, seed) for seed in range(SEEDS // 2)]
+    for name in ("snapshots restored", "snapshots compared", "logs trimmed"):
+        assert sum(run.checkers.counts[name] for run in runs) > 10, name
+    assert sum(run.happened["takeovers"] for run in runs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, 420, 40))
+def test_later_runs_that_take_snapshots(first: int) -> None:
+    for seed in range(first, first + 40):
+        SnapshotSpark(seed).go()
+
+
+@pytest.mark.parametrize("rule", spark_snapshots.BROKEN)
+def test_an_engine_that_breaks_a_rule_of_snapshots_is_found(rule: str) -> None:
+    assert quick_seeds.is_found(f"spark snapshots: {rule}", partial(spark_snapshots.snapshots_find, rule))
 
 
 @pytest.mark.parametrize("rule", spark_losses.BROKEN)

@@ -75,7 +75,7 @@ class SimMachine:
 
 class SimRunner:
     name = "requests/1"
-    delivered_bytes = 0
+    record_bytes = 256.0
 
     def __init__(self, progress: Progress) -> None:
         self.machine = SimMachine(progress)

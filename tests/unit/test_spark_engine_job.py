@@ -81,6 +81,11 @@ TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\
             Cause.OTHER,
         ),
         (f"{FAILED}: {TRACEBACK}\ntimers.errors.StoreInUse: in use\n\tat a.b", "in use", Cause.OTHER),
+        (
+            f"{FAILED}: {TRACEBACK}\ntimers.errors.StoreError: the disk is full\n\tat a.b",
+            "the disk is full",
+            Cause.OTHER,
+        ),
         (f"{FAILED}: {TRACEBACK}\ntimers.errors.CheckpointMismatch: it is old\n\tat a.b", "it is old", Cause.MISMATCH),
         (f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", Cause.MISMATCH),
         (f"{FAILED}: [{DAMAGED}", f"{FAILED}: [{DAMAGED}", Cause.NOT_LOADED),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -48,6 +48,7 @@ class SimOpener:
     def __init__(self, *_: Any) -> None:
         self.has_store = True
         self.in_use = 0
+        self.snapshots = Mock()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -136,7 +137,7 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Excepti
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings._outboxes[TOPIC, 0] = outboxes[0].policy
     store = Mock(**{"close.side_effect": error})
-    opened = Openings._opened(openings, (TOPIC, 0), cast(Any, None), store)
+    opened = Openings._opened(openings, (TOPIC, 0), Mock(), store)
     first.begin(Tick(NOW_S * 1000))
     assert first._compute_lock.locked()
     opened.close()

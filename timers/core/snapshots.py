@@ -28,6 +28,9 @@ CHUNK_BYTES = 512 * 1024
 LEAST_BYTES = 16 * 1024 * 1024
 """A log that has grown by less than this is read again."""
 
+RECORD_BYTES = 256
+"""Size of a request, until some were read."""
+
 ROWS_A_RECORD = 8
 """So many rows are restored in the time in which one record of the log is read again."""
 
@@ -112,6 +115,12 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
 def may_take(machine: Machine) -> bool:
     """Whether a view of the machine's store may be taken, and its snapshot be named later."""
     return machine.progress.level >= SNAPSHOTS and machine.state is State.ACCEPTING
+
+
+def may_name(now: Progress, begun: Progress) -> bool:
+    """Whether a snapshot may be named that was begun under an earlier progress: since then no other one was named, and
+    the log has lost nothing. In an engine on Spark, other processes have the machine in between [S13]."""
+    return (now.snapshot, now.cuts) == (begun.snapshot, begun.cuts)
 
 
 def bytes_of_snapshot(named: NamedSnapshot) -> int:

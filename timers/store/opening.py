@@ -180,6 +180,23 @@ def open_store(
     return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
 
 
+def open_copy(
+    store: RocksStore, settings: Settings, cluster: Cluster, memory: RocksMemory, tp: TopicPartition, *, indexed: bool
+) -> RocksStore:
+    """Returns an open copy of the store of a machine. Condemn it before it is closed: then it is deleted.
+
+    Raises:
+        StoreInUse: another process has a copy open.
+    """
+    path, identity = store_path(settings, tp), _identity(settings, cluster, tp)
+    where = path.with_name(f"{path.name}.copy"), identity, memory, Condemnations()
+    if where[0].exists():
+        RocksStore.open(*where, indexed=indexed).close()  # else a process was killed while it had it open
+        RocksStore.wipe(where[0])
+    store.copy(where[0])
+    return RocksStore.open(*where, indexed=indexed)
+
+
 def use_beside(path: Path) -> None:
     """Put the store beside the one at ``path``, which is whole now, in its place. Both are closed."""
     _beside(path).rename(_restored(path))

@@ -208,7 +208,7 @@ class Bucket:
         state, runs = self.state, {}
         for tp, (end, log_end, lineage) in read.items():
             known = self._known(tp)
-            if known is None or known.has_work(end, now.second):
+            if known is None or known.has_work(end, now.second) or self._partitions.asks(tp):
                 start = state.read_to.get(tp, self._starts.get(tp, end))
                 mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
                 runs[tp] = self._run(tp, known, Range(start, end, mine, lineage, log_end), now, self._partitions)

@@ -84,6 +84,9 @@ class Opened(NamedTuple):
     counters: Counters
     close: Callable[[], None]
     """Releases its store, and the compute lock. Raises nothing."""
+    answer: Callable[[float | None], None] = lambda _: None
+    """Lets snapshots be taken and named, if the machine has nothing left to do. Gets the mean size of the requests that
+    it got; None: it got none. Raises as a commit."""
 
 
 class Failing(NamedTuple):
@@ -114,6 +117,9 @@ class Partitions(Protocol):
 
         If no one else has committed since, and the store on this disk is the one of then, the progress is known.
         """
+
+    def asks(self, tp: TopicPartition) -> bool:
+        """Whether a partition must be opened for its snapshots, although nothing else is to do."""
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         """Open a partition again after a failed transaction; first wait, if it fails again and again."""
@@ -209,6 +215,9 @@ class MachineRun:
             machine.commit_progress(even_if_idle=is_idle)
             if opened.transaction.has_old_witness:
                 opened.transaction.tell_group()
+            if machine.position >= self._range.end:
+                records = self._range.records
+                opened.answer(sum(map(_size, records)) / len(records) if records else None)
         return not loop.firing and machine.position >= self._range.end
 
     def _has_time(self, until: float) -> bool:
@@ -251,3 +260,7 @@ class MachineRun:
         waiting = [each for each in given if released_s is None or each[0] > released_s]
         released = [] if released_s is None else [(released_s, position)]
         return tuple(dict.fromkeys([*released, *waiting[:1], *waiting[-1:]]))
+
+
+def _size(record: RequestRecord) -> int:
+    return len(record.key or b"") + len(record.value or b"")

@@ -45,6 +45,7 @@ from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
+from timers.spark.engine.snapshots import Snapshots
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_partition, open_store
@@ -95,25 +96,27 @@ class Opener:
         self.targets = Targets(settings, cluster.partitions)
         self._request_reader = RequestReader(settings, self.formats)
         self._lineages = LogLineages(settings)
-        self._memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self._condemnations = Condemnations()
         self._stop = stop
-        self._metrics: dict[TopicPartition, PartitionMetrics] = {}
+        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.now_s: float | None = None
         self.loop = ProducerLoop()  # after what can fail: nothing would end its thread
         ask_log = asking_logs(self._lineages, self.loop.submit, ())
         known = self.targets, self._request_reader, self.loop, lambda: None, ask_log
         self.parts = Parts(settings, cluster, *known)
+        self.snapshots = Snapshots(self)
 
     def close(self) -> None:
         """Close all connections."""
+        self.snapshots.close()
         self._request_reader.close()
         self.loop.submit(self._lineages.close()).result()
         self.loop.close()
 
     def counters(self) -> list[Counters]:
         """Those of all partitions that it has opened. Any thread."""
-        return [each.counters for each in list(self._metrics.values())]
+        return [each.counters for each in list(self.partition_metrics.values())]
 
     def open_circuits(self) -> int:
         """Number of callback topics that fail. Any thread."""
@@ -121,7 +124,7 @@ class Opener:
 
     def metrics(self, tp: TopicPartition) -> PartitionMetrics:
         """Returns the measurements of a partition."""
-        return self._metrics.setdefault(tp, PartitionMetrics())
+        return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     def producer(self, tp: TopicPartition) -> TransactionalProducer:
         """Returns a producer that is not open yet."""
@@ -134,7 +137,8 @@ class Opener:
     def open(self, tp: TopicPartition, outbox: Policy) -> tuple[Loop, RocksStore]:
         """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
         settings, cluster = self.parts.settings, self.parts.cluster
-        where = settings, cluster, self._memory, self._condemnations, self.formats, tp
+        where = settings, cluster, self.memory, self._condemnations, self.formats, tp
+        self.snapshots.forget(tp)
         opened = open_partition(*where, self.parts.ask_log, cluster.compacted.get(tp[0]))
         if may_restore(opened):
             opened = restore(*where, opened, self._check, now_s=lambda: self.now_s)
@@ -143,7 +147,7 @@ class Opener:
     def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""
         settings, cluster, indexed = self.parts.settings, self.parts.cluster, self.formats[tp[0]].has_ids
-        store = open_store(settings, cluster, self._memory, self._condemnations, tp, indexed=indexed)
+        store = open_store(settings, cluster, self.memory, self._condemnations, tp, indexed=indexed)
         try:
             is_same = store.applied == known.applied and not known.progress.rescues
             if is_same and catch_up(store, known.progress, indexed=indexed):
@@ -242,6 +246,9 @@ class Openings:
 
         return self._opened(tp, *self._patiently(tp, again))
 
+    def asks(self, tp: TopicPartition) -> bool:
+        return self._opener.snapshots.asks(tp)
+
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
         config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
         try:
@@ -314,7 +321,8 @@ class Openings:
             transaction.release_compute_lock()  # a run that failed may have been filling its transaction
             close_store(store)
 
-        return Opened(loop, transaction, topic_id, self._opening(tp), counters, close)
+        answer = partial(self._opener.snapshots.answer, tp, loop.machine, store)
+        return Opened(loop, transaction, topic_id, self._opening(tp), counters, close, answer)
 
 
 def _request(message: Message) -> RequestRecord:

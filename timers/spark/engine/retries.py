@@ -173,7 +173,7 @@ class _Server:
     def _work(self, consumer: Consumer) -> None:
         tick = self._retries.tick()
         if tick is not None and tick != self._seen:
-            self._seen = tick
+            self._seen, self._retries.opener.now_s = tick, tick.append_ms / 1000
             for each in self._open.values():
                 each.loop.add_tick(tick)
         for partition, each in list(self._open.items()):
@@ -198,6 +198,8 @@ class _Server:
                 self._read_from(consumer, partition, outcome.read_again_from)
         if transaction.has_old_witness:
             transaction.tell_group()
+        if not (loop.firing or loop.machine.recovering):
+            self._retries.opener.snapshots.answer((self._topic, partition), loop.machine, opened.store, None)
 
     def _read_from(self, consumer: Consumer, partition: int, position: int) -> None:
         self._position[partition] = position

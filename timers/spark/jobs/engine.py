@@ -22,7 +22,7 @@ from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.timer import TopicPartition
 from timers.counted import per_second
-from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreInUse
+from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.spark.engine import query, start
 from timers.spark.engine.processor import decode_counted
 from timers.spark.engine.query import Plan
@@ -225,6 +225,7 @@ _OWN_CAUSES = {
     Lost.__name__: _Cause.OTHER,
     Fenced.__name__: _Cause.OTHER,
     StoreInUse.__name__: _Cause.OTHER,  # of an attempt that is fenced, and does not know it yet
+    StoreError.__name__: _Cause.OTHER,  # such as a full disk: no timer is lost, and an operator may mend it
     CheckpointMismatch.__name__: _Cause.MISMATCH,
 }
 """The errors of this package after which another start may help."""

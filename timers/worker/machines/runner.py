@@ -20,6 +20,7 @@ from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
+from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick
 from timers.firing.transaction import WITNESS_S, Transaction
 from timers.partition_metrics import PartitionMetrics
@@ -115,6 +116,7 @@ class Runner:
         self._metrics = metrics
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._questions: deque[Question] = deque()
+        self._first_position = self.machine.position
         self._delivered = self._delivered_bytes = 0  # written by the event loop's thread only
         self._consumed = self._consumed_bytes = 0  # written by the runner's thread only
         self._paused = False
@@ -140,9 +142,10 @@ class Runner:
         return self._paused
 
     @property
-    def delivered_bytes(self) -> int:
-        """Unpacked bytes of all fetches that this runner got. Any thread."""
-        return self._delivered_bytes
+    def record_bytes(self) -> float:
+        """Mean size of a request that this runner got, unpacked. Any thread."""
+        records = self.machine.position - self._first_position
+        return self._delivered_bytes / records if records > 0 else RECORD_BYTES
 
     @property
     def waiting_bytes(self) -> int:

@@ -1,0 +1,115 @@
+"""Snapshots of machines that are open for moments: questions wait, and a copy of the store is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core.ports import Lost
+from timers.core.progress import Progress
+from timers.core.timer import Row
+from timers.errors import Fenced
+from timers.spark.engine.snapshots import MomentaryRunner
+from timers.store.failures import Condemnations
+from timers.store.memory_limit import RocksMemory
+from timers.store.opening import open_copy, open_store, store_path
+from timers.store.rocks import RocksStore
+
+TP = "timer-request", 3
+CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})
+MEMORY = RocksMemory(2**22)
+
+
+def row(offset: int) -> Row:
+    return offset, "t", "key", b"value", None, None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    store = open_store(Settings(data_dir=tmp_path), CLUSTER, MEMORY, Condemnations(), TP, indexed=False)
+    store.write({100 + n: [row(n)] for n in range(9)}, 9)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def runner(store: RocksStore, tmp_path: Path) -> MomentaryRunner:
+    copied = partial(
+        open_copy, settings=Settings(data_dir=tmp_path), cluster=CLUSTER, memory=MEMORY, tp=TP, indexed=False
+    )
+    return MomentaryRunner("timer-request/3", machine_at(9), copied)
+
+
+def machine_at(committed: int) -> Any:
+    return SimpleNamespace(committed=Progress(committed), position=9)
+
+
+def test_a_view_is_a_copy_that_the_machine_does_not_change(
+    store: RocksStore, runner: MomentaryRunner, tmp_path: Path
+) -> None:
+    asked = runner.ask(lambda _: runner.view())
+    assert runner.is_asked and not asked.done()
+    runner.answer(machine_at(9), store)
+    view = asked.result(0)
+    assert not runner.is_asked and view is not None
+    store.delete((104, 4), 5)  # they fire
+    store.write({200: [row(9)]}, 10)
+    assert (view.applied, view.rows, store.pending) == (9, 9, 5)
+    assert len([key for key, _ in view if key[0] != 0xFF]) == 9
+    copy = store_path(Settings(data_dir=tmp_path), TP).with_name("3.copy")
+    assert copy.exists()
+    view.close()
+    assert not copy.exists()
+
+
+def test_one_copy_of_a_store_is_open_at_a_time_and_one_of_a_killed_process_is_replaced(
+    store: RocksStore, runner: MomentaryRunner, tmp_path: Path
+) -> None:
+    runner.answer(machine_at(9), store)
+    assert runner.view() is None  # the store is not open now
+    first, second = (runner.ask(lambda _: runner.view()) for _ in range(2))
+    runner.answer(machine_at(9), store)
+    view = first.result(0)
+    assert view is not None and second.result(0) is None
+    view.close()
+    store.copy(store_path(Settings(data_dir=tmp_path), TP).with_name("3.copy"))
+    third = runner.ask(lambda _: runner.view())
+    runner.answer(machine_at(9), store)
+    view = third.result(0)
+    assert view is not None
+    view.close()
+
+
+def test_what_is_not_committed_is_in_no_snapshot(store: RocksStore, runner: MomentaryRunner) -> None:
+    """Another owner may judge it otherwise, and the snapshot may be named after that [S13]."""
+    asked = runner.ask(lambda _: runner.view())
+    runner.answer(machine_at(8), store)
+    assert asked.result(0) is None
+
+
+@pytest.mark.parametrize(("error", "ends"), [(Lost("no"), True), (Fenced("no"), True), (ValueError("no"), False)])
+def test_a_failed_commit_reaches_the_machine(
+    store: RocksStore, runner: MomentaryRunner, error: Exception, ends: bool
+) -> None:
+    def failing(_: Any) -> None:
+        raise error
+
+    asked, later = runner.ask(failing), runner.ask(lambda _: 7)
+    answer: Callable[[], None] = partial(runner.answer, machine_at(9), store)
+    if ends:
+        with pytest.raises(type(error)):
+            answer()
+        assert runner.is_asked
+        runner.end()
+        with pytest.raises(Lost):
+            later.result(0)
+    else:
+        answer()
+        assert later.result(0) == 7
+    assert asked.exception(0) is error

@@ -1,0 +1,220 @@
+"""Snapshots and trimming of the machines of one process, by the code of a worker (:mod:`timers.snapshot_taker`).
+
+It runs in a thread of its own. In a process of Spark a machine is open for moments only, and not in each micro-batch.
+So a question waits until the machine is open there again and has nothing left to do. What a snapshot holds is a copy of
+the store, of hard links, because the store is closed while the copy is read.
+
+A snapshot is named in a later micro-batch than the one in which it was begun. Its store had stopped at a committed
+position, as that of a worker that was killed, so it does not matter who has owned the machine since. It is not named if
+the progress names another one since, or if the log has lost its end meanwhile [S13].
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from timers.core import levels
+from timers.core.machine import Machine
+from timers.core.ports import Lost
+from timers.core.progress import SettingChange
+from timers.core.snapshots import RECORD_BYTES, Place
+from timers.core.timer import TopicPartition
+from timers.errors import MachineStopped, StoreInUse
+from timers.kafka.allowed_level import AllowedLevel
+from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
+from timers.store.failures import StoreWaits
+from timers.store.opening import open_copy
+from timers.store.restoring import place_of
+from timers.store.rocks import RocksStore
+from timers.wire.topics import partition_name
+
+if TYPE_CHECKING:
+    from timers.spark.engine.openings import Opener
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+POLL_S = 0.1
+
+
+class CopyView:
+    """A view of a copy of a store, which is deleted when it is closed. See :class:`timers.core.ports.View`."""
+
+    def __init__(self, copy: RocksStore) -> None:
+        self._copy = copy
+        self._view = copy.view()
+        self.applied: int = copy.applied
+        self.rows: int = copy.pending
+        self.history: tuple[SettingChange, ...] = copy.history
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self._view)
+
+    def close(self) -> None:
+        self._copy.condemn()  # it is deleted when it is closed
+        self._copy.close()
+
+
+class MomentaryRunner:
+    """A machine that is open for moments. See :class:`timers.log_trimmer.Runner`.
+
+    Args:
+        copy: returns a copy of a store.
+    """
+
+    def __init__(self, name: str, machine: Machine, copy: Callable[[RocksStore], RocksStore]) -> None:
+        self.name, self.machine = name, machine
+        self.is_verified = False
+        self.record_bytes: float = RECORD_BYTES
+        self._copy = copy
+        self.store: RocksStore | None = None
+        """While it is open."""
+        self._questions: SimpleQueue[tuple[Callable[[Machine], Any], Future[Any]]] = SimpleQueue()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether questions wait."""
+        return not self._questions.empty()
+
+    def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
+        answer: Future[_T] = Future()
+        self._questions.put((question, answer))
+        return answer
+
+    def view(self) -> CopyView | None:
+        if self.store is None or self.machine.committed.next_offset != self.machine.position:
+            return None
+        try:
+            return CopyView(self._copy(self.store))
+        except (StoreInUse, StoreWaits):  # another process of this executor writes one, or this one still does
+            return None
+
+    def end(self) -> None:
+        """Let the questions fail that wait."""
+        with suppress(Empty):
+            while True:
+                self._questions.get_nowait()[1].set_exception(Lost("the machine had another owner, or another store"))
+
+    def answer(self, machine: Machine, store: RocksStore) -> None:
+        """Answer the questions that wait.
+
+        Raises:
+            Lost, MachineStopped: a commit failed.
+        """
+        self.machine, self.store = machine, store
+        try:
+            while True:
+                question, answer = self._questions.get_nowait()
+                if answer.set_running_or_notify_cancel():
+                    try:
+                        answer.set_result(question(machine))
+                    except Exception as error:
+                        answer.set_exception(error)
+                        if isinstance(error, (Lost, MachineStopped)):
+                            raise
+        except Empty:
+            return
+        finally:
+            self.store = None
+
+
+class Snapshots:
+    """The machines that this process opens, as :class:`timers.log_trimmer.Machines`, and the thread of their snapshots.
+
+    Args:
+        opener: opens them.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        parts = opener.parts
+        self._settings, self._cluster, self._ask_log = parts.settings, parts.cluster, parts.ask_log
+        self._opener = opener
+        self.runners: dict[TopicPartition, MomentaryRunner] = {}
+        self.formats, self.memory, self.partition_metrics = opener.formats, opener.memory, opener.partition_metrics
+        self.partitions = parts.cluster.partitions
+        self._taker = SnapshotTaker(parts.settings, self, lambda: opener.now_s, self._fail)
+        self._allowed = AllowedLevel(parts.settings)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
+
+    def close(self) -> None:
+        """End the present snapshot, and the thread."""
+        self._stop.set()
+        self._taker.should_stop = True
+        while self._thread.is_alive():
+            for runner in [*self.runners.values()]:
+                runner.end()
+            self._thread.join(POLL_S)
+
+    def asks(self, tp: TopicPartition) -> bool:
+        """Whether a machine must be opened, although it has nothing to do, because a question waits for it."""
+        return tp in self.runners and self.runners[tp].is_asked
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drop what was begun for a machine: it may have had another owner, or another store."""
+        if (gone := self.runners.pop(tp, None)) is not None:
+            gone.end()
+
+    def answer(self, tp: TopicPartition, machine: Machine, store: RocksStore, record_bytes: float | None) -> None:
+        """Answer the questions about an open machine that has nothing left to do. Raises as a commit.
+
+        Args:
+            record_bytes: mean size of the requests that it got; None: it got none.
+        """
+        if not self._settings.snapshot_factor:
+            return
+        runner = self.runners.get(tp)
+        if runner is None:
+            runner = self.runners[tp] = MomentaryRunner(
+                partition_name(*tp), machine, lambda store: self._copy(tp, store)
+            )
+        runner.record_bytes = record_bytes or runner.record_bytes
+        self.partition_metrics[tp].oldest_due_s = machine.oldest_due_s
+        runner.answer(machine, store)
+        if not self._thread.is_alive() and not self._stop.is_set():
+            self._thread.start()
+
+    def place_of(self, tp: TopicPartition) -> Place:
+        return place_of(self._settings, self._cluster, tp, self.formats[tp[0]])
+
+    def has_same_log(self, tp: TopicPartition, runner: MomentaryRunner) -> bool:
+        return self._ask_log.has_same_log(tp, runner.machine.lineages, runner.machine.position)
+
+    def _copy(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
+        return open_copy(store, self._settings, self._cluster, self.memory, tp, indexed=self.formats[tp[0]].has_ids)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._taker.look()
+                self._raise_levels()
+            except FAILURES as error:
+                logger.warning("snapshots: %s", error)
+            except Exception:
+                logger.exception("the snapshots of this process failed with an exception that no code expects")
+
+    def _raise_levels(self) -> None:
+        """Raise the machines whose log and snapshots agree, so that their logs are trimmed from the next look on."""
+        for runner in [*self.runners.values()]:
+            if runner.is_verified and not levels.trims(runner.machine.progress.level):
+                level = levels.wanted(runner.machine.progress.level, self._allowed.read(), is_verified=True)
+                runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
+
+    def _fail(self, tp: TopicPartition, damage: Exception) -> None:
+        """Let the store of a machine be deleted, and restored: its copy was found to be damaged."""
+        runner = self.runners.get(tp)
+
+        def condemn(_: Machine) -> None:
+            assert runner is not None and runner.store is not None, "questions are answered while the store is open"
+            runner.store.condemn()
+            raise Lost(str(damage))
+
+        if runner is not None:
+            runner.ask(condemn)

@@ -17,8 +17,9 @@ EVERY_BYTE = bytes(range(256))
 UNKNOWN_FIELD = b"\x7a\x01x"
 """A field that ``Future`` does not have. Dead letters keep it; it has no other effect."""
 
-TARGET, NARROW = "target", "narrow"
-"""Stand for callback topics of the engine; the second one takes small messages only."""
+TARGET, NARROW, SHAKY = "target", "narrow", "shaky"
+"""Stand for callback topics of the engine. The second one takes small messages only, the last one takes none until the
+engine is down."""
 NARROW_BYTES = 2000
 
 

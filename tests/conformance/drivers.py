@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import Producer
 
-from tests.conformance.cases import NARROW, NARROW_BYTES, TARGET
+from tests.conformance.cases import NARROW, NARROW_BYTES, SHAKY, TARGET
+from tests.conformance.stories import BY_ID, COUNTDOWN, HORIZON_S, MARKER, MESSAGES, NATIVE, SCHEDULE
 from tests.harness.cluster import CLIENT
-from tests.harness.records import Publisher
-from tests.harness.system import System
+from tests.harness.records import Publisher, Record
+from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import wait_until
+from timers.kafka import topics
+from timers.kafka.progress_log import ProgressLog
+from timers.request_formats import enabled_formats
 from timers.testing import SimTimers
+from timers.wire import progress
 from timers.wire.headers import Header
 
 if TYPE_CHECKING:
@@ -36,11 +43,13 @@ class Sent:
     headers: tuple[Header, ...]
     partition: int = 0
     source: str = ""
+    topic: str = NATIVE
+    """Of the engine, or its name in the cases."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A record that a request has caused: a callback or a dead letter."""
+    """A record that a request has caused: a callback, a dead letter, a verdict, or a cold request."""
 
     topic: str
     key: bytes | None
@@ -82,8 +91,14 @@ class Engine(Protocol):
     def start(self) -> None:
         """Start the engine, for the first time or again."""
 
-    def outcomes(self, sources: set[str]) -> list[Outcome]:
-        """Wait until each of ``sources`` has an outcome, and return all outcomes."""
+    def mend(self) -> None:
+        """Let the shaky target take records."""
+
+    def cold(self, count: int) -> list[Outcome]:
+        """Wait for cold requests, and return them."""
+
+    def outcomes(self, are_all: Callable[[list[Outcome]], bool]) -> list[Outcome]:
+        """Wait for all outcomes, and return them."""
 
     def close(self) -> None:
         """End it."""
@@ -109,22 +124,41 @@ class SimulatedEngine(SimTimers):
     """The worker's own machine over a simulated broker."""
 
     def __init__(self) -> None:
-        super().__init__(missing_topics=["no-such-topic"])
+        super().__init__(missing_topics=(missing := ["no-such-topic"]))
+        self._settings = replace(
+            self._settings,
+            countdown_topic=COUNTDOWN,
+            schedule_topics=(SCHEDULE,),
+            marker_topic=MARKER,
+            message_topic=MESSAGES,
+            hot_horizon_s=HORIZON_S,
+        )
+        self._formats = enabled_formats(self._settings)
+        self._kafka = type(self._kafka)(self.clock, self._formats, missing)
         self.names = {
-            "request": self._settings.request_topic,
+            NATIVE: self._settings.request_topic,
+            BY_ID: self._settings.id_topic,
             "dead-letter": self._settings.dead_letter_topic,
+            "verdict": self._settings.verdict_topic,
         }
         self._away = False
+        self.restart(lose_disk=True)
+
+    def restart(self, *, lose_disk: bool = False) -> None:
+        """As there, with all formats."""
+        if lose_disk:
+            self._stores.clear()
+        for topic in sorted(self._formats, key=self._settings.retry_topic.__eq__):
+            self._open((topic, 0))
+        self._tick()
 
     def now_s(self) -> int:
         return self.clock.now_s
 
     def send(self, requests: Sequence[Sent]) -> None:
         for each in requests:
-            if self._away:
-                each.source = self._kafka.append(self._settings.request_topic, each.key, each.value, each.headers)
-            else:
-                each.source = self.produce(each.key, each.value, each.headers)
+            append = self._kafka.append if self._away else self._append
+            each.source = append(self.names.get(each.topic, each.topic), each.key, each.value, each.headers)
 
     def tick(self, key: bytes) -> None:
         if not self._away:
@@ -145,13 +179,22 @@ class SimulatedEngine(SimTimers):
         self._away = False
         self.restart(lose_disk=True)
 
-    def outcomes(self, sources: set[str]) -> list[Outcome]:
+    def mend(self) -> None:
+        """All targets take records."""
+
+    def cold(self, count: int) -> list[Outcome]:
+        return [each for each in self._written() if each.topic == self._settings.cold_topic]
+
+    def outcomes(self, are_all: Callable[[list[Outcome]], bool]) -> list[Outcome]:
         self.pass_s(60)
-        internal = set(self._settings.own_topics) - {self._settings.dead_letter_topic}
+        outside = {self._settings.dead_letter_topic, self._settings.verdict_topic}
+        internal = {*self._settings.own_topics} - outside
+        return [each for each in self._written() if each.topic not in internal]
+
+    def _written(self) -> list[Outcome]:
         return [
             Outcome(record.topic, record.key, record.value, list(record.headers), record.timestamp)
             for record in self._kafka.records
-            if record.topic not in internal
         ]
 
     def close(self) -> None:
@@ -172,20 +215,31 @@ class RealEngine:
     names: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        settings = self.system.settings
+        system, settings = self.system, self.system.settings
+        (schedules,) = settings.schedule_topics
+        system.create_topic(schedules, 2, cleanup_policy="compact", message_timestamp_type="CreateTime")
         self.names = {
-            TARGET: self.system.target(partitions=3),
-            NARROW: self.system.target(max_message_bytes=str(NARROW_BYTES)),
-            "request": settings.request_topic,
+            TARGET: system.target(partitions=3),
+            NARROW: system.target(max_message_bytes=str(NARROW_BYTES)),
+            SHAKY: system.target(min_insync_replicas="2"),
+            MESSAGES: system.create_topic(settings.message_topic, 2),
+            NATIVE: settings.request_topic,
+            BY_ID: settings.id_topic,
+            COUNTDOWN: settings.countdown_topic,
+            SCHEDULE: schedules,
+            MARKER: system.create_topic(settings.marker_topic, 2),
             "dead-letter": settings.dead_letter_topic,
+            "verdict": settings.verdict_topic,
         }
-        self.system.create_own_topics()
-        self._publisher = Publisher(self.system.address, settings.request_topic, message_max_bytes=1_060_000)
+        system.create_own_topics()
+        self._publishers = {
+            topic: Publisher(system.address, topic, message_max_bytes=1_060_000)
+            for topic in map(self.names.__getitem__, (NATIVE, BY_ID, COUNTDOWN, SCHEDULE, MARKER))
+        }
         self._ticks = Producer({**CLIENT, "bootstrap.servers": self.system.address})
         self._readers = [
-            self.system.reader(self.names[TARGET]),
-            self.system.reader(self.names[NARROW]),
-            self.system.dead_letters(),
+            *(system.reader(self.names[name]) for name in (TARGET, NARROW, SHAKY, MESSAGES)),
+            *(system.reader(self.names[name], append_time=False) for name in ("dead-letter", "verdict")),
         ]
         self._seen: list[Outcome] = []
         self._running: Startable | None = None
@@ -195,9 +249,13 @@ class RealEngine:
 
     def send(self, requests: Sequence[Sent]) -> None:
         queued = [
-            self._publisher.queue_raw(each.key, each.value, list(each.headers), each.partition) for each in requests
+            self._publishers[self.names.get(each.topic, each.topic)].queue_raw(
+                each.key, each.value, list(each.headers), each.partition
+            )
+            for each in requests
         ]
-        self._publisher.flush()
+        for publisher in self._publishers.values():
+            publisher.flush()
         for each, request in zip(requests, queued, strict=True):
             each.source = request.source
 
@@ -222,10 +280,16 @@ class RealEngine:
         self._running.start()
         self._running.ready()
 
-    def outcomes(self, sources: set[str]) -> list[Outcome]:
+    def mend(self) -> None:
+        self.system.configure(self.names[SHAKY], min_insync_replicas="1")
+
+    def cold(self, count: int) -> list[Outcome]:
+        return list(map(_outcome, self.system.reader(self.system.settings.cold_topic).take(count, PATIENCE_S)))
+
+    def outcomes(self, are_all: Callable[[list[Outcome]], bool]) -> list[Outcome]:
         def all_there() -> bool:
             self._look()
-            return sources <= {outcome.source for outcome in self._seen}
+            return are_all(self._seen)
 
         wait_until(all_there, "each request has an outcome", PATIENCE_S)
         # A micro-batch sends in any order. So all outcomes are there when two later requests have fired, one after the
@@ -237,15 +301,23 @@ class RealEngine:
 
     def _look(self) -> None:
         for reader in self._readers:
-            self._seen += [
-                Outcome(record.topic, record.key, record.value, record.headers, record.append_ms)
-                for record in reader.rest()
-            ]
+            self._seen += map(_outcome, reader.rest())
+
+    def snapshots(self) -> int:
+        """Number of partitions of the request topic whose progress names a snapshot."""
+        settings = self.system.settings
+        with closing(ProgressLog(settings, topics.ensure(settings))) as log:
+            records = log.read([(settings.request_topic, partition) for partition in range(PARTITIONS)])
+        return sum(progress.decode(each)[0].snapshot is not None for each in records.values())
 
     def close(self) -> None:
         if self._running is not None:
             self._running.clean_up()
         self.system.close()
+
+
+def _outcome(record: Record) -> Outcome:
+    return Outcome(record.topic, record.key, record.value, record.headers, record.append_ms)
 
 
 class Query:
@@ -270,9 +342,25 @@ class Query:
     clean_up = stop
 
 
+def all_formats(address: str, directory: Path, **settings: str) -> System:
+    """A system with all request formats and a cold tier."""
+    run = uuid.uuid4().hex[:8]
+    named = {
+        "ID": BY_ID,
+        "COUNTDOWN": COUNTDOWN,
+        "MARKER": MARKER,
+        "MESSAGE": MESSAGES,
+        "VERDICT": "verdict",
+        "COLD": "cold",
+    }
+    formats = {f"TIMERS_{name}_TOPIC": f"{topic}-{run}" for name, topic in named.items()}
+    others = {"TIMERS_SCHEDULE_TOPICS": f"{SCHEDULE}-{run}", "TIMERS_HOT_HORIZON_S": str(HORIZON_S)}
+    return System(address, directory, **formats, **others, **settings)
+
+
 def faust_engine(address: str, directory: Path) -> Engine:
     """A Faust worker."""
-    system = System(address, directory)
+    system = all_formats(address, directory)
     return RealEngine(system, itertools.repeat(system.worker()))
 
 
@@ -282,7 +370,9 @@ def spark_engine(address: str, directory: Path, spark: SparkSession) -> Engine:
     from tests.harness.spark_query import SparkQuery
 
     command_directory = directory / "spark"
-    system = System(address, directory, TIMERS_DATA_DIR=str(command_directory / "data"))
+    # The query has other disks than the command: it restores what the command has written.
+    settings = {"TIMERS_DATA_DIR": str(command_directory / "data"), "TIMERS_SNAPSHOT_RECORDS": "10"}
+    system = all_formats(address, directory, **settings)
     command = SparkEngine(command_directory, system.environment)
     system.workers.append(command)
     return RealEngine(system, iter([command, Query(SparkQuery(spark, system, command.checkpoint))]))

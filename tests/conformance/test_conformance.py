@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.conformance import cases
+from tests.conformance import cases, stories
 from tests.conformance.cases import CASES, ON_A_BROKER, Callback, Case, Phase
-from tests.conformance.drivers import Engine, Outcome, Sent, SimulatedEngine, faust_engine, spark_engine
+from tests.conformance.drivers import Engine, Outcome, RealEngine, Sent, SimulatedEngine, faust_engine, spark_engine
+from tests.conformance.stories import STORIES, Moment, Story
 from tests.harness.system import PARTITIONS
+from tests.harness.waiting import wait_until
+from timers.wire import cold, topics, verdict
 
 ENGINES = {
     "simulator": (),
@@ -29,6 +34,12 @@ class Life:
     start_s: dict[Phase, int]
     sent: dict[str, Sent]
     outcomes: dict[str, list[Outcome]]
+    """Source of a request -> its outcomes. Those of stories are in the other attributes."""
+    stories: dict[str, Story]
+    written: dict[str, list[str]]
+    """Name of a story -> sources of its records."""
+    fired: dict[str, list[Outcome]]
+    verdicts: dict[str, list[Outcome]]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
@@ -43,15 +54,14 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def _live(engine: Engine) -> Life:
     simulated = isinstance(engine, SimulatedEngine)
+    life = Life(engine, {}, {}, {}, STORIES if simulated else {**STORIES, **stories.ON_A_BROKER}, {}, {}, {})
     mine = CASES if simulated else {**CASES, **ON_A_BROKER}
-    start_s: dict[Phase, int] = {}
-    sent: dict[str, Sent] = {}
 
     def send(phase: Phase) -> None:
-        start_s[phase] = engine.now_s()
+        life.start_s[phase] = start_s = engine.now_s()
         batch = {
             name: Sent(
-                case.key(start_s[phase]),
+                case.key(start_s),
                 case.value(lambda topic: engine.names.get(topic, topic)),
                 case.headers,
                 partition=0 if simulated else number % PARTITIONS,
@@ -59,8 +69,11 @@ def _live(engine: Engine) -> Life:
             for number, (name, case) in enumerate(mine.items())
             if case.phase is phase
         }
-        engine.send(list(batch.values()))
-        sent.update(batch)
+        chapters = {name: _chapter(life, name, phase) for name in life.stories}
+        engine.send([*batch.values(), *(each for chapter in chapters.values() for each in chapter)])
+        life.sent.update(batch)
+        for name, chapter in chapters.items():
+            life.written.setdefault(name, []).extend(each.source for each in chapter)
 
     engine.start()
     send(Phase.UP)
@@ -69,14 +82,52 @@ def _live(engine: Engine) -> Life:
         engine.tick(key)
     engine.pass_s(cases.UP_S)
     engine.leave()
+    engine.mend()
     send(Phase.AWAY)
     engine.pass_s(cases.AWAY_S)
     engine.start()
     send(Phase.BACK)
-    by_source: dict[str, list[Outcome]] = {}
-    for outcome in engine.outcomes({each.source for each in sent.values()}):
-        by_source.setdefault(outcome.source, []).append(outcome)
-    return Life(engine, start_s, sent, by_source)
+    copies = [_copy(each) for each in engine.cold(sum(story.is_cold for story in life.stories.values()))]
+    engine.send([*copies, *copies])
+    for outcome in engine.outcomes(partial(_are_all, life)):
+        name = (outcome.key or b"").decode(errors="replace")
+        if outcome.topic == engine.names["verdict"]:
+            life.verdicts.setdefault(name, []).append(outcome)
+        elif name in life.stories:
+            life.fired.setdefault(name, []).append(outcome)
+        else:
+            life.outcomes.setdefault(outcome.source, []).append(outcome)
+    return life
+
+
+def _chapter(life: Life, name: str, phase: Phase) -> list[Sent]:
+    """The records of a story in a phase."""
+    names, number = life.engine.names, list(life.stories).index(name)
+    at = Moment(name, number, life.start_s[phase], lambda topic: names.get(topic, topic), life.written.get(name, ()))
+    partition = 0 if isinstance(life.engine, SimulatedEngine) else number % 2
+    return [
+        Sent(key, value, tuple(headers), partition, topic=each.format)
+        for each in life.stories[name].records
+        if each.phase is phase
+        for key, value, headers in [each.make(at)]
+    ]
+
+
+def _copy(record: Outcome) -> Sent:
+    """The promoted copy of a cold request."""
+    told = cold.decode_cold(record.headers)
+    place = told and topics.parse_source(told.source)
+    assert told is not None and place is not None
+    return Sent(record.key, record.value, tuple(cold.encode_promoted(told)), place[1], topic=place[0])
+
+
+def _are_all(life: Life, outcomes: list[Outcome]) -> bool:
+    """Whether each request has an outcome, and each story what it waits for."""
+    sources = {each.source for each in outcomes}
+    keys = Counter(each.key for each in outcomes)
+    return {each.source for each in life.sent.values()} <= sources and all(
+        keys[name.encode()] >= len(story.verdicts) + (story.fires is not None) for name, story in life.stories.items()
+    )
 
 
 def _engine(name: str, request: pytest.FixtureRequest, directory: Path) -> Engine:
@@ -128,6 +179,31 @@ def _check_callback(life: Life, case: Case, wanted: Callback, sent: Sent, outcom
     assert due_s * 1000 <= int(fired[1] or b"") <= outcome.append_ms
 
 
+@pytest.mark.parametrize("name", [*STORIES, *stories.ON_A_BROKER])
+def test_each_story_ends_as_it_must(life: Life, name: str) -> None:
+    if name not in life.stories:
+        assert isinstance(life.engine, SimulatedEngine)  # all targets of the simulated broker take records
+        return
+    story, engine = life.stories[name], life.engine
+    told = [verdict.decode(each.value or b"") for each in life.verdicts.get(name, [])]
+    assert [(each.id, each.verdict) for each in told] == [(name, each) for each in story.verdicts]
+    assert all(each.text("timer-source") in life.written[name] for each in life.verdicts.get(name, []))
+    fired = life.fired.get(name, [])
+    assert [each.value for each in fired] == ([] if story.fires is None else [story.fires])
+    for each in fired:
+        assert each.topic == engine.names.get(story.target, story.target)
+        due_s, fired_ms = int(each.text("timer-due")), int(each.text("timer-fired"))
+        assert story.due_s is None or due_s == life.start_s[story.phase] + story.due_s
+        assert due_s * 1000 <= fired_ms <= each.append_ms
+
+
+def test_the_engine_on_spark_names_snapshots(life: Life) -> None:
+    """The others have larger limits."""
+    engine = life.engine
+    if isinstance(engine, RealEngine) and engine.system.settings.snapshot_records < 100:
+        wait_until(lambda: engine.snapshots() > 0, "the progress of a partition names a snapshot")
+
+
 def test_there_is_no_outcome_without_a_request(life: Life) -> None:
     assert life.outcomes.keys() == {each.source for each in life.sent.values()}
 
@@ -148,7 +224,9 @@ def test_the_sentences_of_dead_letters_are_the_same_in_every_engine(life: Life) 
     order = list(again)
     random.Random(7).shuffle(order)
     twin.send([again[name] for name in order])
-    said = {outcome.text("timer-source"): outcome.text("timer-error-message") for outcome in twin.outcomes(set())}
+    said = {
+        outcome.text("timer-source"): outcome.text("timer-error-message") for outcome in twin.outcomes(lambda _: True)
+    }
     for name in order:
         (outcome,) = life.outcomes[life.sent[name].source]
         assert outcome.text("timer-error-message") == said[again[name].source], name

@@ -5,8 +5,10 @@ The worker, the simulator and the tests assemble machines here, so they run the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from timers.config.settings import Settings
 from timers.core.counters import Counters
@@ -30,9 +32,13 @@ from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
+from timers.counted import counted
+from timers.errors import LogMismatch
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class PartitionSpec:
     retention_s: int = 86_400
     """Seconds for which a fired id, or a promoted copy, is remembered."""
     classes: Classes = Classes()  # frozen
+    accept_loss: str = ""
+    """The setting."""
 
     def catch_up(self, store: Store, progress: Progress) -> bool:
         """Apply to a store what was committed since it was written.
@@ -92,6 +100,7 @@ class PartitionSpec:
             horizon,
             self._barrier(),
             StoreAge(store, limits.stale_after_s) if limits.stale_after_s else None,
+            partial(check_missing, self.accept_loss, self.tp),
         )
 
     def index(self, store: Store, is_cold: Callable[[Entry], bool], holes: Sequence[Hole] = ()) -> Index | None:
@@ -149,4 +158,42 @@ def spec_of(
         reject_overdue=settings.schedule_overdue == "reject",
         stale_after_s=stale_after_s,
     )
-    return PartitionSpec(tp, request_format, limits, new_seal_key, settings.hot_horizon_s, settings.verdict_retention_s)
+    return PartitionSpec(
+        tp,
+        request_format,
+        limits,
+        new_seal_key,
+        settings.hot_horizon_s,
+        settings.verdict_retention_s,
+        accept_loss=settings.accept_loss,
+    )
+
+
+def check_missing(accept_loss: str, tp: TopicPartition, missing: int, from_offset: int, to_offset: int) -> None:
+    """Stop a machine whose log has lost records in its middle [I32], unless the loss is accepted. Their offsets are not
+    known: markers and aborted records have offsets too."""
+    check_loss(
+        accept_loss,
+        tp,
+        f"{topics.partition_name(*tp)} has lost {counted(missing, 'record')} between the offsets {from_offset} and "
+        f"{to_offset} since they were accepted (were files of a broker deleted or damaged, or was the topic "
+        "compacted?). A store that was written before still holds what is pending of them: start its worker with its "
+        "disk. If the log is whole again, start this worker with an empty disk",
+    )
+
+
+def check_loss(accept_loss: str, tp: TopicPartition, sentence: str, way: str = "without them", kind: str = "") -> None:
+    """Log a loss of records that an operator has accepted.
+
+    Args:
+        accept_loss: the value of TIMERS_ACCEPT_LOSS.
+        kind: of the loss, if it has one; it stands there after the name of the partition.
+
+    Raises:
+        LogMismatch: with ``sentence``, if it is not accepted.
+    """
+    name = topics.partition_name(*tp) + kind
+    if name not in accept_loss.split(","):
+        names = f"{accept_loss},{name}" if accept_loss else name
+        raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={names}")
+    logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness.snapshots import restored
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.lineage import Batch
+from timers.core.lineage import Batch, Count
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
@@ -127,6 +127,7 @@ class Twins:
             self.next_offset += 1
         batch = Batch(self.next_offset - 1, self.next_offset - 1, len(values), 2**32 - 1)
         lineage = self.memory.lineage.through([(self.next_offset // 8, batch)], self.next_offset)
+        lineage = lineage._replace(counted=Count(1, self.next_offset, len(values), 0))
         for store in (self.memory, self.rocks):
             store.write(rows, self.next_offset, entries, lineage)
 

@@ -9,13 +9,15 @@ from hashlib import sha256
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
-from tests.simulation.kit.worker import SimRunner
+from tests.simulation.kit.worker import Parts, SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.levels import trims
+from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, deletable_before
-from timers.core.timer import TopicPartition
+from timers.core.timer import Fetched, TopicPartition
+from timers.errors import LogMismatch
 from timers.store import layout
 from timers.store.memory import MemoryView
 
@@ -178,7 +180,27 @@ class NamesAfterAnotherOwner(SnapshotWorker):
         kept[machine] = {name: vars(runner).get(name) for name in ("taken", "taking")}
 
 
+class StoresFirst(Machine):
+    """[I32]: what was read again is stored before it is compared: the next opening does not read it again."""
+
+    def accept(self, fetched: Fetched) -> bool:
+        try:
+            return super().accept(fetched)
+        except LogMismatch:
+            self._store.write({}, self.progress.next_offset, lineage=self.progress.lineage)
+            raise
+
+
 MUTATIONS = {
+    "I32 nothing is compared": changed(("count and missing > 0", "False"), worker=SnapshotWorker),
+    "I32 stored before it is compared": Mutation(Parts(machine=StoresFirst), SnapshotWorker),
+    "I32 a compacted topic is counted": changed(
+        ("if self._store_age is None:\n    lineage = lineage.accepted(...)", "lineage = lineage.accepted(...)"),
+        worker=SnapshotWorker,
+    ),
+    "I32 what a store has read again is not counted": changed(
+        ("stored.since == accepted.since)", "False)"), worker=SnapshotWorker
+    ),
     "S1 A is the committed offset": Mutation(worker=NamesTheCommittedOffset),
     "S1 read while the store changes": Mutation(worker=ReadsTheStore),
     "S2 named early": Mutation(worker=NamesEarly),

@@ -94,6 +94,7 @@ class SnapshotSimulator(Simulator):
     ) -> None:
         super().__init__(seed, steps, parts, worker)
         self._snapshot_random = Random(f"{seed} snapshots")
+        self._middle_random = Random(f"{seed} middles")
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
         self.topics.keep_s = self._snapshot_random.choice([0, 3, 3, 20])
@@ -108,6 +109,8 @@ class SnapshotSimulator(Simulator):
         ]
         if self._snapshot_random.random() < 0.3:
             more.append((self._repair, 4))
+        if self._middle_random.random() < 0.4:
+            more.append((self._lose_middle, 8))
         self._actions += [action for action, _ in more]
         self._weights += [weight * self._snapshot_random.choice([0.3, 1, 3]) for _, weight in more]
 
@@ -185,6 +188,55 @@ class SnapshotSimulator(Simulator):
             self._assign_unowned()
         return f"{machine[0]}/{machine[1]}"
 
+    def _lose_middle(self) -> str:
+        """A log loses records in its middle, and its owner begins again, mostly with an empty disk [I32]."""
+        random, machine = self._middle_random, self._middle_random.choice(self.machines)
+        owner, progress, start = (
+            self._owner.get(machine),
+            self.checkers.logs[machine].progress,
+            self.log.start(*machine),
+        )
+        is_counted = not (self._is_doubtful() or progress.rescues or machine[0] in self._settings.schedule_topics)
+        known = self.log.fetch(*machine, start, max(0, progress.next_offset - start)).records
+        if owner is None or not known or not is_counted:
+            return "nothing"
+        lost = sorted({random.choice(known).offset for _ in range(random.randint(1, 3))})
+        owner.crash()
+        if random.random() < 0.7:
+            owner.disk.wipe()
+        owner.start()
+        owner.accepted.discard(machine)
+        self.log.lose_middle(*machine, lost)
+        for _ in range(random.randint(1, 2)):  # a second opening must not go on either
+            self._give(machine, owner)
+            self._recover(owner, machine, lost)
+        self.log.put_back(*machine)
+        owner.crash()
+        owner.disk.wipe()  # it has read the log while records were missing
+        owner.start()
+        self._assign_unowned()
+        return f"{machine[0]}/{machine[1]} {lost}"
+
+    def _recover(self, owner: SimWorker, machine: TopicPartition, lost: list[int]) -> None:
+        if machine not in owner.runners:
+            return
+        made = owner.runners[machine].machine
+        accepted, stored = made.progress.lineage.counted, made.lineages[0].counted
+        position = made.position
+        is_known = accepted is not None and accepted.to == made.progress.next_offset and made.recovering
+        if accepted is not None and position > accepted.since:
+            is_known &= stored is not None and (stored.since, stored.to) == (accepted.since, position)
+        while machine in owner.runners and owner.runners[machine].machine.recovering:
+            runner = owner.runners[machine]
+            fetched = owner.poll_requests(machine, self._middle_random.randint(5, 60))
+            if fetched is not None:
+                runner.loop.add_fetch(fetched)
+            owner.step(machine)
+        is_lost = accepted is not None and any(max(position, accepted.since) <= offset for offset in lost)
+        self.checkers.counts["losses noticed"] += machine in owner.stopped
+        if is_known and is_lost and machine in owner.runners and owner.runners[machine].machine is made:
+            raise Violation(f"{machine} goes on, and its log has lost {lost}")
+
     def _two_owners(self) -> str:
         """Take a partition over while its owner writes a snapshot, and give it back to the former owner."""
         random = self._snapshot_random
@@ -220,7 +272,8 @@ class SnapshotSimulator(Simulator):
         progress, key = self.checkers.logs[machine].progress, progress_record.encode_key(*machine)
         newest = self.log.newest(where, PROGRESS_PARTITION, key)
         is_decided = self.log.last_stable(where, PROGRESS_PARTITION) == self.log.end(where, PROGRESS_PARTITION)
-        if not is_decided or progress.snapshot is None or not self._is_known_otherwise(machine, newest):
+        is_known = is_decided and self._is_known_otherwise(machine, newest)
+        if progress.snapshot is None or not is_known or self._is_doubtful():
             return "nothing"
         value = progress_record.encode(replace(progress, snapshot=None, older_snapshot=None), TOPIC_ID)
         self.log.append(where, key, value, partition=PROGRESS_PARTITION)

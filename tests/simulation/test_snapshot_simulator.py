@@ -24,6 +24,7 @@ def test_no_run_with_snapshots_breaks_a_promise() -> None:
         counts["restores"] += sum(getattr(worker, "restores", 0) for worker in simulator.workers)
     assert counts["restores"] > 16
     assert counts["snapshots restored"] > 32
+    assert counts["losses noticed"] > 3
     assert counts["fired"] > 100
 
 

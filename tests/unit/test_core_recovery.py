@@ -9,9 +9,11 @@ import pytest
 from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
+from timers.core.lineage import Count, Lineage
 from timers.core.machine import ReadAgain
-from timers.core.progress import MAX_REQUEST_BYTES, History, Progress, SettingChange
+from timers.core.progress import MAX_REQUEST_BYTES, Doubt, History, Progress, SettingChange
 from timers.core.store_validity import catch_up
+from timers.errors import LogMismatch
 
 # ---- opening and recovery -------------------------------------------------------------------------------------------
 
@@ -136,3 +138,105 @@ def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:
     while rig.machine.recovering:
         rig.machine.accept(rig.fetch())
     assert rig.machine.pending == 2
+
+
+# ---- a log that has lost records in its middle [I32] ----------------------------------------------------------------
+
+
+def counted_rig(lost: tuple[int, ...], *, accepted: str = "") -> NativeRig:
+    """A machine that has accepted 12 requests, and fired some, and is opened with an empty disk. Its log has lost some
+    of them."""
+    rig = NativeRig()
+    rig.observe(0)
+    rig.ask(*range(50, 60))
+    rig.read(4)
+    rig.read()
+    rig.accept(1, 70)
+    rig.observe(55)
+    rig.fire()
+    rig.machine.commit_progress()
+    rig.log.lose_middle(rig.topic, 0, lost)
+    rig.open(wipe=True, accept_loss=accepted)
+    return rig
+
+
+def read_again(rig: NativeRig, count: int = 5) -> None:
+    while rig.machine.recovering:
+        rig.machine.accept(rig.fetch(count))
+
+
+def test_a_log_that_is_whole_is_counted_again() -> None:
+    rig = counted_rig(())
+    before = rig.outbox.progress.lineage.counted
+    assert before == Count(0, 12, 12, 12)
+    read_again(rig)
+    assert rig.store.lineage.counted == before
+    rig.observe(56)
+    rig.accept(90)
+    assert rig.store.lineage.counted == Count(0, 13, 13, 13)
+
+
+def test_a_machine_stops_if_its_log_has_lost_records_in_its_middle() -> None:
+    rig = counted_rig((3, 4, 9))
+    sentence = "requests/0 has lost 3 records between the offsets 0 and 12 since they were accepted"
+    with pytest.raises(LogMismatch, match=sentence):
+        read_again(rig)
+    assert rig.machine.recovering
+    rig.open()  # what was read before the last fetch is in the store
+    assert rig.machine.position == 10
+    with pytest.raises(LogMismatch, match=sentence):
+        read_again(rig)
+    rig.log.put_back(rig.topic, 0)
+    rig.open(wipe=True)
+    read_again(rig)
+    assert rig.keys == [(due_s, due_s - 50) for due_s in range(56, 60)] + [(70, 11)]
+
+
+def test_an_accepted_loss_is_named_once_and_counting_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    rig = counted_rig((3, 9), accepted="other/0,requests/0")
+    read_again(rig)
+    assert "lost 2 records between the offsets 0 and 12" in caplog.text
+    rig.observe(56)
+    rig.machine.commit_progress()
+    assert rig.outbox.progress.lineage.counted is None
+    rig.accept(90)
+    rig.machine.commit_progress()
+    assert rig.outbox.progress.lineage.counted == Count(12, 13, 1, 13)
+    rig.open(wipe=True, accept_loss="")
+    read_again(rig)
+    assert rig.store.lineage.counted == Count(12, 13, 1, 13)
+    rig.log.lose_middle(rig.topic, 0, (12,))
+    rig.open(wipe=True)
+    with pytest.raises(LogMismatch, match="lost 1 record between the offsets 12 and 13"):
+        read_again(rig)
+
+
+def test_an_acceptance_that_was_not_committed_is_not_asked_for_again() -> None:
+    rig = counted_rig((3,), accepted="requests/0")
+    read_again(rig)
+    rig.open(accept_loss="")
+    assert rig.machine.progress.lineage.counted is None
+    rig.observe(56)
+    assert rig.machine.commit_progress()
+
+
+@pytest.mark.parametrize("stored", [None, Count(0, 7, 7, 7), Count(3, 9, 6, 9)])
+def test_counts_of_other_ranges_are_not_compared(stored: Count | None) -> None:
+    """The store was written by a version that does not count, or before a loss was accepted."""
+    rig = counted_rig(())
+    rig.store.note_history(rig.outbox.progress.settings)
+    rig.store.write({}, 9, lineage=rig.outbox.progress.lineage._replace(counted=stored))
+    rig.log.lose_middle(rig.topic, 0, (10,))
+    rig.open()
+    read_again(rig)
+    assert rig.store.lineage.counted == rig.outbox.progress.lineage.counted
+
+
+def test_records_that_a_doubtful_log_may_lack_are_not_counted() -> None:
+    """[I29]: below the offset at which a whole store ended, it may lack what compaction has taken."""
+    progress = Progress(20, lineage=Lineage(counted=Count(4, 20, 16, 20)), doubt=Doubt(15, "w"))
+    known = Lineage(counted=Count(4, 15, 11, 15))
+    assert progress.without_doubt(known, 15).lineage.counted == Count(15, 20, 5, 20)
+    assert progress.without_doubt(Lineage(), 15).lineage.counted is None
+    assert progress.without_doubt(Lineage(), 0).lineage.counted == Count(4, 20, 16, 20), "all is read again"
+    assert progress.without_doubt().lineage.counted is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
+from timers.core.lineage import Count, Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
 from timers.core.ports import SnapshotStore
@@ -86,6 +87,18 @@ def test_each_difference_is_found(rows: list[Row], entries: dict[bytes, Entry], 
     result = found(one, filled(MemoryStore(), (100, rows), entries=entries), Progress(50))
     assert result.different == 1
     assert sentence in result.differences[0]
+
+
+def test_a_log_that_has_lost_records_in_its_middle_is_found() -> None:
+    """Also if these have fired, so that no timer is missing."""
+    stores = [filled(MemoryStore(), (100, ROWS), entries=ENTRIES) for _ in range(2)]
+    for store, records in zip(stores, (37, 40), strict=True):
+        store.lineage = Lineage(counted=Count(10, 50, records, 30))
+    result = found(stores[0], stores[1], Progress(50))
+    assert (result.different, result.differences) == (3, ("the log has 37 records from offset 10 to 50, and had 40",))
+    assert found(stores[1], stores[1], Progress(50)).different == 0
+    stores[0].lineage = Lineage(counted=Count(20, 50, 30, 30))
+    assert found(stores[0], stores[1], Progress(50)).different == 0, "of another range"
 
 
 class SimSnapshots:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from timers.core.timer import TopicPartition
+from timers.errors import LogMismatch
 from timers.worker.machines import openings
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.runner import ReadAhead
@@ -47,12 +48,16 @@ class SimPool:
     def __init__(self) -> None:
         self.opened: list[TopicPartition] = []
         self.owns_it: bool | None = True
+        self.stopped: list[tuple[TopicPartition, LogMismatch]] = []
 
     async def owns(self, tp: TopicPartition) -> bool | None:
         return self.owns_it
 
     def on_opened(self, tp: TopicPartition, opened: object, again: bool) -> None:
         self.opened.append(tp)
+
+    def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
+        self.stopped.append((tp, mismatch))
 
     def on_progress(self) -> None: ...
 
@@ -92,6 +97,30 @@ async def test_an_opening_waits_until_the_former_machine_has_released_the_store(
             await asyncio.sleep(0)
 
 
+class SimRunner:
+    """A runner that has ended."""
+
+    name = "timer-request/0"
+    machine = SimpleNamespace(replayed=7)
+
+    def join(self, timeout_s: float) -> bool:
+        return True
+
+
+async def test_a_machine_whose_log_lacks_records_stops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found when the log is read again: the worker goes on, and the machine is not opened again."""
+    monkeypatch.setattr(openings, "Takeover", SimTakeover)
+    listener: Any = SimListener()
+    unused: Any = None
+    runner: Any = SimRunner()
+    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
+    opening.begin_again(lambda: unused, REQUESTS, runner, mismatch := LogMismatch("it has lost 3 records"))
+    async with asyncio.timeout(30):
+        while opening.partitions:
+            await asyncio.sleep(0)
+    assert (listener.opened, listener.stopped) == ([], [(REQUESTS, mismatch)])
+
+
 async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     pool: Any = SimPool()
     opening = SimOpenings(pool)
@@ -102,13 +131,6 @@ async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: 
         while not pool.opened:
             await asyncio.sleep(0)
     assert not opening.result.done() and opening.partitions == set(), "its machine reads, and nothing is fenced"
-
-    class SimRunner:
-        name = "timer-request/0"
-        machine = SimpleNamespace(replayed=7)
-
-        def join(self, timeout_s: float) -> bool:
-            return True
 
     runner: Any = SimRunner()
     opening.result.set_result(SimMachine())

@@ -112,7 +112,7 @@ class Doubts:
             return progress
         if self._leftovers is None or self._leftovers.doubt != doubt:
             self._leftovers = Leftovers(self._store, doubt, remembered_s(progress, of_index_s))
-        return replace(progress, doubt=None) if self._leftovers.are_gone(committed.fired_through) else progress
+        return progress.without_doubt() if self._leftovers.are_gone(committed.fired_through) else progress
 
 
 class Leftovers:

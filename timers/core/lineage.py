@@ -11,7 +11,7 @@ epochs is needed because a replica may have more records of an older epoch than 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 MAX_EPOCHS = 32
 """Leader epochs that are kept, the newest ones. Each one takes about 8 bytes of each progress record."""
@@ -59,6 +59,34 @@ class Unknown(NamedTuple):
     """The log is compacted, and the last batch was removed from it: it cannot be compared."""
 
 
+class Count(NamedTuple):
+    """How many records a log has in the range [``since``, ``to``), so that it is noticed if it loses some [I32].
+
+    Two counts of one log can be compared if they have the same range.
+    """
+
+    since: int
+    to: int
+    records: int
+    """Without markers and aborted records, which no reader gets."""
+    sure_to: int
+    """Up to this offset, the records were counted when they were accepted; from there on, when they were read again."""
+
+    def through(self, records: Sequence[Any], to: int) -> Count:
+        """Returns the count after the records up to ``to`` were read again."""
+        if records and records[0].offset < self.since:
+            records = [record for record in records if record.offset >= self.since]
+        return Count(self.since, to, self.records + len(records), self.sure_to)
+
+    def above(self, position: int, below: Count | None) -> Count | None:
+        """Returns the count of the records from ``position`` on only; ``below``: those before it; None: not known."""
+        if self.since >= position:
+            return self
+        if below is None or below.since != self.since:
+            return None
+        return self._replace(since=position, records=self.records - below.records)
+
+
 class Lineage(NamedTuple):
     """Which log was read up to a position."""
 
@@ -68,6 +96,8 @@ class Lineage(NamedTuple):
     """The last whole batch below the position; None before the first one, and after a cut."""
     end: int = 0
     """The offset up to which the epochs are known: that after the last batch, or that of a cut."""
+    counted: Count | None = None
+    """Of the records below the position, if it ends there; None: not known."""
 
     def through(self, passed: Sequence[PassedBatch], position: int) -> Lineage:
         """Returns the lineage of ``position``, after a fetch has passed these batches in ascending order.
@@ -84,7 +114,9 @@ class Lineage(NamedTuple):
             batch = each
             if epoch > newest:
                 epochs, newest = (*epochs, (epoch, each.base_offset))[-MAX_EPOCHS:], epoch
-        return self if batch is None or batch is self.batch else Lineage(epochs, batch, batch.last_offset + 1)
+        if batch is None or batch is self.batch:
+            return self
+        return self._replace(epochs=epochs, batch=batch, end=batch.last_offset + 1)
 
     def at(self, position: int, passed: Sequence[PassedBatch]) -> Lineage:
         """Returns the lineage of ``position``, also if this one is that of a later position; see :meth:`through`."""
@@ -92,9 +124,25 @@ class Lineage(NamedTuple):
 
     def before(self, offset: int) -> Lineage:
         """Returns what is known of the log below ``offset``, after all records from there on were lost."""
+        counted = self.counted if self.counted is not None and self.counted.to <= offset else None
         if self.end <= offset:
-            return self
-        return Lineage(tuple(each for each in self.epochs if each[1] < offset), None, offset)
+            return self if counted is self.counted else self._replace(counted=counted)
+        return Lineage(tuple(each for each in self.epochs if each[1] < offset), None, offset, counted)
+
+    def count_at(self, position: int) -> Count | None:
+        """Returns the count of the records below ``position``; None: not known."""
+        return self.counted if self.counted is not None and self.counted.to == position else None
+
+    def accepted(self, records: Sequence[Any], to: int, known: Lineage, position: int) -> Lineage:
+        """Returns the same with a count of new records from ``position`` to ``to``, which goes on with that of
+        ``known``, or begins anew."""
+        count = known.count_at(position) or Count(position, position, 0, position)
+        counted = Count(count.since, to, count.records + len(records), to)
+        return Lineage(self.epochs, self.batch, self.end, counted)
+
+    def uncounted(self) -> Lineage:
+        """Returns the same without a count, so that counting begins anew."""
+        return self if self.counted is None else self._replace(counted=None)
 
     def epoch_before(self, offset: int) -> int:
         """Returns the epoch of the last batch below ``offset``; -1 if it is not known."""
@@ -103,6 +151,30 @@ class Lineage(NamedTuple):
     def end_of(self, index: int) -> int:
         """Returns the offset at which the epoch with this index ends."""
         return self.epochs[index + 1][1] if index + 1 < len(self.epochs) else self.end
+
+
+def counted_again(stored: Count | None, accepted: Count | None, position: int) -> Count | None:
+    """Returns the count to go on with when the log is read again from ``position``, where a store ended.
+
+    Args:
+        stored: of the store, which ends there; None: not known.
+        accepted: of all that was accepted, to compare with at its end; None: not known.
+
+    Returns:
+        None if the count cannot be compared in the end.
+    """
+    if accepted is None or (stored is not None and stored.since == accepted.since):
+        return stored
+    since = accepted.since
+    return Count(since, position, 0, since) if position <= since else None
+
+
+def continued(stored: Count | None, accepted: Count | None) -> Count | None:
+    """Returns the count of an opened store that has all that was accepted, and perhaps more; None: counting begins
+    anew, because another worker has accepted a loss in the meantime, or one of the counts is not known."""
+    if stored is None or accepted is None or stored.since != accepted.since:
+        return None
+    return stored if stored.to > accepted.to or stored.records == accepted.records else None
 
 
 def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parted | None:

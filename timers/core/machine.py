@@ -22,7 +22,7 @@ from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
-from timers.core.lineage import Leader, Lineage, PassedBatch
+from timers.core.lineage import Leader, Lineage, PassedBatch, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
@@ -136,8 +136,11 @@ class Machine:
         # a batch with output is stored after its commit, so what the store holds above the commit has no output.
         opened = progress
         self.rescuing = len(progress.rescues_of(store.history, store.applied))
-        if store.applied > progress.next_offset and not self.rescuing:
-            opened = replace(progress, next_offset=store.applied, lineage=store.lineage)
+        if store.applied >= progress.next_offset and not self.rescuing:
+            known = store.lineage if store.applied > progress.next_offset else progress.lineage
+            accepted = progress.lineage.count_at(progress.next_offset)
+            count = continued(store.lineage.count_at(store.applied), accepted)
+            opened = replace(progress, next_offset=store.applied, lineage=known._replace(counted=count))
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
         self.progress = opened if variant.horizon is None else variant.horizon.enter(opened)
@@ -167,6 +170,7 @@ class Machine:
         self._horizon = variant.horizon
         self._barrier = variant.barrier
         self._store_age = variant.store_age
+        self._on_missing = variant.on_missing
         self.doubts = Doubts(store, progress)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
@@ -341,6 +345,7 @@ class Machine:
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         """Read accepted records again: with the same decisions, without output [I15]."""
+        lineage = self._read_again(records, to_offset)
         decoded = self._read(records, to_offset)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
         rows, entries = (decoded.rows, NO_ENTRIES) if self._index is None else self._index.replay(decoded)
@@ -352,7 +357,7 @@ class Machine:
             }
             waiting = {due_s: group for due_s, group in left.items() if group}
         # A version that has fired also replaces the one before it: the older version must not fire after it.
-        self._store.write(waiting, to_offset, {**entries, **copy_entries}, self._lineage_at(to_offset))
+        self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage)
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
@@ -371,6 +376,8 @@ class Machine:
             rows, judged = self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
         lineage = self._lineage_at(to_offset)
+        if self._store_age is None:  # compaction takes records away
+            lineage = lineage.accepted(records, to_offset, self.progress.lineage, self.position)
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
@@ -391,9 +398,28 @@ class Machine:
         return self._reader.read(records, to_offset, self.progress)
 
     def _lineage_at(self, to_offset: int) -> Lineage:
-        """Returns the lineage of an offset inside the present fetch [I28]."""
+        """Returns the lineage of an offset inside the present fetch [I28], without a count."""
         end, told = self._told
-        return told if told is not None and to_offset == end else self._store.lineage.at(to_offset, self._passed)
+        is_told = told is not None and to_offset == end
+        return (told if is_told and told else self._store.lineage.at(to_offset, self._passed)).uncounted()
+
+    def _read_again(self, records: Sequence[Any], to_offset: int) -> Lineage:
+        """Returns the lineage after records were read again. At the end of all, their number is compared [I32].
+
+        Raises:
+            LogMismatch: the log has lost some of them. Nothing of this piece was stored: the next opening compares too.
+        """
+        accepted, position = self.progress.lineage.count_at(self.progress.next_offset), self.position
+        count = counted_again(self._store.lineage.count_at(position), accepted, position)
+        count = count and count.through(records, to_offset)
+        if accepted is not None and to_offset == accepted.to:
+            missing = accepted.records - count.records if count else 0
+            if count and missing > 0:
+                self._on_missing(missing, count.sure_to, to_offset)
+            if missing:  # counting begins anew
+                self.progress = replace(self.progress, lineage=self.progress.lineage.uncounted())
+            count = None if missing else accepted
+        return self._lineage_at(to_offset)._replace(counted=count)
 
     def _may_emit(self, decoded: Decoded) -> bool:
         late, _ = _split_late(decoded.rows, self.progress.fired_through)
@@ -546,11 +572,11 @@ class Machine:
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
         committed, progress = self._committed, self.progress
-        known = committed.next_offset, committed.settings, committed.doubt
+        known = committed.next_offset, committed.settings, committed.doubt, committed.lineage.counted
         begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
             begins_doubt
-            or known != (progress.next_offset, progress.settings, progress.doubt)
+            or known != (progress.next_offset, progress.settings, progress.doubt, progress.lineage.counted)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import FIRST
 from timers.core.lineage import Lineage
 
@@ -246,6 +246,15 @@ class Progress:
         names = zip((HOLE_DUE_S, HOLE_OFFSET), through, strict=True)
         hole = [SettingChange(name, self.next_offset, value) for name, value in names]
         return replace(self, settings=History((*self.settings, *hole)))
+
+    def without_doubt(self, store: Lineage = Lineage(), applied: int = MAX_OFFSET) -> Progress:  # noqa: B008  # immutable
+        """Returns a progress without its doubt. The records that the log may lack are not counted any more [I32].
+
+        Args:
+            store: lineage of the store that was written up to ``applied``: the records above are read again.
+        """
+        counted = self.lineage.counted and self.lineage.counted.above(applied, store.count_at(applied))
+        return replace(self, doubt=None, lineage=self.lineage._replace(counted=counted))
 
     @property
     def witness(self) -> Witness:

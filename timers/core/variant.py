@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from timers.core.horizon import Horizon
@@ -28,3 +28,6 @@ class Variant:
     """Holds a second until the machine has read what was acknowledged before it."""
     store_age: StoreAge | None
     """Ends a machine whose store is too old."""
+    on_missing: Callable[[int, int, int], None]
+    """Called with a number of records that the log has lost, and a range of offsets in which they were. Raises
+    :class:`timers.errors.LogMismatch`, unless an operator has accepted the loss."""

@@ -34,6 +34,7 @@ from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import Answer, LogLineages
 from timers.kafka.topics import Cluster
 from timers.kafka.transactions import Record, TransactionalWriter
+from timers.partition import check_loss
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -456,11 +457,7 @@ class ProgressLog:
         Raises:
             LogMismatch: with ``sentence``, if it does not.
         """
-        name, accepted = partition_name(*tp) + kind, self._settings.accept_loss
-        if name not in accepted.split(","):
-            names = f"{accepted},{name}" if accepted else name
-            raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={names}")
-        logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
+        check_loss(self._settings.accept_loss, tp, sentence, way, kind)
         return fallback
 
 

@@ -307,7 +307,7 @@ def _encode_starts(saved: Saved) -> str:
 
 
 def _encode_lineage(saved: Saved) -> str:
-    (epochs, batch, end), cuts = saved.lineage, saved.cuts
+    (epochs, batch, end, _), cuts = saved.lineage, saved.cuts
     former = [each for each in cuts if each[0] <= saved.offset][-1:]  # of those below the offset the last one counts
     kept = [*epochs[-MAX_EPOCHS:], *former, *(each for each in cuts if each[0] > saved.offset)]
     if not end and not kept:

@@ -8,6 +8,7 @@
                                    | 2^63 + offset of the request (8), for a promoted copy
                                    | bytes of key (8) | key | value, for a message that a marker tracks
     0xFF "applied"             ->  8 bytes
+    0xFF "count"               ->  since (8) | to (8) | records (8) | sure to (8): how many records the log has there
     0xFF "history"             ->  msgpack array of [setting, from offset, value]
     0xFF "identity"            ->  text
     0xFF "lineage"             ->  msgpack array of [[epoch, first offset], ...], header of the last batch or nil, end
@@ -39,7 +40,7 @@ import msgpack
 from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
-from timers.core.lineage import Batch, Lineage
+from timers.core.lineage import Batch, Count, Lineage
 from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
 from timers.core.sums import bytes_of
 from timers.core.timer import Row
@@ -59,6 +60,7 @@ OTHER = b"\xff"
 ROWS_END = JOURNAL
 
 APPLIED = OTHER + b"applied"
+COUNT = OTHER + b"count"
 HISTORY = OTHER + b"history"
 IDENTITY = OTHER + b"identity"
 LINEAGE = OTHER + b"lineage"
@@ -69,6 +71,7 @@ LAST_S = 2**56 - 1
 """A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
+_COUNT = struct.Struct(">QQQQ")
 ENTRY = struct.Struct(">qQq")
 """The last number is signed: records from before the topic had LogAppendTime may have no time, which is -1 ms."""
 
@@ -108,10 +111,23 @@ def unpack_entry(value: bytes) -> Entry:
     return due_s, offset, append_s, value[start:end], value[end:]
 
 
-def unpack_lineage(value: bytes) -> Lineage:
-    """Inverse of ``msgpack.packb``."""
+def pack_lineage(lineage: Lineage, known: Lineage | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Yields keys and values for a lineage, without those that are the same for ``known``. The count has a key of its
+    own: it changes with each fetch, and versions that do not know it leave it as it is, with its former end."""
+    *others, counted = lineage
+    if known is None or others != list(known[:-1]):
+        yield LINEAGE, msgpack.packb(others)
+    if counted is not None and (known is None or counted != known.counted):
+        yield COUNT, _COUNT.pack(*counted)
+
+
+def unpack_lineage(value: bytes | None, count: bytes | None) -> Lineage:
+    """Returns the lineage in the values of its keys. Inverse of :func:`pack_lineage`."""
+    known = None if count is None else Count(*_COUNT.unpack(count))
+    if value is None:
+        return Lineage(counted=known)
     epochs, batch, end = msgpack.unpackb(value, use_list=False)
-    return Lineage(epochs, None if batch is None else Batch(*batch), end)
+    return Lineage(epochs, None if batch is None else Batch(*batch), end, known)
 
 
 def next_key(key: OrderKey) -> bytes:

@@ -92,14 +92,12 @@ class MemoryStore:
         return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
 
     def view(self) -> MemoryView:
-        import msgpack  # not at the top: the simulated timers of users' tests need no packages of the worker
-
-        from timers.store import layout
+        from timers.store import layout  # not at the top: simulated timers of users' tests need no msgpack
 
         pack = layout.packer()
         items = [(pack_key(due_s, row[0]), pack([row])) for (due_s, _), row in self._rows]
         items += sorted((layout.INDEX + id, layout.pack_entry(entry)) for id, entry in self._entries.items())
-        items.append((layout.LINEAGE, msgpack.packb(self.lineage)))
+        items += sorted(layout.pack_lineage(self.lineage))
         if self.read_through_s is not None:
             items.append((layout.READ_THROUGH, layout.U64.pack(self.read_through_s)))
         return MemoryView(self.applied, self.pending, self.history, items)
@@ -118,7 +116,9 @@ class MemoryStore:
         elif key < layout.OTHER:
             self._entries[key[1:]] = layout.unpack_entry(value)
         elif key == layout.LINEAGE:
-            self.lineage = layout.unpack_lineage(value)
+            self.lineage = layout.unpack_lineage(value, None)._replace(counted=self.lineage.counted)
+        elif key == layout.COUNT:
+            self.lineage = self.lineage._replace(counted=layout.unpack_lineage(None, value).counted)
         elif key == layout.READ_THROUGH:
             (self.read_through_s,) = layout.U64.unpack(value)
 

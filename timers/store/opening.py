@@ -114,7 +114,10 @@ class Opening(NamedTuple):
             usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.indexed)
             applied = store.applied if usable else 0
             # Before the store is emptied: it may be the only one that holds what the log lacks.
-            progress = self.log.check_doubt(self.tp, progress, applied, self.compacted)
+            checked = self.log.check_doubt(self.tp, progress, applied, self.compacted)
+            if checked.doubt != progress.doubt:
+                checked = checked.without_doubt(store.lineage, applied)
+            progress = checked
             if not usable:
                 store = self._emptied(store)
         except StoreDamaged as damage:

@@ -37,7 +37,7 @@ from timers.store.memory_limit import RocksMemory
 SLICE_BYTES = 256 * 1024
 """Bytes that are read before :meth:`RocksView.close` of another thread may end the view."""
 
-COPIED = (layout.LINEAGE, layout.READ_THROUGH)
+COPIED = (layout.COUNT, layout.LINEAGE, layout.READ_THROUGH)
 """Of the last keys. The others count what one database has written, or come from the progress."""
 
 
@@ -139,8 +139,7 @@ class RocksStore:
         self.applied = db.number(layout.APPLIED)
         self.pending = db.number(layout.PENDING)
         self.read_through_s = db.number(layout.READ_THROUGH) or None
-        packed = db.get(layout.LINEAGE)
-        self.lineage = Lineage() if packed is None else self._decoded(layout.unpack_lineage, packed)
+        self.lineage = self._lineage(db.get)
         self._first_key = bytes(16)
         self._scanned: list[bytes] = []
         self._journal: IndexJournal | None = None
@@ -244,10 +243,13 @@ class RocksStore:
         for key, value in last.items():
             put(key, value)
         put(layout.HISTORY, _pack_history(history))
-        packed, through = last.get(layout.LINEAGE), last.get(layout.READ_THROUGH)
-        lineage = Lineage() if packed is None else self._decoded(layout.unpack_lineage, packed)
-        self._write(batch, pending, applied, lineage)
+        through = last.get(layout.READ_THROUGH)
+        self._write(batch, pending, applied, self._lineage(last.get))
         self.read_through_s = None if through is None else self._decoded(U64.unpack, through)[0]
+
+    def _lineage(self, get: Callable[[bytes], bytes | None]) -> Lineage:
+        values = get(layout.LINEAGE), get(layout.COUNT)
+        return self._decoded(lambda values: layout.unpack_lineage(*values), values)
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
@@ -344,8 +346,10 @@ class RocksStore:
         if applied != self.applied:
             batch.put(layout.APPLIED, U64.pack(applied))
         lineage = lineage or self.lineage
-        if lineage is not self.lineage:
-            batch.put(layout.LINEAGE, msgpack.packb(lineage))
+        for key, value in layout.pack_lineage(lineage, self.lineage):
+            batch.put(key, value)
+        if lineage.counted is None and self.lineage.counted is not None:
+            batch.delete(layout.COUNT)
         batch.put(layout.PENDING, U64.pack(pending))
         self._db.write(batch)
         self.applied, self.pending, self.lineage = applied, pending, lineage

@@ -144,7 +144,8 @@ def restored(
 
 
 def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, SnapshotStore], from_offset: int) -> Verified:
-    """Returns how two stores differ that were read up to the same offset: in what will fire, and in ids that are known.
+    """Returns how two stores differ that were read up to the same offset: in what will fire, in ids that are known, and
+    in the number of records of the log.
 
     Args:
         folded: from the older snapshot and the log.
@@ -164,6 +165,10 @@ def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, Snapsh
             different += 1
             if len(found) < MOST_NAMED:
                 found.append(f"the id {id!r} has {two_entry} in the newer snapshot, and {one_entry} by the log")
+    has, had = folded[1].lineage.counted, newer[1].lineage.counted
+    if has is not None and had is not None and has[:2] == had[:2] and has.records != had.records:
+        different += abs(had.records - has.records)
+        found.append(f"the log has {has.records} records from offset {had.since} to {had.to}, and had {had.records}")
     return Verified(from_offset, newer[1].applied, timers, tuple(found), different)
 
 

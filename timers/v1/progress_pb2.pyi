@@ -37,14 +37,26 @@ class Progress(_message.Message):
     def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., older_snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Lineage(_message.Message):
-    __slots__ = ("epochs", "batch", "end")
+    __slots__ = ("epochs", "batch", "end", "count")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     batch: Batch
     end: int
-    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., end: _Optional[int] = ...) -> None: ...
+    count: Count
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., end: _Optional[int] = ..., count: _Optional[_Union[Count, _Mapping]] = ...) -> None: ...
+
+class Count(_message.Message):
+    __slots__ = ("since", "to", "records")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    since: int
+    to: int
+    records: int
+    def __init__(self, since: _Optional[int] = ..., to: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "first_offset")

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from timers.core import levels
 from timers.core.keys import NEVER, OrderKey
-from timers.core.lineage import Batch, Lineage
+from timers.core.lineage import Batch, Count, Lineage
 from timers.core.progress import (
     HOLE_DUE_S,
     HOLE_OFFSET,
@@ -80,6 +80,8 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.lineage.end = lineage.end
     if lineage.batch is not None:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
+    if (count := lineage.counted) is not None:
+        message.lineage.count.CopyFrom(progress_pb2.Count(since=count.since, to=count.to, records=count.records))
     for from_offset, next_offset, fired_through, through in progress.rescues:
         rescue = message.rescues.add(from_offset=from_offset, next_offset=next_offset, through=through)
         if fired_through != NEVER:
@@ -172,7 +174,7 @@ def fired_key(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb
 
 
 def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
-    known, batch = message.lineage, message.lineage.batch
+    known, batch, count = message.lineage, message.lineage.batch, message.lineage.count
     return Progress(
         message.next_offset,
         fired_key(message),
@@ -183,6 +185,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             if known.HasField("batch")
             else None,
             known.end,
+            Count(count.since, count.to, count.records, count.to) if known.HasField("count") else None,
         ),
         tuple(Rescue(each.from_offset, each.next_offset, fired_key(each), each.through) for each in message.rescues),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,

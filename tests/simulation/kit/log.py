@@ -138,6 +138,7 @@ class SimLog:
         was_cut: whether a log has lost records.
         max_message_bytes: topic with a limit -> size of its largest record.
         wrongly_compacted: topics that are compacted now and must not be.
+        lost: partition -> records that it has lost in its middle.
     """
 
     def __init__(self, clock: SimClock, partitions: int = 2) -> None:
@@ -153,6 +154,7 @@ class SimLog:
         self.max_message_bytes: dict[str, int] = {}
         self.compacted: set[str] = set()
         self.wrongly_compacted: set[str] = set()
+        self.lost: dict[TopicPartition, list[SimRecord]] = {}
         self.lists_refused = True
         self.slow_above_records = 1_000_000
         self.was_cut = False
@@ -277,6 +279,17 @@ class SimLog:
     def take_back(self, topic: str, partition: int, from_offset: int) -> None:
         """Put back what a compaction has removed from an offset on."""
         for record in self._logs.get((topic, partition), ())[from_offset:]:
+            record.compacted = False
+
+    def lose_middle(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
+        """Lose some records. No records are there until :meth:`put_back`."""
+        self.lost[topic, partition] = lost = [self._logs[topic, partition][offset] for offset in offsets]
+        for record in lost:
+            record.compacted = True
+
+    def put_back(self, topic: str, partition: int) -> None:
+        """Put back what :meth:`lose_middle` has taken."""
+        for record in self.lost.pop((topic, partition)):
             record.compacted = False
 
     # ---- leaders and losses -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import ClassVar
 from zlib import crc32
 
-from tests.simulation.kit.faults import Crashed, Faults, Unforeseen
+from tests.simulation.kit.faults import Crashed, Faults, Unforeseen, Violation
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
 from tests.simulation.kit.next_level import LEVEL, formats_at
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
@@ -205,8 +205,8 @@ class SimWorker:
                     self.commit_refusal(outbox, progress)
                     self.refused.add(machine)
             return
-        if machine in self.accepted:
-            progress = replace(progress, doubt=None)
+        if machine in self.accepted and progress.doubt is not None:
+            progress = progress.without_doubt(store.lineage, store.applied)
         made = spec.machine(progress, store, outbox.policy, outbox.counters)
         outbox.policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION, made.cuts)
         loop = self.parts.loop(made)
@@ -222,7 +222,8 @@ class SimWorker:
         limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
         new_seal_key = crc32(repr(machine).encode()) | 1
         retention_s = self.settings.verdict_retention_s
-        return PartitionSpec(machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts)
+        known = machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts
+        return PartitionSpec(*known, topics.partition_name(*machine) if machine in self.accepted else "")
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         """Delete the rows that fired since the store was written, or empty the store.
@@ -506,6 +507,11 @@ class SimWorker:
             self.revoke(machine)
             if self.is_owner(machine):
                 self.assign([machine])
+        except LogMismatch as mismatch:
+            if machine not in self.log.lost:
+                raise Violation(f"the log has lost nothing: {mismatch}") from None
+            self.revoke(machine)
+            self.stopped[machine] = mismatch
         except Unforeseen as error:
             self.fail(machine, error)
         except Crashed:

@@ -59,7 +59,7 @@ class Told(NamedTuple):
             (topic, partition): Read(
                 end, log_end, Lineage(tuple(map(tuple, epochs)), batch and Batch(*batch), known_end)
             )
-            for (topic, partition), (end, log_end, (epochs, batch, known_end)) in read
+            for (topic, partition), (end, log_end, (epochs, batch, known_end, _)) in read
         }
         return cls(found, [OpenCircuit(*circuit) for circuit in circuits])
 

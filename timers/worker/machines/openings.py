@@ -188,6 +188,10 @@ class Openings:
             if await self._is_owner(opening):
                 await self._attempts(opening)
             return
+        if isinstance(error, LogMismatch):  # found when its log was read again
+            if not opening.stop.is_set():
+                self._listener.on_mismatch(tp, error)
+            return
         if not isinstance(error, Fenced):
             await self._wait_after(opening, error)
         await self._attempts(opening, error)

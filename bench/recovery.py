@@ -1,20 +1,46 @@
-"""Measures how long a worker recovers with an empty disk."""
+"""Measures how long a worker recovers with an empty disk.
+
+``python -m bench.recovery --requests 20000000 --pending 300000``: many requests go through an app, and some of them
+wait to the end. Then a worker with an empty disk starts: from the snapshots, and from the whole log. ``--trimmed`` also
+says what the log takes on the disks of the brokers when what has fired was deleted from it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
 
 from bench import storm
-from bench.session import Session
+from bench.session import Session, measuring
 from bench.subject import Subject
-from bench.workload import Workload
+from bench.workload import PAYLOAD_BYTES, Workload
+from tests.harness.cluster import client_settings
+from tests.harness.publication import Publication, publish
+from tests.harness.scrape import health
+from tests.harness.system import System
+from tests.harness.waiting import wait_until
+from tests.harness.worker import READY, Worker
+from timers.broker import data
+from timers.core.progress import Progress
+from timers.kafka.clients import asking_admin
+from timers.kafka.progress_log import read_all
+from timers.kafka.topics import existing_topics
+from timers.wire import future
+from timers.wire.formats import future_by_id
+from timers.wire.topics import snapshots
 
 FAR_S = 86_400
 """The timers are due in a day, so that none fires during the run."""
 PATIENCE_S = 120.0
+LONG_PATIENCE_S = 3_600.0
+"""For many millions of requests."""
 
 RECOVERY = Workload("recovery", 1_000_000, 20)
 
@@ -68,3 +94,154 @@ def run(session: Session, subject: Subject, workload: Workload = RECOVERY) -> Re
         running.stop()
     session.clear(names)
     return result
+
+
+# ---- many requests, of which few wait --------------------------------------------------------------------------------
+
+
+class Traffic(NamedTuple):
+    """What goes through an app before its worker loses its disk."""
+
+    requests: int
+    """All of them, also updates and cancels of timers with an id."""
+    pending: int
+    """Timers that wait to the end."""
+    partitions: int
+    ids: bool
+
+
+def _requests_by_id(traffic: Traffic, target: str) -> Iterator[tuple[bytes, bytes | None, Any]]:
+    """Yields key, value and headers. Of the timers that do not wait, a quarter is updated and a quarter cancelled."""
+    value, random, left = future.encode(target, "key", b"x" * PAYLOAD_BYTES), Random(1), traffic.requests
+    for number in range(traffic.requests):
+        if number < traffic.pending:
+            yield b"kept-%d" % number, value, future_by_id.encode_headers(int(time.time()) + FAR_S)
+            left -= 1
+        elif left > 0:
+            id, due, change = b"id-%d" % number, future_by_id.encode_headers(int(time.time()) + 5), random.random()
+            yield id, value, due
+            if left > 1 and change < 0.5:
+                yield (id, value, due) if change < 0.25 else (id, None, [])
+                left -= 1
+            left -= 1
+
+
+def _send_by_id(traffic: Traffic, system: System, target: str) -> None:
+    settings = {"linger.ms": 20, "queue.buffering.max.messages": 400_000, "compression.type": "none"}
+    producer = Producer({**client_settings(system.address), **settings})
+    for key, value, headers in _requests_by_id(traffic, target):
+        while len(producer) > 300_000:
+            producer.poll(0.05)
+        producer.produce(system.settings.id_topic, value, key, headers=headers)
+    producer.flush()
+
+
+def _send_native(traffic: Traffic, system: System, target: str) -> None:
+    now_s, common = int(time.time()), (system.address, system.request_topic, target)
+    for count, first_s in ((traffic.pending, now_s + FAR_S), (traffic.requests - traffic.pending, now_s + 5)):
+        publish(Publication(*common, count, first_s, 60, PAYLOAD_BYTES, traffic.partitions, "spread"))
+
+
+class Takeover:
+    """One measurement.
+
+    Args:
+        settings: of the worker.
+    """
+
+    def __init__(self, session: Session, traffic: Traffic, settings: Mapping[str, str]) -> None:
+        self._session, self._traffic = session, traffic
+        known = {
+            "TIMERS_PARTITIONS": str(traffic.partitions),
+            "TIMERS_ID_TOPIC": "bench-by-id" if traffic.ids else "",
+            **settings,
+        }
+        self._system = System(session.cluster.brokers, session.workdir, **known)
+        self._topic = self._system.settings.id_topic if traffic.ids else self._system.request_topic
+        self._snapshots = snapshots(self._system.app_id, self._topic)
+
+    def run(self, *, trimmed: bool) -> None:
+        """Measure, and print.
+
+        Args:
+            trimmed: wait until each partition of the log begins where its older snapshot ends, and print its size. The
+                whole log cannot be read then.
+        """
+        traffic, say = self._traffic, self._session.console.line
+        worker = self._system.worker(forked=False)
+        try:
+            worker.start().ready()
+            began = time.time()
+            target = self._system.target(traffic.partitions)
+            (_send_by_id if traffic.ids else _send_native)(traffic, self._system, target)
+            wait_until(lambda: self._left(worker) == (0, traffic.pending), "all others have fired", LONG_PATIENCE_S)
+            say(f"  {traffic.requests:,} requests, {traffic.pending:,} pending, after {time.time() - began:.0f} s")
+            if trimmed:
+                wait_until(self._is_trimmed, "what has fired is deleted from the log", LONG_PATIENCE_S)
+            say(f"  bytes of the log by partition {self._bytes(self._topic)}, after {time.time() - began:.0f} s")
+            since = [each.next_offset - (each.snapshot.applied if each.snapshot else 0) for each in self._progress()]
+            say(f"  offsets after the newest snapshots {since}, bytes of snapshots {self._bytes(self._snapshots)}")
+            worker.stop()
+            say(f"  with snapshots: {self._again(worker)}")
+            if not trimmed:
+                self._session.cluster.delete([self._snapshots])
+                say(f"  by the whole log: {self._again(worker)}")
+        finally:
+            self._system.close()
+
+    def _progress(self) -> list[Progress]:
+        cluster = existing_topics(asking_admin(self._system.settings), self._system.settings)
+        return [each for tp, each in read_all(self._system.settings, cluster).items() if tp[0] == self._topic]
+
+    def _left(self, worker: Worker) -> tuple[int, int]:
+        """Requests that are not accepted, and pending timers."""
+        ends = self._session.cluster.ends(self._topic, committed=True)
+        unread = sum(ends.values()) - sum(each.next_offset for each in self._progress())
+        return unread, health(worker.port, "ready")[1]["pending"]
+
+    def _is_trimmed(self) -> bool:
+        starts = sum(self._session.cluster.starts(self._topic).values())
+        bounds = [each.older_snapshot.applied for each in self._progress() if each.older_snapshot is not None]
+        ends = sum(self._session.cluster.ends(self._topic).values())
+        return len(bounds) == self._traffic.partitions and starts >= sum(bounds) and ends - starts < ends // 10
+
+    def _bytes(self, topic: str) -> list[int]:
+        """Bytes of the segments of each partition on the disk of the broker."""
+        folders = (self._session.broker_directory / data.NAME).glob(f"{topic}-*/")
+        return [sum(each.stat().st_size for each in folder.glob("*.log")) for folder in folders]
+
+    @staticmethod
+    def _again(worker: Worker) -> dict[str, float]:
+        """Start a worker with an empty disk. Returns how long it takes until it is ready."""
+        shutil.rmtree(worker.data_dir)
+        worker.start()
+        _, pending, assigned_s = worker.wait_for(READY, LONG_PATIENCE_S).groups()
+        whole_s = round(time.time() - worker.started_at, 2)
+        worker.stop()
+        return {"pending": int(pending), "start_to_ready_s": whole_s, "assigned_to_ready_s": float(assigned_s)}
+
+
+def main() -> None:
+    """Measure one takeover."""
+    parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=20_000_000, help="all requests (%(default)s)")
+    parser.add_argument("--pending", type=int, default=300_000, help="timers that wait to the end (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--ids", action="store_true", help="timers with an id; some are updated, some cancelled")
+    parser.add_argument(
+        "--trimmed", action="store_true", help="delete what has fired from the log (TIMERS_LOG_KEEP_S=0)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="TIMERS_NAME=VALUE", help="a setting of the worker"
+    )
+    options = parser.parse_args()
+    settings = dict(each.split("=", 1) for each in options.set)
+    if options.trimmed:
+        settings = {"TIMERS_LOG_KEEP_S": "0", **settings}
+    traffic = Traffic(options.requests, options.pending, options.partitions, options.ids)
+    with measuring("recovery-") as session:
+        Takeover(session, traffic, settings).run(trimmed=options.trimmed)
+
+
+if __name__ == "__main__":
+    main()

@@ -208,8 +208,12 @@ class SnapshotSimulator(Simulator):
         owner.accepted.discard(machine)
         self.log.lose_middle(*machine, lost)
         for _ in range(random.randint(1, 2)):  # a second opening must not go on either
+            has_stopped = machine in owner.stopped
             self._give(machine, owner)
             self._recover(owner, machine, lost)
+            is_open = machine in owner.runners and not owner.runners[machine].machine.recovering  # no crash was armed
+            if has_stopped and is_open:
+                raise Violation(f"{machine} goes on at its second opening, and its log has lost {lost}")
         self.log.put_back(*machine)
         owner.crash()
         owner.disk.wipe()  # it has read the log while records were missing

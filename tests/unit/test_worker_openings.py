@@ -107,18 +107,16 @@ class SimRunner:
         return True
 
 
-async def test_a_machine_whose_log_lacks_records_stops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_whose_log_lacks_records_stops_alone() -> None:
     """It is found when the log is read again: the worker goes on, and the machine is not opened again."""
-    monkeypatch.setattr(openings, "Takeover", SimTakeover)
-    listener: Any = SimListener()
-    unused: Any = None
+    pool: Any = SimPool()
     runner: Any = SimRunner()
-    opening = Openings({}, unused, unused, unused, listener, lambda tp: unused)
-    opening.begin_again(lambda: unused, REQUESTS, runner, mismatch := LogMismatch("it has lost 3 records"))
+    opening = SimOpenings(pool)
+    opening.begin_again(REQUESTS, runner, mismatch := LogMismatch("it has lost 3 records"))
     async with asyncio.timeout(30):
         while opening.partitions:
             await asyncio.sleep(0)
-    assert (listener.opened, listener.stopped) == ([], [(REQUESTS, mismatch)])
+    assert (pool.opened, pool.stopped) == ([], [(REQUESTS, mismatch)])
 
 
 async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

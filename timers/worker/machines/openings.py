@@ -190,7 +190,7 @@ class Openings:
             return
         if isinstance(error, LogMismatch):  # found when its log was read again
             if not opening.stop.is_set():
-                self._listener.on_mismatch(tp, error)
+                self._pool.on_mismatch(opening.tp, error)
             return
         if not isinstance(error, Fenced):
             await self._wait_after(opening, error)

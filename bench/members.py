@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from confluent_kafka.admin import AdminClient
 
-from bench.members_app import CLOSED, FILE
 from bench.session import Session, measuring
 from bench.workload import DAY_S
 from tests.harness.callbacks import read_callbacks
@@ -43,6 +42,8 @@ FIRST = "no change"
 BESIDE, JOIN, LEAVE, RESTART, KILL = "beside", "join", "leave", "restart", "kill"
 STEPS = (BESIDE, JOIN, LEAVE, RESTART, KILL)
 TICK_GAP_ASKED_S = 1.5
+FILE, CLOSED = "ticks", "closed"
+"""As :mod:`bench.members_app` writes them. An import of it would start to write."""
 
 
 @dataclass(frozen=True)

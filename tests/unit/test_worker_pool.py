@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -241,16 +242,20 @@ async def no_answer(tp: TopicPartition) -> bool | None:
 async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: Path) -> None:
     """The leader of the group prefers a member with a store; how far it was read is known only in this process."""
     settings = settings_for(tmp_path)
-    for name in ("3", "not-a-partition"):
-        (store_path(settings, ("timer-request", 0)).parent / name).mkdir(parents=True)
+    for age_s, name in enumerate(("1", "3", "2", "not-a-partition")):
+        path = store_path(settings, ("timer-request", 0)).parent / name
+        path.mkdir(parents=True)
+        (path / "LOG").touch()
+        os.utime(path / "LOG", (1000 - age_s, 1000 - age_s))
     pool = pool_of(settings, Cluster("c", {"timer-request": b"1"}, {"timer-request": 4}), no_answer, [])
-    assert pool.stores == {("timer-request", 3): 0}
+    of = [("timer-request", number) for number in range(4)]
+    assert pool.stores == {of[2]: 0, of[3]: 1, of[1]: 2}, "after a start, it had that of 1 last"
     runner: Any = SimRunner(recovering=True)
     runner.machine.position = 70
-    pool._runners = {("timer-request", 3): runner}
-    assert pool.stores == {("timer-request", 3): 70}
+    pool._runners = {of[3]: runner}
+    assert pool.stores == {of[2]: 0, of[3]: 70, of[1]: 2}
     await pool.take(frozenset())
-    assert pool.stores == {("timer-request", 3): 70}, "closed in this process"
+    assert pool.stores[of[3]] == 70, "closed in this process"
     await pool.close()
 
 

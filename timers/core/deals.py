@@ -30,7 +30,8 @@ GENERATION = "generation"
 OWNS = "owns"
 """What that deal gave to it: topic -> partitions."""
 STORES = "stores"
-"""Of what the worker has a store: topic -> partition as text -> offset up to which it was written; 0: not known."""
+"""Of what the worker has a store: topic -> partition as text -> offset up to which it was written. If that is not
+known, small numbers: the greatest one for the store that was used last."""
 
 
 class Joined(NamedTuple):
@@ -87,7 +88,7 @@ def says_of_partitions(
     Args:
         generation: number of the last deal.
         owned: what it gave to the member.
-        stores: stores of the member -> offset up to which each was written; 0: not known.
+        stores: stores of the member -> offset up to which each was written, see :data:`STORES`.
     """
     owns: dict[str, list[int]] = {}
     has: dict[str, dict[str, int]] = {}

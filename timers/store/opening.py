@@ -233,13 +233,14 @@ def store_path(settings: Settings, tp: TopicPartition) -> Path:
 
 
 def stored_partitions(settings: Settings, topics: Iterable[str]) -> list[TopicPartition]:
-    """Returns the partitions of these topics that have a store on this worker's disk."""
-    return [
-        (topic, int(each.name))
+    """Returns the partitions of these topics that have a store on this worker's disk, the last one used at the end."""
+    found = [
+        (max((file.stat().st_mtime for file in each.glob("*")), default=0.0), topic, int(each.name))
         for topic in topics
         for each in (_stores_path(settings) / topic).glob("*")
         if each.name.isascii() and each.name.isdigit()
     ]
+    return [(topic, partition) for _, topic, partition in sorted(found)]
 
 
 def _stores_path(settings: Settings) -> Path:

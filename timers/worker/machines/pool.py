@@ -145,7 +145,8 @@ class Pool:
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
         ask_log = asking_logs(lineages, submit, compacted)
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)
-        self._closed_stores = dict.fromkeys(stored_partitions(settings, self.formats), 0)
+        # How far they were written is not known before they are opened: those used last are the ones to get back.
+        self._closed_stores = {tp: age for age, tp in enumerate(stored_partitions(settings, self.formats))}
         self._consumer = consumer
         self._on_fatal = on_fatal
         self._log_end_ticks = LogEndTicks(LeaderClient(settings, "last-stable-offsets", TIMEOUT_S), self._indexed)
@@ -200,7 +201,8 @@ class Pool:
 
     @property
     def stores(self) -> Mapping[TopicPartition, int]:
-        """Stores on this worker's disk -> offset up to which each was written; 0: not known since the start."""
+        """Stores on this worker's disk -> offset up to which each was written. That is not known of those not opened
+        since the start: then small numbers, the greatest one for the store that was used last."""
         open_ones = {tp: runner.machine.position for tp, runner in self._runners.items()}
         return {**self._closed_stores, **open_ones}
 

@@ -109,7 +109,7 @@ NOT_FORGED = tuple(header for header in FORGED if not header[0].startswith("time
 CASES = {
     # ---- time
     "due in a moment": _timer(2),
-    "due in a few seconds": _timer(4),
+    "due in a few seconds": _timer(3),
     "due now": _timer(0),
     "late by a second": _timer(-1),
     "late by a day": _timer(-86_400),
@@ -117,11 +117,11 @@ CASES = {
     "due at the epoch": Case(_raw(b"0"), _to(TARGET), Callback(), 0, epoch=True),
     "leading zeros": Case(lambda start_s: b"0%d" % (start_s + 3), _to(TARGET), Callback(), 3),
     # ---- the engine is down for some seconds
-    "due while away": _timer(11),
-    "due after the absence": _timer(24),
+    "due while away": _timer(7),
+    "due after the absence": _timer(16),
     "sent and due while away": _timer(1, Phase.AWAY),
     "sent while away, already late": _timer(-30, Phase.AWAY),
-    "sent while away, due after": _timer(16, Phase.AWAY),
+    "sent while away, due after": _timer(11, Phase.AWAY),
     "sent after the absence": _timer(2, Phase.BACK),
     "sent after the absence for before it": _timer(-60, Phase.BACK),
     "sent after the absence for within it": _timer(-4, Phase.BACK),
@@ -172,7 +172,7 @@ ON_A_BROKER = {
 }
 """Cases about message sizes, which the simulated broker does not check."""
 
-UP_S = 6
+UP_S = 5
 """Seconds that the engine runs before it is down."""
-AWAY_S = 6
+AWAY_S = 4
 """Seconds that it is down, with its stop and its start somewhat more."""

@@ -1,4 +1,4 @@
-"""What `timers queue run` does after a function that breaks the streams of its process. No brokers."""
+"""How `timers queue run` ends: after a signal, and after a function that breaks the streams of its process."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class SimQueue:
         return self
 
     def __exit__(self, *_): ...
+
+    def stop(self):
+        self.stopping = True
 
     def run(self, handler, concurrency, processes):
         handler(None)
@@ -59,3 +62,12 @@ def test_a_function_that_breaks_a_stream_does_not_change_the_exit_code(breaks: s
     (tmp_path / "module.py").write_text(f"import os, sys\n\n\ndef function(message):\n    {breaks}\n")
     done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, b""), done.stderr.decode()
+
+
+@pytest.mark.parametrize(("sent", "exit_code"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_ctrl_c_ends_with_130_when_the_functions_have_returned(sent: str, exit_code: int, tmp_path: Path) -> None:
+    lines = f"import os, signal\n\n\ndef function(message):\n    os.kill(os.getpid(), signal.{sent})\n"
+    (tmp_path / "module.py").write_text(lines)
+    done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == exit_code, done.stderr
+    assert "it has run" in done.stderr and "stopped: 1 acknowledged" in done.stderr and "Traceback" not in done.stderr

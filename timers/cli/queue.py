@@ -484,8 +484,8 @@ def run(
     message.ack, retry, reject, extend and output. MODULE is imported from the current directory or the installed
     packages. An async function runs in one event loop.
 
-    After the first signal the command calls the function with no further message. It ends with exit code 0 when all
-    calls have returned. A second signal ends it at once.
+    After the first signal the command calls the function with no further message. When all calls have returned, it ends
+    with exit code 0 after SIGTERM, and with 130 after Ctrl-C. A second signal ends it at once.
 
     \b
       timers queue run jobs invoices:send --concurrency 8
@@ -522,7 +522,8 @@ def run(
         if metrics_port is not None:
             stack.enter_context(_monitor(queue, metrics_port, metrics_host))
         say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
-        stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue)))
+        signals: list[int] = []
+        stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue, signals)))
         if is_async:
             asyncio.run(_run_async(queue, handler, concurrency))
         else:
@@ -530,6 +531,8 @@ def run(
     done = queue.counters()
     dead = counted(done.dead.total(), "dead letter")
     say(f"stopped: {done.acked:,} acknowledged, {done.retried:,} retried, {dead}")
+    if signal.SIGINT in signals:
+        ctx.exit(INTERRUPTED)
 
 
 def _function(text: str) -> Callable[[Any], Any]:
@@ -557,10 +560,11 @@ def _function(text: str) -> Callable[[Any], Any]:
     return handler
 
 
-def _stopper(queue: Queue) -> Callable[..., None]:
-    """A handler of signals: the first one stops the queue, the second one ends the process."""
+def _stopper(queue: Queue, signals: list[int]) -> Callable[..., None]:
+    """A handler of signals, which notes them: the first one stops the queue, the second one ends the process."""
 
     def stop(number: int, _frame: object) -> None:
+        signals.append(number)
         if queue.stopping:
             os._exit(INTERRUPTED)
         queue.stop()

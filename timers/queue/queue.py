@@ -94,9 +94,6 @@ _log = logging.getLogger("timers.queue")
 
 _MEMBER_CHARACTERS = 200
 
-INTERRUPTED = 130
-"""Exit code of a program that Ctrl-C has ended, as shells set it."""
-
 _WAIT_S = 0.5
 """Longest time until a thread without a message notices that it must end."""
 
@@ -292,8 +289,8 @@ class Queue:
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
 
-        At Ctrl-C it waits for the running handlers, and raises ``SystemExit``: the program ends with exit code 130, and
-        without a traceback.
+        Ctrl-C is a call of :meth:`stop`: it returns when the running handlers have returned, as the loops of rq and
+        procrastinate do, and :attr:`stopping` is True.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
         exception is retried, with the exception as the error: any exception, also ``SystemExit`` of ``sys.exit()``.
@@ -320,8 +317,8 @@ class Queue:
             try:
                 for done in [pool.submit(self._work, handler, bool(processes)) for _ in range(count)]:
                     done.result()
-            except KeyboardInterrupt:  # it ends the program as Ctrl-C does, without a traceback of this loop
-                raise SystemExit(INTERRUPTED) from None
+            except KeyboardInterrupt:
+                pass
             finally:
                 self.stop()
 

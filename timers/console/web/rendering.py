@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -71,6 +71,23 @@ def runbooks() -> dict[str, tuple[str, str]]:
         name = re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-")
         found[name] = heading[2], text[heading.end() : following.start() if following else None].strip()
     return found
+
+
+class Meaning(NamedTuple):
+    """Why a request became a dead letter, and what to do about it."""
+
+    why: str
+    way_out: str
+
+
+@cache
+def meanings() -> dict[str, Meaning]:
+    """Code of dead letters -> its meaning: the tables of docs/bad-input.md, as plain text."""
+    text = (Path(__file__).parent / "bad-input.md").read_text("utf-8")
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"; see \[[^]]*\]\([^)]*\)", "", text))
+    row = r"^\| `([a-z-]+)` \|(?: (?:on arrival|when due|after a loss) \|)? (.+) \| (.+) \|$"
+    found = re.findall(row, plain, re.MULTILINE)
+    return {code: Meaning(why.replace("`", ""), way_out.replace("`", "")) for code, why, way_out in found}
 
 
 def section_links(text: str, base_path: str) -> Markup:

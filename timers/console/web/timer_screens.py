@@ -16,9 +16,8 @@ from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Page, kept_number, screen
-from timers.console.web.rendering import link, moment, selected
+from timers.console.web.rendering import Meaning, link, meanings, moment, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
-from timers.dead_letters.meanings import MEANINGS, Meaning
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json
 from timers.wire.query import FIRED, REPLACED
@@ -310,7 +309,7 @@ async def letters(page: Page) -> Reply:
         selection=selection,
         following=following,
         counts=counts.most_common(),
-        meanings=MEANINGS,
+        meanings=meanings(),
         no_meaning=NO_MEANING,
     )
 
@@ -320,7 +319,7 @@ async def letter(page: Page) -> Reply:
     name = page.needed("name", "the position of a dead letter")
     found = await page.soon(page.api("getDeadLetter", name=name))
     code = found["code"] if found else ""
-    return page.show("letter.html", name=name, letter=found, meaning=MEANINGS.get(code, NO_MEANING))
+    return page.show("letter.html", name=name, letter=found, meaning=meanings().get(code, NO_MEANING))
 
 
 @screen("/dead-letter/request")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection
 from functools import partial
 from types import SimpleNamespace
+from time import sleep
 from typing import Any
 
 import pytest
@@ -375,6 +376,7 @@ def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch
         if not queue.stopping:
             running.append(message)
             if len(running) == 3:
+                sleep(0.2)  # until the main thread has started this one
                 os.kill(os.getpid(), signal.SIGINT)
             wait_until(lambda: queue.stopping, "the stop")
             running.remove(message)

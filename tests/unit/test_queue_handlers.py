@@ -9,8 +9,8 @@ import signal
 import threading
 from collections.abc import Collection
 from functools import partial
-from types import SimpleNamespace
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest

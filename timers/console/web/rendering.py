@@ -83,7 +83,7 @@ class Meaning(NamedTuple):
 @cache
 def meanings() -> dict[str, Meaning]:
     """Code of dead letters -> its meaning: the tables of docs/bad-input.md, as plain text."""
-    text = (Path(__file__).parent / "bad-input.md").read_text("utf-8")
+    text = (_HERE / "bad-input.md").read_text("utf-8")
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"; see \[[^]]*\]\([^)]*\)", "", text))
     row = r"^\| `([a-z-]+)` \|(?: (?:on arrival|when due|after a loss) \|)? (.+) \| (.+) \|$"
     found = re.findall(row, plain, re.MULTILINE)

@@ -8,7 +8,6 @@ from timers.client import Backoff
 from timers.queue import Message
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved, Start
-from timers.queue.queue import Deliveries
 from timers.queue.records import KEY_BYTES, Letter, Signing
 from timers.queue.sending import Guards
 from timers.queue.settling import Commit
@@ -106,9 +105,8 @@ def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int
 
 def receive(state: State, count: int, kind: type[Message] = Message) -> list[Message]:
     """Return ``count`` messages, which must be there."""
-    deliveries = Deliveries(state)
-    deliveries.kind = kind
-    messages = deliveries.receive(count, 0)
+    state.message = kind
+    messages = state.receive(count, 0)
     assert len(messages) == count
     return messages
 

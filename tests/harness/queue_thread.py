@@ -16,7 +16,6 @@ from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue import Message
-from timers.queue.queue import Deliveries
 from timers.queue.receiver import Receiver
 from timers.queue.records import Output, Signing
 from timers.queue.sending import Guards
@@ -290,7 +289,6 @@ class Opened:
         guards.timeout_s = 60.0
         self.stopped_s = 0.0
         self.state = State(terms, guards, lambda: monotonic() + self.stopped_s)
-        self.deliveries = Deliveries(self.state)
         self.receiver = Receiver(self.state, cast(Transport, self.transport))
         self.receiver.start()
         assert self.transport.opened.wait(30)
@@ -315,7 +313,7 @@ class Opened:
         received: list[Message] = []
 
         def enough() -> bool:
-            received.extend(self.deliveries.receive(count - len(received), 0.1))
+            received.extend(self.state.receive(count - len(received), 0.1))
             return len(received) == count
 
         wait_until(enough, f"{count} messages")

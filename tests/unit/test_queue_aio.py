@@ -12,8 +12,7 @@ import pytest
 from tests.harness.queue_state import JOBS, SimClock, SimGuards, guarded, opened, receive
 from timers.errors import LeaseLostError
 from timers.queue import AsyncMessage, AsyncQueue, aio
-from timers.queue.aio import MAX_THREADS, _handle
-from timers.queue.tasks import TaskRun
+from timers.queue.aio import MAX_THREADS, TaskRun, _handle
 
 
 class SlowGuards(SimGuards):
@@ -105,7 +104,7 @@ class BlockedQueue:
 
     def __init__(self, topic: str) -> None:
         self.closing = self.stopping = False
-        self.deliveries = SimpleNamespace()
+        self.state = SimpleNamespace()
         self.is_closed = threading.Event()
         self.receives = 0
         self.settles = 0

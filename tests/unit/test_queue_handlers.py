@@ -63,7 +63,7 @@ class SimQueue:
         self.closing = False
         self.stopping = False
         self.handlers = Handlers()
-        self.deliveries = SimpleNamespace()
+        self.state = SimpleNamespace()
         self.failure: Exception | None = None
         self.asked = threading.Event()
         self.may_answer = threading.Event()

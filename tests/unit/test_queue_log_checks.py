@@ -20,7 +20,7 @@ def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     with pytest.raises(QueueError, match="created again"):
         # Messages may be received before the topics are checked.
-        wait_until(lambda: queue.deliveries.receive(1, 0.1) is None, "the error")
+        wait_until(lambda: queue.state.receive(1, 0.1) is None, "the error")
 
 
 @pytest.mark.usefixtures("copies_at_once")

@@ -46,8 +46,8 @@ def get(monitor: Monitor, path: str) -> tuple[int, str]:
 
 
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any, monitor: Monitor) -> None:
-    queue._state.totals.acked = 7
-    queue._state.totals.dead["rejected"] = 2
+    queue.state.totals.acked = 7
+    queue.state.totals.dead["rejected"] = 2
     status, page = get(monitor, "/metrics")
     assert status == 200
     always = [entry.name for entry in METRICS if entry.name != "timers_queue_delayed"]
@@ -58,7 +58,7 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any,
 
 
 def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor: Monitor) -> None:
-    state = queue._state
+    state = queue.state
     assert get(monitor, "/health/live") == (200, '{"live": true, "reasons": []}')
     status, page = get(monitor, "/health/ready")
     assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]

@@ -18,7 +18,7 @@ def test_partitions_are_not_paused_while_receivers_take_messages(
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     received = 0
     while received < 40_000:
-        messages = queue.deliveries.receive(500, 60)
+        messages = queue.state.receive(500, 60)
         assert messages, "no message came"
         received += len(messages)
         for message in messages:

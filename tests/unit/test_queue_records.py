@@ -16,7 +16,6 @@ from timers.client import PartlyPublishedError
 from timers.errors import InvalidTimerError, PublishError
 from timers.queue import records
 from timers.queue.metadata import Start
-from timers.queue.queue import Deliveries
 from timers.queue.records import (
     ATTEMPT,
     ERROR,
@@ -376,7 +375,7 @@ def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiv
     for offset, headers in enumerate([forged, (), real, copied, real]):
         record = queue_state.Record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
         ledger.read(offset, record, attempt=records.identity(record, SIGNING).attempt)
-    assert [(each.source, each.attempt, each.id) for each in Deliveries(state).receive(9, 0)] == [
+    assert [(each.source, each.attempt, each.id) for each in state.receive(9, 0)] == [
         ("jobs/0/7", 3, "jobs jobs/0/7 1600000000000")
     ]
     plan = state.settler.plan()

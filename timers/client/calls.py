@@ -62,9 +62,8 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         """Cancel a timer with an id, and wait for the verdict.
 
         Args:
-            id: of the timer.
             if_source: as in :meth:`update`.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
+            timeout_s: as in :meth:`schedule`.
 
         Returns:
             ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
@@ -130,22 +129,10 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         token: str | None = None,
         id: str | None = None,
     ) -> _Id:
-        """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``.
+        """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``; otherwise as :meth:`schedule`.
 
         Args:
-            key: record key of the callback: any bytes, a str as UTF-8, or None for none.
-            value: record value of the callback; a str is sent as UTF-8.
-            topic: where the callback goes.
             when: as ``at`` of :meth:`schedule`, or a timedelta from now; rounded up to a whole second.
-            headers: record headers of the callback.
-            token: as in :meth:`schedule`.
-            id: as in :meth:`schedule`.
-
-        Returns:
-            The id that was given, or the timer id.
-
-        Raises:
-            InvalidTimerError, PublishError: as :meth:`schedule`.
         """
         at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
         return self.schedule(topic, key, value, at=at, delay=delay, headers=headers, token=token, id=id)
@@ -169,7 +156,6 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         Args:
             if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
                 verdict on the change before, or ``source`` as ``timers get`` shows it.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
 
         Returns:
             ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,

@@ -38,19 +38,11 @@ _FINER_UNITS = (("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds"
 
 
 class TimerRequest(NamedTuple):
-    """One timer to schedule. A named tuple: bulk callers make millions of them.
+    """One timer to schedule: the arguments of :meth:`timers.client.TimersClient.schedule`, in their order.
 
-    Attributes:
-        topic: where the callback goes.
-        key: record key of the callback; a str is sent as UTF-8, and None is no key. ``Future.callBackKey`` is text: any
-            other key goes in the header ``timer-key``, which older workers do not read.
-        value: record value of the callback; a str is sent as UTF-8.
-        at: absolute due time: an aware datetime, epoch seconds, or a text such as ``2030-01-31T12:00:00Z`` or
-            ``2030-01-31T12:00:00 Europe/Berlin``. Rounded up to a whole second.
-        delay: due time from now: a timedelta, or seconds. Rounded up to a whole second. Give ``at`` or ``delay``.
-        headers: record headers of the callback, in order; names may repeat, values may be None.
-        token: sent in the header ``callback-token``; see :mod:`timers.client.tokens`.
-        id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``); None for none.
+    A named tuple: bulk callers make millions of them.
+
+    ``Future.callBackKey`` is text: any other key goes in the header ``timer-key``, which older workers do not read.
     """
 
     topic: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
@@ -15,8 +15,10 @@ from timers.queue.ledger import HELD, MAX_CRASHES, Entry, Ledger
 from timers.queue.records import Identity, returned_value
 from timers.queue.sending import Guard
 from timers.queue.settling import Job, Partition
-from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED, UNSIGNED
+
+if TYPE_CHECKING:
+    from timers.queue.state import State
 
 
 class Message:

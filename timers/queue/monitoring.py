@@ -33,23 +33,20 @@ class Reading:
     is_ready: bool
 
 
-def _value(read: Callable[[Counters], float | None]) -> Callable[[Reading], Samples]:
-    def samples(reading: Reading) -> Samples:
-        value = read(reading.counters)
-        return [] if value is None else [((reading.name,), value)]
-
-    return samples
+def _counter(name: str) -> Callable[[Reading], Samples]:
+    return lambda reading: [((reading.name,), getattr(reading.counters, name))]
 
 
-def _age_s(counters: Counters) -> float:
-    return 0.0 if counters.oldest_ms is None else max(0.0, Clock().now_s() - counters.oldest_ms / 1000)
+def _age_s(reading: Reading) -> Samples:
+    oldest_ms = reading.counters.oldest_ms
+    return [((reading.name,), 0.0 if oldest_ms is None else max(0.0, Clock().now_s() - oldest_ms / 1000))]
 
 
 METRICS: tuple[Entry[Reading], ...] = (
     Entry(
         "timers_queue_depth{queue}",
         "Messages of this process's partitions that are not done, including those that receivers have.",
-        _value(lambda counters: counters.depth),
+        _counter("depth"),
     ),
     Entry(
         "timers_queue_delayed{queue}",
@@ -60,16 +57,16 @@ METRICS: tuple[Entry[Reading], ...] = (
     Entry(
         "timers_queue_in_flight{queue}",
         "Messages that receivers of this process have.",
-        _value(lambda counters: counters.in_flight),
+        _counter("in_flight"),
     ),
     Entry(
         "timers_queue_oldest_age_seconds{queue}",
         "Age of the oldest message of this process that is not done, since it came to its topic; 0 if all are done.",
-        _value(_age_s),
+        _age_s,
     ),
-    Entry("timers_queue_received_total{queue}", "Deliveries to receivers.", _value(lambda counters: counters.received)),
-    Entry("timers_queue_acked_total{queue}", "Messages acknowledged.", _value(lambda counters: counters.acked)),
-    Entry("timers_queue_retried_total{queue}", "Messages retried.", _value(lambda counters: counters.retried)),
+    Entry("timers_queue_received_total{queue}", "Deliveries to receivers.", _counter("received")),
+    Entry("timers_queue_acked_total{queue}", "Messages acknowledged.", _counter("acked")),
+    Entry("timers_queue_retried_total{queue}", "Messages retried.", _counter("retried")),
     Entry(
         "timers_queue_dead_total{queue,code}",
         "Messages that became dead letters, by code.",
@@ -78,27 +75,27 @@ METRICS: tuple[Entry[Reading], ...] = (
     Entry(
         "timers_queue_leases_lost_total{queue}",
         "Deliveries that ended because their lease was over, or because their partition moved to another process.",
-        _value(lambda counters: counters.leases_lost),
+        _counter("leases_lost"),
     ),
     Entry(
         "timers_queue_crashes_total{queue}",
         "Crashes: the process ended while one message ran alone, or the child process of a message ended.",
-        _value(lambda counters: counters.crashes),
+        _counter("crashes"),
     ),
     Entry(
         "timers_queue_handling_seconds_total{queue}",
         "Sum of the seconds between each delivery and the call that settled it.",
-        _value(lambda counters: counters.handling_s),
+        _counter("handling_s"),
     ),
     Entry(
         "timers_queue_ledger_bytes{queue}",
         "Longest metadata of this process's commits. Brokers take 4,095 bytes.",
-        _value(lambda counters: counters.ledger_bytes),
+        _counter("ledger_bytes"),
     ),
     Entry(
         "timers_queue_partitions{queue}",
         "Partitions of this process, including those of the returns topic.",
-        _value(lambda counters: counters.partitions),
+        _counter("partitions"),
     ),
     Entry(
         "timers_queue_ready{queue}",

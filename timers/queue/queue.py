@@ -16,79 +16,16 @@ from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
-from timers.queue import records
 from timers.queue.inspection import Inspection, QueueStats
-from timers.queue.ledger import MAX_CRASHES, Ledger
 from timers.queue.message import Message
 from timers.queue.receiver import Receiver
 from timers.queue.running import Child, Handlers, check_handler, handle
 from timers.queue.sending import Guards, Sendable, Sender
-from timers.queue.settling import Partition
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport
 from timers.threads import call_in_thread, tell_of_forks
 from timers.wire import topics
 from timers.wire.printable import quoted
-
-
-class Deliveries:
-    """Takes messages from all partitions of a process in turn.
-
-    Attributes:
-        kind: class of the messages.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.kind = Message
-        self._state = state
-        self._turn = 0
-
-    def receive(self, limit: int, wait_s: float) -> list[Message]:
-        """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
-
-        Raises:
-            QueueError: the queue ended.
-        """
-        return self._state.receive(lambda: self._take(limit), wait_s)
-
-    def _take(self, limit: int) -> list[Message]:
-        """Take messages of all partitions: the same number from each, or fewer if a partition has fewer."""
-        messages: list[Message] = []
-        if self._state.is_unconfirmed:
-            return messages
-        now_s = self._state.now_s()
-        partitions = list(self._state.settler.ledgers.items())
-        self._turn = (self._turn + 1) % max(1, len(partitions))
-        waiting = [*partitions[self._turn :], *partitions[: self._turn]]
-        while len(messages) < limit:
-            waiting = [each for each in waiting if each[1].starts.may_start]
-            if not waiting:
-                break
-            share = max(1, (limit - len(messages)) // len(waiting))
-            for partition, ledger in waiting[: limit - len(messages)]:
-                self._take_from(partition, ledger, share, now_s, messages)
-        self._state.totals.received += len(messages)
-        return messages
-
-    def _take_from(
-        self, partition: Partition, ledger: Ledger, limit: int, now_s: float, messages: list[Message]
-    ) -> None:
-        terms = self._state.terms
-        signing = self._state.signing if partition[0] == terms.returns_topic else None
-        until_s = now_s + terms.lease_s
-        for _ in range(limit):
-            entry = ledger.take(until_s)
-            if entry is None:
-                return
-            returned = records.identity(entry.item, signing, ledger.cuts) if signing is not None else None
-            message = self.kind(self._state, partition, ledger, entry, now_s, returned)
-            if returned is not None and returned.doubt:
-                message.give_up_unsigned()
-            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.retries + 1:
-                message.retry(error="the lease of the last attempt ended")
-            else:
-                messages.append(message)
-
 
 _log = logging.getLogger("timers.queue")
 
@@ -180,15 +117,14 @@ class Queue:
         self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
         self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
-        self._state = State(terms, guards)
-        self.deliveries = Deliveries(self._state)
-        self._receiver = Receiver(self._state, transport)
+        self.state = State(terms, guards)
+        self._receiver = Receiver(self.state, transport)
         tell_of_forks(self)
 
     def after_fork(self) -> None:
         """Let calls of a process that was forked say so: it has none of the queue's threads and connections."""
         self.handlers.after_fork()
-        self._state.after_fork()
+        self.state.after_fork()
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +177,7 @@ class Queue:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
         self._receiver.start()
-        return self.deliveries.receive(limit, wait_s)
+        return self.state.receive(limit, wait_s)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until :meth:`stop` or :meth:`close` is called: ``for message in queue``.
@@ -255,11 +191,11 @@ class Queue:
     @property
     def closing(self) -> bool:
         """Whether :meth:`close` was called."""
-        return self._state.closing
+        return self.state.closing
 
     def counters(self) -> Counters:
         """Return what this process counted since the queue was opened."""
-        return self._state.counters()
+        return self.state.counters()
 
     def stats(self) -> QueueStats:
         """Ask the brokers for the state of the queue, over all its processes. Takes some milliseconds.
@@ -280,11 +216,11 @@ class Queue:
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""
-        return self._state.unready()
+        return self.state.unready()
 
     def stuck(self) -> list[str]:
         """Return why this process should be started again: sentences, or nothing."""
-        return self._state.stuck()
+        return self.state.stuck()
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
@@ -361,7 +297,7 @@ class Queue:
         """
         if not self._receiver.is_started:
             return
-        future = self._state.wait_for_commit()
+        future = self.state.wait_for_commit()
         try:
             future.result(self.timeout_s)
         except TimeoutError:
@@ -373,10 +309,10 @@ class Queue:
         Handlers of :meth:`run` may return first, as long as their leases last. Then it takes up to ``timeout_s``.
         """
         self.stop()
-        if not self.handlers.wait(self._state.terms.lease_s):
+        if not self.handlers.wait(self.state.terms.lease_s):
             _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
         deadline = monotonic() + self.timeout_s
-        self._state.close()
+        self.state.close()
         self._receiver.join(self.timeout_s)
         self._sender.close(deadline)
         self._timers.close(deadline)

@@ -9,13 +9,14 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TypeVar
 
 from timers.client import Backoff
 from timers.client.publish import forked
 from timers.clock import Clock
 from timers.errors import QueueError, TimersError
-from timers.queue.ledger import BrokersClock, Ledger
+from timers.queue import records
+from timers.queue.ledger import MAX_CRASHES, BrokersClock, Ledger
+from timers.queue.message import Message
 from timers.queue.records import Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.settling import Partition, Settler
@@ -58,7 +59,6 @@ class Counters:
     ledger_bytes: int = 0
 
 
-_T = TypeVar("_T")
 _CLOCK = Clock()
 
 _STUCK_S = 90.0
@@ -91,6 +91,7 @@ class State:
 
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
+        message: class of the messages.
         signing: the keys of the queue. The queue's thread sets it before it delivers.
         brokers_clock: the brokers' time, as of the last transaction.
         failure: why the queue ended.
@@ -113,6 +114,8 @@ class State:
         self.now_s = now_s
         self.guards = guards
         self.lock = threading.Condition()  # reentrant
+        self.message: type[Message] = Message
+        self._turn = 0
         self.settler = Settler()
         self.signing: Signing
         self.totals = Counters()
@@ -134,9 +137,8 @@ class State:
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
-    def receive(self, take: Callable[[], list[_T]], wait_s: float) -> list[_T]:
-        """Return what ``take`` returns, as soon as it returns something; nothing if that takes longer than ``wait_s``,
-        or the queue is closed.
+    def receive(self, limit: int, wait_s: float) -> list[Message]:
+        """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
 
         Raises:
             QueueError: the queue ended.
@@ -148,7 +150,7 @@ class State:
                 while True:
                     if self.failure is not None:
                         raise self.failure
-                    taken = take()
+                    taken = self._take(limit)
                     if taken and self._reader_waits:
                         self.lock.notify_all()
                     remaining_s = deadline - monotonic()
@@ -160,6 +162,43 @@ class State:
             finally:
                 self._receivers -= 1
                 self._asked_s = self.now_s()
+
+    def _take(self, limit: int) -> list[Message]:
+        """Take messages of all partitions: the same number from each, or fewer if a partition has fewer."""
+        messages: list[Message] = []
+        if self.is_unconfirmed:
+            return messages
+        now_s = self.now_s()
+        partitions = list(self.settler.ledgers.items())
+        self._turn = (self._turn + 1) % max(1, len(partitions))
+        waiting = [*partitions[self._turn :], *partitions[: self._turn]]
+        while len(messages) < limit:
+            waiting = [each for each in waiting if each[1].starts.may_start]
+            if not waiting:
+                break
+            share = max(1, (limit - len(messages)) // len(waiting))
+            for partition, ledger in waiting[: limit - len(messages)]:
+                self._take_from(partition, ledger, share, now_s, messages)
+        self.totals.received += len(messages)
+        return messages
+
+    def _take_from(
+        self, partition: Partition, ledger: Ledger, limit: int, now_s: float, messages: list[Message]
+    ) -> None:
+        terms = self.terms
+        signing = self.signing if partition[0] == terms.returns_topic else None
+        for _ in range(limit):
+            entry = ledger.take(now_s + terms.lease_s)
+            if entry is None:
+                return
+            returned = records.identity(entry.item, signing, ledger.cuts) if signing is not None else None
+            message = self.message(self, partition, ledger, entry, now_s, returned)
+            if returned is not None and returned.doubt:
+                message.give_up_unsigned()
+            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.retries + 1:
+                message.retry(error="the lease of the last attempt ended")
+            else:
+                messages.append(message)
 
     @property
     def ready_count(self) -> int:

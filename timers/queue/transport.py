@@ -178,27 +178,6 @@ Asked = dict[Partition, Future[Any]]
 """What each leader was asked for."""
 
 
-def bounds(admin: Any, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
-    """Return the first offset and the end of logs; those whose leaders do not answer soon are left out."""
-    firsts, ends = _list_offsets(admin, partitions, _FIRST), _list_offsets(admin, partitions, _END)
-    wait([*firsts.values(), *ends.values()], _LEADERS_S + _GRACE_S)
-    return {
-        each: (firsts[each].result().offset, ends[each].result().offset)
-        for each in partitions
-        if _is_answered(firsts[each]) and _is_answered(ends[each])
-    }
-
-
-def ask_first_offsets(admin: Any, partitions: Iterable[Partition]) -> Asked:
-    """Ask for the first offsets of logs, without waiting."""
-    return _list_offsets(admin, partitions, _FIRST)
-
-
-def answers(asked: Asked) -> dict[Partition, int]:
-    """Return the offsets of the logs whose leaders have answered."""
-    return {each: future.result().offset for each, future in asked.items() if _is_answered(future)}
-
-
 def _list_offsets(admin: Any, partitions: Iterable[Partition], which: OffsetSpec) -> Asked:
     asked = {TopicPartition(*each): which for each in partitions}
     futures = admin.list_offsets(asked, request_timeout=_LEADERS_S) if asked else {}
@@ -519,15 +498,22 @@ class Transport:
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
         """Return the first offset and the end of logs; those whose leaders do not answer soon are left out."""
-        return bounds(self._admin, list(partitions))
+        asked = list(partitions)
+        firsts, ends = _list_offsets(self._admin, asked, _FIRST), _list_offsets(self._admin, asked, _END)
+        wait([*firsts.values(), *ends.values()], _LEADERS_S + _GRACE_S)
+        return {
+            each: (firsts[each].result().offset, ends[each].result().offset)
+            for each in asked
+            if _is_answered(firsts[each]) and _is_answered(ends[each])
+        }
 
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Ask for the first offsets of logs, without waiting, and return the answers to the call before.
 
         One request for each partition would block the thread of the queue as long as their leaders are away.
         """
-        asked, self._firsts = self._firsts, ask_first_offsets(self._admin, partitions)
-        return answers(asked)
+        asked, self._firsts = self._firsts, _list_offsets(self._admin, partitions, _FIRST)
+        return {each: future.result().offset for each, future in asked.items() if _is_answered(future)}
 
     def check_topics(self) -> int:
         """Ask for the topics, without waiting, and look at the answers to the call before; return how many partitions

@@ -29,7 +29,6 @@ from timers.queue import records
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.metadata import Saved
-from timers.queue.queue import Deliveries
 from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.running import check_handler, handle
 from timers.queue.sending import Guards, Sendable, record_of
@@ -129,7 +128,6 @@ class SimQueue:
         self._ends = dict.fromkeys(self._ledgers, 0)
         for name, ledger in self._ledgers.items():
             self._state.settler.assign((name, 0), ledger, "simulated", Commit(0, ""))
-        self._deliveries = Deliveries(self._state)
         self._read_fired = len(self.timers.fired)
 
     def send(
@@ -158,7 +156,7 @@ class SimQueue:
     def receive(self, limit: int = 1) -> list[Message]:
         """The next messages that are ready, up to ``limit``."""
         self.settle()
-        return self._deliveries.receive(limit, 0.0)
+        return self._state.receive(limit, 0.0)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until none is ready."""

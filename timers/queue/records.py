@@ -11,11 +11,9 @@ import hmac
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_headers
+from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
@@ -211,13 +209,9 @@ def seconds(name: str, given: object) -> float:
     Raises:
         InvalidTimerError: it is no number, negative, or far too large.
     """
-    try:
-        checked = float(given) if isinstance(given, Real | Decimal) and not isinstance(given, bool) else math.nan
-    except (ArithmeticError, ValueError):
-        checked = math.nan
-    if not 0 <= checked <= _MAX_SECONDS:
+    if not is_number(given) or not 0 <= given <= _MAX_SECONDS:
         raise InvalidTimerError(f"{name}={quoted(given)} is not a number of seconds from 0 to {_MAX_SECONDS}")
-    return checked
+    return float(given)
 
 
 def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:

@@ -51,7 +51,7 @@ from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition
 from timers.errors import InvalidTimerError
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import policy_of
-from timers.firing.ports import FirstRecord, NoAnswer
+from timers.firing.ports import FirstRecord
 from timers.partition import PartitionSpec
 from timers.request_formats import enabled_formats
 from timers.store.memory import MemoryStore
@@ -167,17 +167,14 @@ class SimKafka:
 
     # ---- sends ----------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Do nothing: there is no former owner."""
+    def _do_nothing(self, *_: object, **__: object) -> None:
+        """There is no former owner and no throttling broker, a topic exists or does not, and none fails."""
 
-    def close(self) -> None:
-        """Do nothing."""
+    open = close = await_quota = wait = refresh = open_circuit = _do_nothing
+    note_worked = note_failed = note_silent = note_times_refused = _do_nothing
 
     def keep_waiting(self) -> bool:
         return True
-
-    def await_quota(self) -> None:
-        """Do nothing: no broker throttles."""
 
     def batch(self, max_bytes: int, first: FirstRecord) -> SimBatch:
         return SimBatch(first)
@@ -195,12 +192,6 @@ class SimKafka:
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         return DeliveryProblem.unknown(topic) if topic in self._missing else 1
 
-    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> None:
-        """Do nothing: all answers are there."""
-
-    def refresh(self) -> None:
-        """Do nothing: a topic exists or does not, for ever."""
-
     def chunk(self, machine: TopicPartition) -> ChunkSize:
         return self._chunks[machine]
 
@@ -212,21 +203,6 @@ class SimKafka:
 
     def was_moved(self, topic: str, partition: int) -> bool:
         return False
-
-    def open_circuit(self, topic: str, error: BaseException) -> None:
-        """Do nothing: no topic fails."""
-
-    def note_worked(self, topics: Collection[str]) -> None:
-        """Do nothing."""
-
-    def note_failed(self, failed: Mapping[str, BaseException]) -> None:
-        """Do nothing."""
-
-    def note_silent(self, failure: NoAnswer, *, is_short: bool) -> None:
-        """Do nothing."""
-
-    def note_times_refused(self, topic: str) -> None:
-        """Do nothing: all times are taken."""
 
     # ---- requests, read again -----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ def test_each_partition_has_the_address_of_its_owner() -> None:
         ("u", 1): ("one", "http://one:6066"),
         ("t", 1): ("two", ""),
     }
+    assert len(set(found.values())) == 2, "queries ask each owner once"
 
 
 @pytest.mark.parametrize("user_data", [b"", b"\xff", b"{}", b"[]", b'{"url": 7}', b"[" * 10**5])

@@ -8,7 +8,7 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -34,7 +34,7 @@ class Member(NamedTuple):
     """The highest one that a machine was raised to, as far as it knows."""
     topics: frozenset[str] = frozenset()
     """That it reads."""
-    partitions: Collection[TopicPartition] = ()
+    partitions: tuple[TopicPartition, ...] = ()
     """That it owns."""
 
 
@@ -65,12 +65,12 @@ def member_of(worker_id: str, metadata: bytes, assignment: bytes) -> Member:
     return Member(worker_id, url if isinstance(url, str) else "", *levels, topics, partitions_in(assignment))
 
 
-def partitions_in(assignment: bytes) -> list[TopicPartition]:
+def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
     """The partitions that a leader dealt to a member; none if it did not know this member."""
     if not assignment:
-        return []
+        return ()
     dealt = ConsumerProtocolMemberAssignment.decode(assignment).assignment
-    return [(topic, partition) for topic, partitions in dealt for partition in partitions]
+    return tuple((topic, partition) for topic, partitions in dealt for partition in partitions)
 
 
 def subscription_of(metadata: bytes) -> tuple[frozenset[str], Any]:

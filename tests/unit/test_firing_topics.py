@@ -384,7 +384,7 @@ def test_the_reason_why_a_topic_cannot_be_created_reaches_its_dead_letter(creati
 
 def test_topics_are_created_after_a_request_without_an_answer(creating: Targets) -> None:
     admin = cluster(creating)
-    answer, admin.create_topics = admin.create_topics, lambda *_, **__: raise_timeout()  # type: ignore[method-assign]
+    answer, admin.create_topics = admin.create_topics, raising(TimeoutError())  # type: ignore[method-assign]
     admin.may_answer.set()
     ask(creating, "t")
     wait_until(lambda: not creating._creator._threads._running, "the request fails")
@@ -393,5 +393,31 @@ def test_topics_are_created_after_a_request_without_an_answer(creating: Targets)
     wait_until(lambda: ask(creating, "t", retried=True) == 1, "it is usable")
 
 
-def raise_timeout() -> NoReturn:
-    raise TimeoutError
+def test_topics_are_created_after_an_error_that_nothing_foresaw_and_it_is_logged(
+    creating: Targets, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = cluster(creating)
+    answer, admin.create_topics = admin.create_topics, raising(KeyError())  # type: ignore[method-assign]
+    ask(creating, "t")
+    wait_until(lambda: "KeyError" in caplog.text, "the error is logged")
+    admin.create_topics = answer  # type: ignore[method-assign]
+    admin.may_answer.set()
+    wait_until(lambda: ask(creating, "t", retried=True) == 1, "it is usable")
+
+
+def test_a_topic_that_many_timers_wait_for_is_requested_once(creating: Targets) -> None:
+    creator = creating._creator
+    ask(creating, "first")  # it waits for the brokers
+    wait_until(lambda: not creator._wanted, "the request is sent")
+    for _ in range(1000):
+        creator.request("second")
+    assert len(creator._threads._waiting) == 1
+    cluster(creating).may_answer.set()
+    wait_until(lambda: ask(creating, "second", retried=True) == 1, "it is usable")
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def call(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return call

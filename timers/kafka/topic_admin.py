@@ -243,9 +243,16 @@ class TopicCreator:
     def request(self, topic: str) -> None:
         """Create a topic soon. Returns at once."""
         with self._lock:
-            if len(self._wanted) < MAX_WANTED:
-                self._wanted[topic] = None
-        self._threads.call(self._create_next)
+            if topic in self._wanted or len(self._wanted) >= MAX_WANTED:  # a call waits for each topic that is wanted
+                return
+            self._wanted[topic] = None
+            self._threads.call(self._create_next).add_done_callback(self._note_ended)
+
+    @staticmethod
+    def _note_ended(call: Future[None]) -> None:
+        error = call.exception()
+        if error is not None:  # the next attempts of their timers request the topics again
+            logger.error("callback topics were not created, because of an error in this program", exc_info=error)
 
     def _create_next(self) -> None:
         with self._lock:

@@ -133,13 +133,6 @@ class Lineage(NamedTuple):
         """Returns the count of the records below ``position``; None: not known."""
         return self.counted if self.counted is not None and self.counted.to == position else None
 
-    def accepted(self, records: Sequence[Any], to: int, known: Lineage, position: int) -> Lineage:
-        """Returns the same with a count of new records from ``position`` to ``to``, which goes on with that of
-        ``known``, or begins anew."""
-        count = known.count_at(position) or Count(position, position, 0, position)
-        counted = Count(count.since, to, count.records + len(records), to)
-        return Lineage(self.epochs, self.batch, self.end, counted)
-
     def uncounted(self) -> Lineage:
         """Returns the same without a count, so that counting begins anew."""
         return self if self.counted is None else self._replace(counted=None)

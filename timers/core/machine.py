@@ -22,7 +22,7 @@ from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
-from timers.core.lineage import Leader, Lineage, PassedBatch, continued, counted_again
+from timers.core.lineage import Count, Leader, Lineage, PassedBatch, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
@@ -375,9 +375,11 @@ class Machine:
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
-        lineage = self._lineage_at(to_offset)
-        if self._store_age is None:  # compaction takes records away
-            lineage = lineage.accepted(records, to_offset, self.progress.lineage, self.position)
+        lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
+        is_counted = self._store_age is None  # compaction takes records away
+        if is_counted:
+            since, before = (known.since, known.records) if known and known.to == start else (start, 0)
+            lineage = lineage._replace(counted=Count(since, to_offset, before + len(records), to_offset))
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
@@ -401,7 +403,7 @@ class Machine:
         """Returns the lineage of an offset inside the present fetch [I28], without a count."""
         end, told = self._told
         is_told = told is not None and to_offset == end
-        return (told if is_told and told else self._store.lineage.at(to_offset, self._passed)).uncounted()
+        return (told if is_told and told else self._store.lineage.at(to_offset, self._passed))._replace(counted=None)
 
     def _read_again(self, records: Sequence[Any], to_offset: int) -> Lineage:
         """Returns the lineage after records were read again. At the end of all, their number is compared [I32].

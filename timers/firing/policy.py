@@ -176,7 +176,6 @@ class Policy:
                 new = [self.refuse(topic, offset, reason) for offset, reason in records]
                 if not any(new):
                     self._topics.open_circuit(topic, error)
-            self.transaction.begin_again()
 
     def decide(self, output: Output) -> None:
         """Decide what happens to all that a machine sends, and add it to the transaction, or to :attr:`callbacks`."""

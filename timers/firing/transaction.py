@@ -250,15 +250,6 @@ class Transaction:
         self._fired_ms = b"%d" % tick.append_ms
         self._refusals, self._times_refused = 0, set()
         self._counters.transaction = TransactionCounters()
-        self._empty()
-
-    def begin_again(self) -> None:
-        """Begin the same transaction with nothing in it."""
-        before = self._counters.transaction
-        self._counters.transaction = TransactionCounters(late=before.late, progress=before.progress)
-        self._empty()
-
-    def _empty(self) -> None:
         self._filling, self._full, self.given_up = {}, [], []
 
     def wait_for(self, unanswered: Collection[str]) -> None:
@@ -273,7 +264,7 @@ class Transaction:
             callbacks: of timers of a request topic, or of schedules; what else the transaction has was added before.
 
         Returns:
-            None; or what brokers have refused. Then it was rolled back, and may be filled again.
+            None; or what brokers have refused. Then it was rolled back, has nothing in it, and may be filled again.
 
         Raises:
             Fenced: another worker owns the machine.
@@ -296,7 +287,10 @@ class Transaction:
         try:
             sent = self._producer.transact(batches, self._copy_of(progress) if is_due else {})
         except BatchesRefused as error:
-            return self._refusals_of(error)
+            refusals = self._refusals_of(error)
+            before = self._counters.transaction
+            self._counters.transaction = TransactionCounters(late=before.late, progress=before.progress)
+            return refusals
         except DeliveryFailed as failure:
             self._topics.note_failed(failure.culprits)
             raise

@@ -217,7 +217,8 @@ class Checkers:
         # After compaction, or when the log was trimmed, the dead letter is rebuilt from the row.
         place = topics.parse_source(source)
         is_deleted = place is not None and place[2] < self._log.start(*place[:2])
-        kept = sent.headers if sent.compacted or is_deleted else record.headers[: len(sent.headers)]
+        is_rebuilt = sent.compacted or is_deleted
+        kept = sent.headers if is_rebuilt else record.headers[: len(sent.headers)]
         value = sent.value
         if value is not None and headers[h.TIMER_ERROR] == dead_letter.VALUE_TOO_LARGE.encode():
             if headers[h.TIMER_VALUE_BYTES] != b"%d" % len(value):
@@ -226,7 +227,7 @@ class Checkers:
         # The next level, which exists only in tests, does not say how it would rebuild the key of such a request.
         key = record.key if sent.compacted and shift_of(sent.headers) else sent.key
         is_same = (record.key, record.value, kept) == (key, value, sent.headers)
-        if not is_same and not (is_deleted and asked_for(record.key, record.value) == asked_for(sent.key, value)):
+        if not is_same and not (is_rebuilt and asked_for(record.key, record.value) == asked_for(sent.key, value)):
             raise Violation(f"the dead letter of {source} differs from the request")
         if headers[h.TIMER_ERROR] == b"message-refused" and request.row is not None and request.row[2] is not None:
             raise Violation(f"no broker refused the callback of {source}")

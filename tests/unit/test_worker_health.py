@@ -40,6 +40,7 @@ class SimMachine:
     clock_is_behind = recovering = rescuing = False
     may_accept = True
     oldest_due_s = released_s = None
+    position = 0
 
     def __init__(self) -> None:
         self.fires = threading.Event()

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
-from timers.errors import TopicConfigError
-from timers.kafka import topics
+from timers.errors import TimersError, TopicConfigError
+from timers.kafka import topic_admin, topics
 from timers.kafka.own_topics import (
     NOTE,
     RED,
@@ -175,3 +175,19 @@ def test_partitions_that_a_topic_of_snapshots_may_not_be_given_are_a_finding_and
     (sentence,) = topics.ensure_snapshots(admin, SETTINGS, "requests", "app-snapshot-requests")
     assert "'app-snapshot-requests' lacks partitions" in sentence
     assert "it must have 12 (" in sentence
+
+
+def test_of_several_topics_the_one_that_may_not_be_described_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {"orders": None, "secret": KafkaError.TOPIC_AUTHORIZATION_FAILED, "none": KafkaError.UNKNOWN_TOPIC_OR_PART}
+
+    class SimClient:
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            code = errors[topic]
+            found = SimpleNamespace(error=None if code is None else KafkaError(code), partitions={0: None})
+            return SimpleNamespace(topics={topic: found})
+
+    monkeypatch.setattr(topic_admin, "admin_client", lambda *_: SimClient())
+    settings = Settings(brokers="localhost:1")
+    assert topic_admin.missing(settings, ["orders", "none"]) == ["none"]
+    with pytest.raises(TimersError, match=r"^topic 'secret' cannot be described: .*TOPIC_AUTHORIZATION_FAILED"):
+        topic_admin.missing(settings, ["orders", "secret", "none"])

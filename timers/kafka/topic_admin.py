@@ -33,8 +33,14 @@ UNKNOWN_FOR_S = 1.0
 def _asking(settings: Settings, failed: str) -> Iterator[tuple[AdminClient, connection.ErrorReports]]:
     """A client for a few requests. Raises TimersError, which says what failed, if they fail."""
     reports = connection.ErrorReports(settings)
-    try:
+    with _saying(reports, failed):
         yield admin_client(settings, reports), reports
+
+
+@contextmanager
+def _saying(reports: connection.ErrorReports, failed: str) -> Iterator[None]:
+    try:
+        yield
     except KafkaException as error:
         raise reports.user_error(error, failed) from error
 
@@ -60,9 +66,13 @@ def missing(settings: Settings, topics: Iterable[str]) -> list[str]:
     Raises:
         TimersError: no broker answers, or a topic may not be described.
     """
-    topics = list(topics)
-    with _asking(settings, f"topic {', '.join(map(repr, topics))} cannot be described") as asked:
-        return [topic for topic in topics if not connection.partitions_of(*asked, topic)]
+    found = []
+    with _asking(settings, "topics cannot be described") as (admin, reports):
+        for topic in topics:
+            with _saying(reports, f"topic {topic!r} cannot be described"):
+                if not connection.partitions_of(admin, reports, topic):
+                    found.append(topic)
+    return found
 
 
 def describe(settings: Settings, topic: str) -> tuple[int, str]:

@@ -88,6 +88,9 @@
     part.className = fresh.className;
     part.replaceChildren(...fresh.childNodes);
     htmx.process(part);
+    // What scrolls must be reached with the keyboard, too.
+    if (part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+    else part.removeAttribute("tabindex");
     const say = part.querySelector("[data-say]")?.textContent;
     if (say && say !== said) announce(say);
     part.dispatchEvent(new CustomEvent("timers:fresh", { bubbles: true }));

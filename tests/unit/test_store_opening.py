@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
 from timers.store.layout import ROWS_END
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_partition
+from timers.store.opening import open_partition, store_path, stored_partitions
 from timers.store.rocks import RocksStore
 
 TP = ("timer-request-by-id", 0)
@@ -207,3 +208,14 @@ def test_all_connections_of_a_progress_log_are_closed_if_the_first_one_fails() -
     assert len(closed) == 2
     with pytest.raises(RuntimeError, match="closed"):
         log._own._loop.get_loop()
+
+
+def test_stores_are_listed_by_their_last_use_though_a_process_that_ends_deletes_a_file(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    for partition, used_s in ((0, 300), (1, 100), (2, 200)):
+        store = store_path(settings, (TP[0], partition))
+        store.mkdir(parents=True)
+        (store / "CURRENT").write_text("")
+        os.utime(store / "CURRENT", (used_s, used_s))
+        (store / "000007.log").symlink_to("deleted")  # it is listed, and not there any more
+    assert stored_partitions(settings, [TP[0]]) == [(TP[0], 1), (TP[0], 2), (TP[0], 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -235,12 +235,21 @@ def store_path(settings: Settings, tp: TopicPartition) -> Path:
 def stored_partitions(settings: Settings, topics: Iterable[str]) -> list[TopicPartition]:
     """Returns the partitions of these topics that have a store on this worker's disk, the last one used at the end."""
     found = [
-        (max((file.stat().st_mtime for file in each.glob("*")), default=0.0), topic, int(each.name))
+        (_used_at(each), topic, int(each.name))
         for topic in topics
         for each in (_stores_path(settings) / topic).glob("*")
         if each.name.isascii() and each.name.isdigit()
     ]
     return [(topic, partition) for _, topic, partition in sorted(found)]
+
+
+def _used_at(store: Path) -> float:
+    """When a file of a store was written last, in epoch seconds."""
+    times = [0.0]
+    for file in store.glob("*"):
+        with suppress(FileNotFoundError):  # a former process that is ending may delete it now
+            times.append(file.stat().st_mtime)
+    return max(times)
 
 
 def _stores_path(settings: Settings) -> Path:

@@ -8,6 +8,7 @@ for ever. So objects that have threads are told of the fork: :func:`tell_of_fork
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
@@ -17,8 +18,25 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
+logger = logging.getLogger(__name__)
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+def log_failure(what: str, *expected: type[BaseException]) -> Callable[[Future[Any]], None]:
+    """Return a callback for a future that nothing reads: it logs an error that is not one of the expected ones.
+
+    Args:
+        what: was not done then, as a sentence.
+    """
+
+    def log(call: Future[Any]) -> None:
+        error = None if call.cancelled() else call.exception()
+        if error is not None and not isinstance(error, expected):
+            logger.error("%s, because of an error in this program", what, exc_info=error)
+
+    return log
 
 
 def call_in_thread(name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:

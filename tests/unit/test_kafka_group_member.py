@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
+from timers.config.settings import Settings
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
@@ -509,3 +511,13 @@ def test_a_heartbeat_with_a_name_is_encoded_as_kafka_expects_it() -> None:
     request = NamedHeartbeat("group", 7, "id", "twin").prepare({HeartbeatRequest.API_KEY: (0, 4)})
     assert request.API_VERSION == 3
     assert request.encode() == b"\0\5group\0\0\0\7\0\2id\0\4twin"
+
+
+def test_a_process_learns_why_it_is_not_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Settings) -> dict[str, Any]:
+        raise RuntimeError("the certificate cannot be read")
+
+    monkeypatch.setattr("timers.kafka.connection.aiokafka", broken)
+    told: SimpleQueue[BaseException] = SimpleQueue()
+    with group_member.taking_part(Settings(), "g", told.put):
+        assert "certificate" in str(told.get(timeout=30))

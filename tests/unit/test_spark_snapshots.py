@@ -113,3 +113,16 @@ def test_a_failed_commit_reaches_the_machine(
         answer()
         assert later.result(0) == 7
     assert asked.exception(0) is error
+
+
+def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runner: MomentaryRunner) -> None:
+    """The thread of snapshots waits for 30 s. The machine may be opened again only after that."""
+    taken_back, later = runner.ask(lambda _: 1 / 0), runner.ask(lambda _: 7)
+    assert taken_back.cancel()
+    runner.end()
+    with pytest.raises(Lost):
+        later.result(0)
+    taken_back = runner.ask(lambda _: 1 / 0)
+    assert taken_back.cancel()
+    runner.answer(machine_at(9), store)
+    assert not runner.is_asked

@@ -35,6 +35,11 @@ def test_a_member_that_sends_something_else_has_no_address(user_data: bytes) -> 
     assert owners([described("strange", user_data, t=[0])])["t", 0][:2] == ("strange", "")
 
 
+@pytest.mark.parametrize("sent", [b"\0", b"\0\0", b"\xff" * 7, b"\0\0\0\0\0\1\0"])
+def test_a_member_of_another_program_has_nothing(sent: bytes) -> None:
+    assert member_of("foreign", sent, sent) == Member("foreign")
+
+
 def test_a_member_without_partitions_owns_none() -> None:
     assert owners([member_of("idle", b"", b"")]) == {}
 

@@ -18,7 +18,7 @@ from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from timers.threads import BoundedThreads
+from timers.threads import BoundedThreads, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -256,13 +256,8 @@ class TopicCreator:
             if topic in self._wanted or len(self._wanted) >= MAX_WANTED:  # a call waits for each topic that is wanted
                 return
             self._wanted[topic] = None
-            self._threads.call(self._create_next).add_done_callback(self._note_ended)
-
-    @staticmethod
-    def _note_ended(call: Future[None]) -> None:
-        error = call.exception()
-        if error is not None:  # the next attempts of their timers request the topics again
-            logger.error("callback topics were not created, because of an error in this program", exc_info=error)
+            # After an error, the next attempts of their timers request the topics again.
+            self._threads.call(self._create_next).add_done_callback(log_failure("callback topics were not created"))
 
     def _create_next(self) -> None:
         with self._lock:

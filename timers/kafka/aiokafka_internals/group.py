@@ -66,10 +66,13 @@ def member_of(worker_id: str, metadata: bytes, assignment: bytes) -> Member:
 
 
 def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions that a leader dealt to a member; none if it did not know this member."""
+    """The partitions that a leader dealt to a member; none if it did not know this member, or is another program."""
     if not assignment:
         return ()
-    dealt = ConsumerProtocolMemberAssignment.decode(assignment).assignment
+    try:
+        dealt = ConsumerProtocolMemberAssignment.decode(assignment).assignment
+    except (TypeError, ValueError):
+        return ()
     return tuple((topic, partition) for topic, partitions in dealt for partition in partitions)
 
 
@@ -77,7 +80,7 @@ def subscription_of(metadata: bytes) -> tuple[frozenset[str], Any]:
     """The topics that a member reads, and the JSON value that it sent with them. Of another program: none, and None."""
     try:
         decoded = ConsumerProtocolMemberMetadata.decode(metadata)
-    except ValueError:
+    except (TypeError, ValueError):
         return frozenset(), None
     topics = frozenset(decoded.subscription)
     try:

@@ -450,7 +450,7 @@ def taking_part(settings: Settings, group: str, on_refused: Callable[[BaseExcept
     process whose start is refused later must not take the place of the one that runs.
 
     Args:
-        on_refused: gets the reason if this user may not join.
+        on_refused: gets the reason if this user may not join, or the error that ended the membership.
     """
     thread = LoopThread(f"member-of-{group}")
 
@@ -458,6 +458,12 @@ def taking_part(settings: Settings, group: str, on_refused: Callable[[BaseExcept
         return {each: [] for each in joined}
 
     async def run() -> None:
+        try:
+            await take_part()
+        except Exception as error:  # also one that no code expects: nothing waits for this task
+            on_refused(error)
+
+    async def take_part() -> None:
         client = AIOKafkaClient(**connection.aiokafka(settings))
         name, timing = f"{group}-{secrets.token_hex(8)}", Timing.of(settings.session_timeout_s)
         member = GroupMember(client, group, name, (), timing, dict, deal, lambda _: None, on_refused, lambda: True)

@@ -32,6 +32,7 @@ from timers.store.failures import StoreWaits
 from timers.store.opening import open_copy
 from timers.store.restoring import place_of
 from timers.store.rocks import RocksStore
+from timers.threads import log_failure
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class MomentaryRunner:
         """Let the questions fail that wait."""
         with suppress(Empty):
             while True:
-                self._questions.get_nowait()[1].set_exception(Lost("the machine had another owner, or another store"))
+                _, answer = self._questions.get_nowait()
+                if answer.set_running_or_notify_cancel():  # else it was taken back: it was not answered in time
+                    answer.set_exception(Lost("the machine had another owner, or another store"))
 
     def answer(self, machine: Machine, store: RocksStore) -> None:
         """Answer the questions that wait.
@@ -205,7 +208,8 @@ class Snapshots:
         for runner in [*self.runners.values()]:
             if runner.is_verified and not levels.trims(runner.machine.progress.level):
                 level = levels.wanted(runner.machine.progress.level, self._allowed.read(), is_verified=True)
-                runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
+                asked = runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
+                asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
 
     def _fail(self, tp: TopicPartition, damage: Exception) -> None:
         """Let the store of a machine be deleted, and restored: its copy was found to be damaged."""

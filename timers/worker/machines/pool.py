@@ -31,6 +31,7 @@ from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import stored_partitions
 from timers.store.restoring import place_of
+from timers.threads import log_failure
 from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
@@ -40,7 +41,7 @@ from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
-from timers.worker.machines.runner import OpenMachine, Runner
+from timers.worker.machines.runner import Ended, OpenMachine, Runner
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +357,8 @@ class Pool:
                 doubtful.add((topic, partition))
             elif (topic in now) != (topic in before):
                 worker, is_compacted = self.parts.settings.worker_id, topic in now
-                runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
+                asked = runner.ask(partial(_note_compaction, worker=worker, is_compacted=is_compacted))
+                asked.add_done_callback(log_failure("a machine does not know whether its topic is compacted", Ended))
         return doubtful
 
     def _close(self, tps: Iterable[TopicPartition]) -> asyncio.Future[Any]:

@@ -211,6 +211,17 @@ def test_a_new_leader_epoch_is_followed_after_the_log_was_verified() -> None:
     assert passed(Record(3)) == (-1, Batch(3, 3, 1000, 0)), "a broker that tells no epoch"
 
 
+def test_an_epoch_begins_after_the_last_record_before_it() -> None:
+    """Markers of the new epoch are not seen. A log that parts at one of them may have messages in their place."""
+    ledger = Ledger(Saved(0))
+    for record in (Record(5, 1), Record(15, 1), Record(18, 2), Record(19, 2), Record(19, 2)):
+        ledger.pass_record(passed(record))
+    assert ledger.lineage == Lineage(((1, 5), (2, 16)), Batch(19, 19, 1000, 0), 20)
+    restored = Verification.of(Loaded(Saved(20, lineage=ledger.lineage), None, 0, 20))
+    assert restored is not None and restored.note(Record(19, 1))
+    assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (16, -1)
+
+
 def test_metadata_have_the_newest_epochs() -> None:
     epochs = tuple((number, number * 10) for number in range(20))
     saved = Saved(300, lineage=READ._replace(epochs=epochs))

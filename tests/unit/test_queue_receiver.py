@@ -171,6 +171,14 @@ def test_a_log_that_lost_its_end_is_delivered_from_where_it_parts(accept_loss: b
     queue.close()
 
 
+def test_where_a_leader_epoch_began_is_noted(queue: Opened) -> None:
+    """Not only the last record of a poll: a log that parts at the beginning would seem to part there."""
+    queue.call(queue.transport.assigned, [JOBS])
+    queue.receive(MESSAGES)
+    lineage = queue.state.settler.ledgers[JOBS].lineage
+    assert (lineage.epochs, lineage.end) == (((3, 0),), MESSAGES)
+
+
 def test_a_log_that_loses_its_end_while_it_is_read() -> None:
     queue = Opened(accept_loss=True)
     queue.call(queue.transport.assigned, [JOBS])

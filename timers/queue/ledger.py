@@ -452,8 +452,16 @@ class Ledger:
         return self.position, self.lineage.epoch_before(self.position)
 
     def pass_record(self, passed: PassedBatch) -> None:
-        """Note the last record that was read."""
-        self.lineage = self.lineage.through([passed], passed[1].last_offset + 1)
+        """Note the last record that was read.
+
+        A leader epoch counts from the end of the record that was noted before. It may begin later: markers are not
+        seen. If the log parts there, offsets without a message are read again; a later one would leave messages out.
+        """
+        epoch, batch = passed
+        first = self.lineage.end if self.lineage.epochs else batch.base_offset
+        lineage = self.lineage.through([(epoch, batch._replace(base_offset=first))], batch.last_offset + 1)
+        if lineage is not self.lineage:
+            self.lineage = lineage._replace(batch=batch)
 
     def follows(self, passed: PassedBatch) -> bool:
         """Return whether the log is known to be that of before up to a record that was passed. Else it must be verified

@@ -83,7 +83,8 @@ class Verification:
 
     * Each record counts as a batch without a CRC. If an epoch number was given twice, the time of the record shows it.
     * Markers and aborted transactions are not seen. So what is known ends after the last record, and a process that
-      verified its log reads on from there: a message that has the offset of a lost marker is read.
+      verified its log reads on from there: a message that has the offset of a lost marker is read. For the same reason
+      an epoch counts from the end of the last record before it.
     * The last record is read first. If it is there, the logs are equal below it, and no epoch must be asked for.
     * To ask where an epoch ends, a process seeks with this epoch an offset that no log has. librdkafka asks the leader
       before it reads there, and its event holds the answer.

@@ -291,6 +291,7 @@ class Receiver:
                         if not self._follows(partition, ledger, before, record):
                             continue
                         epochs[partition] = epoch
+                        ledger.pass_record(passed(record))  # where its epoch began
                     offset, lane, attempt = record.offset(), None, 1
                     if partition[0] == self._terms.returns_topic:
                         attempt = records.identity(record, self._state.signing).attempt

@@ -134,6 +134,16 @@ def test_topics_that_cannot_be_read_in_time_are_left_out(look: Any) -> None:
     assert found.left_out == {"orders": "it was not read within -1 s"}
 
 
+def test_reading_ends_when_no_request_waits_for_it(look: Any) -> None:
+    class AbandonedError(Exception): ...
+
+    def check() -> None:
+        raise AbandonedError
+
+    with pytest.raises(AbandonedError):
+        look(Cluster(orders=(0, 5, CALLBACK)), check=check)
+
+
 def test_a_partition_is_not_read_longer_than_the_time_allows(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 0.5, 9.0])
     monkeypatch.setattr(fired, "monotonic", lambda: next(clock, 9.0))

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,14 @@ async def test_the_overview_has_figures_of_all_workers() -> None:
 def firing(topic: str, offset: int, at_s: int) -> CallbackRecord:
     headers = [("timer-id", b"<id>"), ("timer-due", b"%d" % (at_s - 1)), ("timer-fired", b"%d" % (at_s * 1000))]
     return CallbackRecord(topic, 0, offset, at_s * 1000, b"<key>", b"secret", [*headers])
+
+
+async def test_a_record_with_the_time_of_a_wrong_clock_is_shown() -> None:
+    cluster = cluster_with()
+    cluster.past = PastFirings([replace(firing("timeouts", 1, 5), timestamp_ms=253_402_300_800_000)], {})
+    async with console(cluster, **IDS) as client:
+        for path in ("/fired", "/lag?topic=timeouts"):
+            assert "after 9999" in await text_of(client, path), path
 
 
 async def test_what_has_fired_in_the_last_hour_is_shown_and_what_was_left_out() -> None:

@@ -142,7 +142,11 @@ class PastFirings(NamedTuple):
 
 
 def read_past_firings(
-    settings: Settings, since_ms: int, may_see: Callable[[str], bool] = lambda topic: True, within_s: float = 30.0
+    settings: Settings,
+    since_ms: int,
+    may_see: Callable[[str], bool] = lambda topic: True,
+    within_s: float = 30.0,
+    check: Callable[[], None] = lambda: None,
 ) -> PastFirings:
     """Returns the newest firings since a time. Blocks. A topic with few records is read before one with many.
 
@@ -150,6 +154,7 @@ def read_past_firings(
         since_ms: epoch milliseconds.
         may_see: whether the user may see the callbacks of a topic.
         within_s: after this time, the topics that are left are left out.
+        check: called between two reads; what it raises ends the reading.
 
     Raises:
         TimersError: no broker answers or accepts the login.
@@ -168,7 +173,9 @@ def read_past_firings(
                     if monotonic() > end_s:
                         left_out[topic] = not_in_time
                         break
-                    for message in read(consumer, topic, partition, span.start, span.stop, timeout_s=SILENT_S):
+                    bounds = span.start, span.stop
+                    for message in read(consumer, topic, partition, *bounds, timeout_s=SILENT_S, while_waiting=check):
+                        check()
                         if monotonic() > end_s:
                             left_out[topic] = not_in_time
                             break

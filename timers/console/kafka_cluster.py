@@ -328,7 +328,7 @@ class KafkaCluster:
         return {source: each.timestamp // 1000 for source, each in found.items() if isinstance(each, RequestRecord)}
 
     async def past_firings(self, since_s: int, may_see: Callable[[str], bool]) -> PastFirings:
-        return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S)
+        return await self._reading.run(read_past_firings, self._settings, since_s * 1000, may_see, MAX_READING_S, check)
 
     async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
         return await self._reading.run(lambda: callback_topics(self._settings, TopicOffsets(self._settings), may_see))

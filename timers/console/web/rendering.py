@@ -113,8 +113,11 @@ def link(path: str, **parameters: Any) -> str:
 
 
 def iso(second: float) -> str:
-    """An epoch second for people, in UTC."""
-    return format_due(int(second)).replace("T", " ")
+    """An epoch second for people, in UTC. A producer can give its records any time."""
+    try:
+        return format_due(int(second)).replace("T", " ")
+    except ValueError:
+        return "after 9999" if second > 0 else "before 1"
 
 
 def field_time(second: float) -> str:

@@ -19,7 +19,7 @@ from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
-from timers.core.progress import Progress, reached
+from timers.core.progress import LOG_CUT, Progress, reached
 from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
 from timers.v1.future_pb2 import Future
@@ -322,19 +322,33 @@ class LossSimulator:
         store = worker.disk.open(name, worker.faults)
         worker.disk.close(name)
         worker.accepted.add(name)
-        self._note_held(name, progress, store)
+        self._note_held(name, progress, store, self._unseen(worker, name, progress, store))
         worker.faults.clear()  # a crash before the first dead letter would need a second acceptance
         self._assign(worker, name)
         worker.accepted.discard(name)  # it is accepted for one start
         self.counts["accepted"] += 1
 
-    def _note_held(self, name: TopicPartition, progress: Progress, store: SimStore) -> None:
+    def _unseen(self, worker: SimWorker, name: TopicPartition, progress: Progress, store: SimStore) -> range:
+        """Offsets of a loss that no progress has seen: another owner read what took their place [I28]."""
+        of_progress, of_store = worker.compare(name, [progress.lineage, store.lineage])
+        if of_store is None or of_store.offset is None or store.applied > progress.next_offset:
+            return range(0)
+        is_same = progress.has_same_history(store.history, store.applied)
+        seen = self.log.end(*name) if of_progress is None or of_progress.offset is None else of_progress.offset
+        return range(of_store.offset, seen) if is_same else range(0)
+
+    def _note_held(self, name: TopicPartition, progress: Progress, store: SimStore, unseen: range) -> None:
         """Note which lost requests the store holds, pending."""
+        cuts = sum(change.name == LOG_CUT for change in store.history)
+        if cuts < progress.settings.cut and not progress.rescues_of(store.history, store.applied):
+            return  # a rescue is done, and the store was not emptied and read again: the design names this limit [I28]
         entries = dict(store.entries_after(b"", 10**6).entries)
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
         cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}
         for token, fate in self.fates.items():
             if not fate.lost or fate.given_up or fate.held or (fate.record.topic, 0) != name:
+                continue
+            if fate.record.offset in unseen:
                 continue
             if fate.due_s < 0:
                 fate.held = cancels.get(fate.id or b"") == fate.record.offset

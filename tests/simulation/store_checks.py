@@ -50,7 +50,7 @@ class StoreChecks:
         if log.schedules is not None:
             self._check_schedules(runner, log.schedules)
             return
-        if _retentions(progress, store.applied) != _retentions(log.progress, store.applied):  # fenced, as above
+        if _settings(progress, store.applied) != _settings(log.progress, store.applied):  # fenced, as above
             return
         expected, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
         if keys != expected:
@@ -123,7 +123,8 @@ class StoreChecks:
         if runner.machine.recovering:
             return
         progress = runner.machine.progress
-        if progress.doubt is not None or runner.name[0] in self._log.wrongly_compacted:
+        doubts = progress.doubt, self._logs[runner.name].progress.doubt  # a fenced machine does not know of the second
+        if any(doubts) or runner.name[0] in self._log.wrongly_compacted:
             return  # the log lacks requests that the store holds
         store = MemoryStore()
         request_format = self._formats[runner.name[0]]
@@ -158,8 +159,8 @@ class RefusingOutbox:
         return refuse
 
 
-def _retentions(progress: Progress, below: int) -> list[SettingChange]:
-    return [each for each in progress.settings if each.name == VERDICT_RETENTION and each.from_offset < below]
+def _settings(progress: Progress, below: int) -> list[SettingChange]:
+    return [each for each in progress.settings if each.from_offset < below]
 
 
 def _alive(runner: SimRunner) -> list[tuple[int, Row]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Barrier, Thread
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +18,8 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Row
 from timers.errors import Fenced
-from timers.spark.engine.snapshots import MomentaryRunner
+from timers.partition_metrics import PartitionMetrics
+from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import open_copy, open_store, store_path
@@ -126,3 +130,36 @@ def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runne
     assert taken_back.cancel()
     runner.answer(machine_at(9), store)
     assert not runner.is_asked
+
+
+def test_machines_that_are_answered_at_a_time_start_one_thread(
+    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opener: Any = SimpleNamespace(
+        parts=SimpleNamespace(settings=Settings(data_dir=tmp_path), cluster=CLUSTER, ask_log=None),
+        formats={},
+        memory=MEMORY,
+        partition_metrics={TP: PartitionMetrics()},
+        now_s=None,
+    )
+    CLUSTER.partitions = {}
+    snapshots = Snapshots(opener)
+    machine = machine_at(9)
+    machine.oldest_due_s = None
+
+    def slow_start() -> None:
+        sleep(0.05)
+        Thread.start(snapshots._thread)
+
+    monkeypatch.setattr(snapshots._thread, "start", slow_start)
+    monkeypatch.setattr(snapshots, "_run", lambda: None)
+    together = Barrier(2)
+
+    def answer() -> None:
+        together.wait()
+        snapshots.answer(TP, machine, store, None)
+
+    with ThreadPoolExecutor(2) as threads:
+        for call in [threads.submit(answer) for _ in range(2)]:
+            call.result(30)
+    snapshots.close()

@@ -28,6 +28,7 @@ from timers.store.opening import store_path
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Pool
+from timers.worker.machines.recovery import Recoveries
 
 REQUESTS = ("timer-request", 0)
 NO_TOPICS = Cluster("", {}, {})
@@ -428,3 +429,16 @@ async def test_the_last_worker_of_a_group_does_not_wait_for_others(tmp_path: Pat
         await pool.hand_over(has_others)
     assert pool.runners
     await pool.close()
+
+
+async def test_a_worker_is_ready_after_the_last_recovery_was_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A machine may fire before the event loop has logged what it recovered."""
+    machine = SimpleNamespace(pending=0, replayed=0)
+    runners: list[Any] = [SimpleNamespace(name=name, machine=machine, is_recovered=False) for name in ("t/0", "t/1")]
+    recoveries = Recoveries(lambda: (runners, 0))
+    recoveries.begin()
+    with caplog.at_level("INFO"):
+        for runner in runners:
+            recoveries.log_recovered(runner, 0.1)
+    recoveries.close()
+    assert [message.split()[0].strip(":") for message in caplog.messages] == ["recovered", "recovered", "ready"]

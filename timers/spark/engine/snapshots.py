@@ -146,10 +146,13 @@ class Snapshots:
         self._allowed = AllowedLevel(parts.settings)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
+        self._starting = threading.Lock()
+        """Held while the thread is started: several machines are answered at a time."""
 
     def close(self) -> None:
         """End the present snapshot, and the thread."""
-        self._stop.set()
+        with self._starting:
+            self._stop.set()
         self._taker.should_stop = True
         while self._thread.is_alive():
             for runner in [*self.runners.values()]:
@@ -181,8 +184,9 @@ class Snapshots:
         runner.record_bytes = record_bytes or runner.record_bytes
         self.partition_metrics[tp].oldest_due_s = machine.oldest_due_s
         runner.answer(machine, store)
-        if not self._thread.is_alive() and not self._stop.is_set():
-            self._thread.start()
+        with self._starting:
+            if self._thread.ident is None and not self._stop.is_set():
+                self._thread.start()
 
     def place_of(self, tp: TopicPartition) -> Place:
         return place_of(self._settings, self._cluster, tp, self.formats[tp[0]])

@@ -41,7 +41,7 @@ class Recoveries:
 
     def log_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered and, when all machines fire, that the worker is ready."""
-        machine = runner.machine
+        machine, runner.is_recovered = runner.machine, True
         logger.info(
             "recovered %s: %d pending, %d records read again in %.2f s%s",
             runner.name,
@@ -55,7 +55,7 @@ class Recoveries:
     def check_ready(self) -> None:
         """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
         runners, opening = self._status()
-        if not self._ready_logged and runners and not opening and all(each.fires for each in runners):
+        if not self._ready_logged and runners and not opening and all(each.is_recovered for each in runners):
             self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",

@@ -102,6 +102,7 @@ class Runner:
     Attributes:
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         is_verified: whether log and snapshots were compared, and agree. Any thread.
+        is_recovered: whether the recovery of the machine was logged. On the event loop of the pool.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Runner:
     ) -> None:
         self.name = name
         self.is_verified = False
+        self.is_recovered = False
         self.machine, self._transaction, self._close, self._stop, self.view, self._reads_ahead = opened
         self._pool = pool
         self._post = post
@@ -130,11 +132,6 @@ class Runner:
         self._rewound_at: float | None = None
         self._reported_leader: Leader | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
-
-    @property
-    def fires(self) -> bool:
-        """Whether the store holds all accepted timers again, and firing has begun. Any thread."""
-        return self._recovering_since is None
 
     @property
     def paused(self) -> bool:

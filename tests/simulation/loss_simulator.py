@@ -340,8 +340,10 @@ class LossSimulator:
     def _note_held(self, name: TopicPartition, progress: Progress, store: SimStore, unseen: range) -> None:
         """Note which lost requests the store holds, pending."""
         cuts = sum(change.name == LOG_CUT for change in store.history)
-        if cuts < progress.settings.cut and not progress.rescues_of(store.history, store.applied):
-            return  # a rescue is done, and the store was not emptied and read again: the design names this limit [I28]
+        if cuts != progress.settings.cut and not progress.rescues_of(store.history, store.applied):
+            # A rescue is done, and the store was not emptied and read again; or it was written after an acceptance that
+            # was never committed: the design names these limits [I28].
+            return
         entries = dict(store.entries_after(b"", 10**6).entries)
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
         cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}

@@ -71,3 +71,24 @@ def test_ctrl_c_ends_with_130_when_the_functions_have_returned(sent: str, exit_c
     done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_code, done.stderr
     assert "it has run" in done.stderr and "stopped: 1 acknowledged" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_signal_that_follows_the_first_line_at_once_lets_the_functions_return(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("def function(message): ...\n")
+    signalled = """
+cli = importlib.import_module("timers.cli.queue")
+say = cli.say
+
+
+def say_and_end(text):
+    say(text)
+    if text.startswith("handling messages"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+cli.say = say_and_end
+"""
+    command = "import os, signal\n" + COMMAND.replace("sys.exit(", signalled + "sys.exit(")
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "stopped: 1 acknowledged" in done.stderr

@@ -521,9 +521,9 @@ def run(
     with queue, ExitStack() as stack:
         if metrics_port is not None:
             stack.enter_context(_monitor(queue, metrics_port, metrics_host))
-        say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
         signals: list[int] = []
         stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue, signals)))
+        say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
         if is_async:
             asyncio.run(_run_async(queue, handler, concurrency))
         else:

@@ -57,7 +57,7 @@ class SimQueries(Queries):
     """Answers from the source above."""
 
     def __init__(self, held: HeldBack, source: SimSource) -> None:
-        self._pool: Any = SimpleNamespace(formats={TP[0]: NATIVE}, held_back=held)
+        self._pool: Any = SimpleNamespace(formats={TP[0]: NATIVE}, held=held.reasons)
         self._source = source
 
     def _partitions(self) -> set[Any]:

@@ -11,7 +11,6 @@ from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
 from timers.core.listing import START
-from timers.core.timer import Row
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
@@ -66,9 +65,14 @@ class Rig(MachineRig):
             RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
         )
         ((due_s, (row,)),) = decoded.rows.items()
-        found = reading.find_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
-        assert found is None or (found["due"], found["source"]) == (due_s, sent.source)
-        return None if found is None else str(found["state"])
+        timer_id, append_s = None if row[5] is None else row[5].timer_id, sent.timestamp_ms // 1000
+        found = reading.find_record(self.machine, self.place, row[0], timer_id, due_s, append_s)
+        if found is None:
+            return None
+        state, stored = found
+        timer = reading.with_state(stored or row, due_s, self.place, state, with_value=False)
+        assert (timer["due"], timer["source"]) == (due_s, sent.source)
+        return state
 
     def of_id(self, id: str) -> str | None:
         found = reading.find_by_id(self.machine, self.place, id, with_value=False)
@@ -182,11 +186,10 @@ def test_no_state_is_known_during_a_replay() -> None:
     progress = rig.outbox.progress
     assert progress.next_offset == 1
     machine = rig.spec.machine(progress, MemoryStore(), rig.outbox)
-    row: Row = (0, "t", "k", b"", None, None)
     for ask in (
         lambda: reading.page(machine, rig.place, ANY, START, 1),
         lambda: reading.find_by_id(machine, rig.place, "a", with_value=False),
-        lambda: reading.find_record(machine, rig.place, row, 50, 0, with_value=False),
+        lambda: reading.find_record(machine, rig.place, 0, None, 50, 0),
     ):
         with pytest.raises(Recovering):
             ask()

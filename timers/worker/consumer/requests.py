@@ -25,6 +25,7 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, deal, says_of_partitions
 from timers.core.lineage import PassedBatch
+from timers.core.listing import NoAnswer
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
@@ -310,7 +311,7 @@ class Membership(Protocol):
         """
 
 
-class Unsettled(Exception):
+class Unsettled(NoAnswer):
     """The owners of the partitions are not known now; the message says why."""
 
 

@@ -186,6 +186,18 @@ class Pool:
         return {**unknown_ends, **self._openings.waiting}
 
     @property
+    def closed(self) -> Mapping[TopicPartition, str]:
+        """Partitions of this worker that no query can read now -> why."""
+        waiting = {tp: why.sentence for tp, why in self.waiting.items() if tp not in self._runners}
+        stopped = dict.fromkeys(self._stopped, "it is stopped: see /health/ready of its worker")
+        return stopped | {tp: f"its worker cannot open it now: {why}" for tp, why in waiting.items()}
+
+    @property
+    def held(self) -> Mapping[TopicPartition, str]:
+        """Partitions whose newest requests an open transaction holds back -> a sentence."""
+        return self.held_back.reasons
+
+    @property
     def unforeseen_failures(self) -> int:
         """Number of failures of machines with exceptions that no code expects."""
         return self._openings.unforeseen

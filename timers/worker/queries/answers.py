@@ -9,9 +9,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
+from operator import attrgetter
 from time import monotonic, thread_time
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -33,9 +35,6 @@ from timers.wire import foreign_json, query_signature, topics
 from timers.wire import query as wire
 from timers.wire.formats import RequestFormat
 from timers.wire.query import Query, Timer
-from timers.worker.consumer.requests import Unsettled
-from timers.worker.machines.pool import Pool
-from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
 from timers.worker.queries.reading import Place, Recovering, TimerFilter, Turns
 
@@ -57,12 +56,46 @@ class Lookup(NamedTuple):
     with_value: bool
 
 
+class Asked(Protocol):
+    """A machine that can be asked."""
+
+    def ask(self, question: Callable[[core.Machine], _T]) -> Future[_T]:
+        """Call ``question`` where the machine is, between two of its steps. It can be pickled, and so can its answer.
+        Any thread."""
+
+
+class Machines(Protocol):
+    """The machines of a process, which it answers for."""
+
+    @property
+    def formats(self) -> Mapping[str, RequestFormat]: ...
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """Number of partitions of each topic."""
+
+    @property
+    def runners(self) -> Mapping[TopicPartition, Asked]:
+        """Those that can be asked now."""
+
+    @property
+    def closed(self) -> Mapping[TopicPartition, str]:
+        """Partitions of this process that cannot be asked -> why."""
+
+    @property
+    def held(self) -> Mapping[TopicPartition, str]:
+        """Partitions whose newest requests are not read -> why."""
+
+    def value_limit(self, partition: TopicPartition) -> int | None:
+        """The size in bytes above which no value of a partition is accepted; None: not known."""
+
+
 Counts: TypeAlias = tuple[Counter[tuple[int, str]], OrderKey | None]
 """(first second of a group, callback topic) -> timers, and up to which key they are counted; None: to the end."""
 
 
 class LocalSource:
-    """A machine of this worker.
+    """A machine of this process.
 
     Args:
         moved: whether its topic is the retry topic.
@@ -73,7 +106,7 @@ class LocalSource:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Asked,
         tp: TopicPartition,
         request_format: RequestFormat,
         *,
@@ -94,47 +127,39 @@ class LocalSource:
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix, query.key)
-        return await self._read(
-            query.is_quick, lambda machine: reading.page(machine, self._place, timer_filter, after, limit)
-        )
+        look = partial(reading.page, place=self._place, timer_filter=timer_filter, after=after, limit=limit)
+        return await self._read(query.is_quick, look)
 
     async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
         start = max(after, (query.from_s - 1, MAX_OFFSET))
-        return await self._read(
-            query.is_quick, lambda machine: reading.count(machine, self._place, timer_filter, query.by_s, start)
-        )
+        look = partial(reading.count, place=self._place, timer_filter=timer_filter, by_s=query.by_s, after=start)
+        return await self._read(query.is_quick, look)
 
     async def _read(self, quick: bool, read: Callable[[core.Machine], _T]) -> _T:
         """Read a slice when it may be read."""
-
-        def measured(machine: core.Machine) -> tuple[_T, float]:
-            begun_s = thread_time()
-            return read(machine), thread_time() - begun_s
-
         await self._turns.wait(quick=quick)
         took_s = 0.0
         try:
-            found, took_s = await self._ask(measured)
+            found, took_s = await self._ask(partial(_measured, read))
         finally:
             self._turns.correct(took_s)
         return found
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""
-        found = []
+        asked: list[Awaitable[Timer | None]] = []
         if self._format.has_ids:
-            found.append(
-                await self._ask(lambda machine: reading.find_by_id(machine, self._place, lookup.id, lookup.with_value))
-            )
+            look = partial(reading.find_by_id, place=self._place, id=lookup.id, with_value=lookup.with_value)
+            asked.append(self._ask(look))
         if lookup.record is not None and lookup.record[:2] == self._place[:2]:
-            found.append(await self._find_record(lookup, lookup.record[2]))
-        return [timer for timer in found if timer is not None]
+            asked.append(self._find_record(lookup, lookup.record[2]))
+        return [timer for timer in await asyncio.gather(*asked) if timer is not None]
 
     async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered."""
-        progress = await self._ask(lambda machine: machine.progress)
+        progress = await self._ask(attrgetter("progress"))
         if self._place.moved or offset >= progress.next_offset:
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
@@ -156,10 +181,13 @@ class LocalSource:
         if not decoded.rows:  # a cancellation
             return None
         ((due_s, (row,)),) = decoded.rows.items()
-        append_s = sent.timestamp // 1000
-        return await self._ask(
-            lambda machine: reading.find_record(machine, self._place, row, due_s, append_s, lookup.with_value)
-        )
+        timer_id = None if row[5] is None else row[5].timer_id
+        where = {"place": self._place, "offset": offset, "due_s": due_s, "append_s": sent.timestamp // 1000}
+        found = await self._ask(partial(reading.find_record, timer_id=timer_id, **where))
+        if found is None:
+            return None
+        state, stored = found
+        return reading.with_state(stored or row, due_s, self._place, state, lookup.with_value)
 
     async def _find_pending(self, offset: int, with_value: bool, deadline: float) -> Timer | None:
         """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
@@ -184,13 +212,21 @@ class LocalSource:
                 return await asyncio.wrap_future(self._runner.ask(question))
         except TimeoutError:
             raise NoAnswer(f"it has been busy for {MACHINE_ANSWER_S:.0f} s") from None
-        except Ended:
+        except Lost:
             raise NoAnswer("its worker has just closed it") from None
         except Recovering:
             raise NoAnswer("its log is being read again") from None
+        except NoAnswer:
+            raise
         except Exception:  # the machine goes on, and logs it if its store is broken
             logger.exception("%s/%d: a question was not answered", *self._place[:2])
             raise NoAnswer("its worker cannot read it; see that worker's log") from None
+
+
+def _measured(read: Callable[[core.Machine], _T], machine: core.Machine) -> tuple[_T, float]:
+    """Returns what was read, and the seconds that it took."""
+    begun_s = thread_time()
+    return read(machine), thread_time() - begun_s
 
 
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -329,6 +365,7 @@ class Queries:
     """Reads the timers of all workers.
 
     Args:
+        pool: the machines of this process.
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
         turns: when machines may be read, and long pages encoded.
@@ -337,7 +374,7 @@ class Queries:
     def __init__(
         self,
         settings: Settings,
-        pool: Pool,
+        pool: Machines,
         members: Callable[[], Awaitable[dict[TopicPartition, Member]]],
         session: Callable[[], aiohttp.ClientSession],
         turns: Turns,
@@ -439,7 +476,7 @@ class Queries:
 
         found = [timer for timers in await asyncio.gather(*map(ask, sources)) for timer in timers]
         if not found:
-            held = self._pool.held_back.reasons
+            held = self._pool.held
             missing = {tp: held[tp] for tp in may_have_it & held.keys()} | missing
         return _answer(found, None, sources, missing)
 
@@ -467,16 +504,14 @@ class Queries:
             for tp, runner in self._pool.runners.items()
             if tp in wanted
         ]
-        missing = {tp: "it is stopped: see /health/ready of its worker" for tp in self._pool.stopped if tp in wanted}
-        closed = {tp: why for tp, why in self._pool.waiting.items() if tp not in self._pool.runners}
-        missing |= {tp: f"its worker cannot open it now: {closed[tp].sentence}" for tp in wanted & closed.keys()}
+        missing = {tp: why for tp, why in self._pool.closed.items() if tp in wanted}
         remote = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
         if forwarded or not remote:
             return sources, missing
         try:
             async with asyncio.timeout(GROUP_TIMEOUT_S):
                 owners = await self._members()
-        except (Unsettled, TimeoutError) as error:
+        except (NoAnswer, TimeoutError) as error:
             return sources, missing | dict.fromkeys(remote, str(error) or "the group is rebalancing")
         by_owner: dict[Member, set[TopicPartition]] = {}
         for tp in remote:

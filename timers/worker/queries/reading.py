@@ -178,28 +178,35 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
         source = topics.source(place.topic, place.partition, request_of(entry))
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
     row = _row(machine, key)
-    return None if row is None else _with_state(row, due_s, place, wire.PENDING, with_value)
+    return None if row is None else with_state(row, due_s, place, wire.PENDING, with_value)
 
 
-def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: int, with_value: bool) -> Timer | None:
-    """The state of an accepted request, given the row that was decoded from it.
+def find_record(
+    machine: Machine, place: Place, offset: int, timer_id: str | None, due_s: int, append_s: int
+) -> tuple[str, Row | None] | None:
+    """The state of an accepted request, and its row if it is pending. None: the machine does not know it.
+
+    Args:
+        offset: of the request.
+        timer_id: that the request has in its row; None: none.
+        due_s: of the request.
+        append_s: second in which it was appended.
 
     Raises:
         Recovering: try again later.
     """
     _check_recovered(machine)
-    key = due_s, row[0]
-    id = None if row[5] is None else row[5].timer_id
-    latest = machine.find_copy(row[0]) if id is None else machine.find(id_bytes(id))
+    key = due_s, offset
+    latest = machine.find_copy(offset) if timer_id is None else machine.find(id_bytes(timer_id))
     # The timer is stored under its own offset or, after its promotion from the cold tier, under that of its copy.
     for each in (key,) if latest is None else (key, key_of(latest)):
         stored = _row(machine, each)
-        if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):
-            return _with_state(stored, due_s, place, wire.PENDING, with_value)
+        if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], offset)):
+            return wire.PENDING, stored
     cold = machine.is_cold((*key, append_s))
     past = machine.progress.has_fired(key)
     state: str | None
-    if id is None:
+    if timer_id is None:
         state = wire.FIRED if past else wire.COLD if cold and latest is None else None
     elif latest is None:
         state = None if past else wire.REPLACED  # it may have fired too: old ids are forgotten
@@ -207,7 +214,7 @@ def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: 
         state = wire.COLD if cold else wire.FIRED
     else:
         state = wire.REPLACED
-    return None if state is None else _with_state(row, due_s, place, state, with_value)
+    return None if state is None else (state, None)
 
 
 def find_offset(
@@ -225,7 +232,7 @@ def find_offset(
     piece, source = _Slice(), topics.source(*place[:2], offset)
     for through, rows in machine.waiting(after, lambda row: row[0] == offset or _source(row) == source):
         for row in rows:
-            return _with_state(row, through[0], place, wire.PENDING, with_value), through
+            return with_state(row, through[0], place, wire.PENDING, with_value), through
         if piece.ends_after(rows):
             return None, through
     return None, None
@@ -235,7 +242,8 @@ def _source(row: Row) -> str | None:
     return None if row[5] is None else Origin(*row[5]).source
 
 
-def _with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
+def with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
+    """A timer as a query shows it."""
     described = wire.describe(row, due_s, place.topic, place.partition, moved=place.moved, with_value=with_value)
     return {**described, "state": state}
 

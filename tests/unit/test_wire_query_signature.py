@@ -11,8 +11,8 @@ from multidict import CIMultiDict
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
+from timers.queries.pages import QueryPages
 from timers.wire import query_signature
-from timers.worker.queries.pages import QueryPages
 
 SECRET = "0123456789abcdef0123456789abcdef"
 TARGET = "/timers?topic=a%20b&limit=7"

@@ -11,11 +11,11 @@ import pytest
 from timers.core.keys import OrderKey
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
+from timers.queries import answers
+from timers.queries.answers import Queries
+from timers.queries.reading import Turns
 from timers.wire import query as wire
 from timers.wire.query import Query
-from timers.worker.queries import answers
-from timers.worker.queries.answers import Queries
-from timers.worker.queries.reading import Turns
 
 PARTITIONS = [("a", 0), ("a", 1), ("a", 10), ("b", 2)]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from timers.queries.answers import Queries
 from timers.request_formats import NATIVE
 from timers.worker.machines.held_back import HeldBack
-from timers.worker.queries.answers import Queries
 
 TP = ("timer-request", 3)
 

@@ -20,16 +20,16 @@ from timers.core.keys import NEVER
 from timers.core.listing import START
 from timers.core.machine import Machine
 from timers.kafka.aiokafka_internals.group import Member
+from timers.queries.answers import Answer, LocalSource, Lookup, RemoteSource
+from timers.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
+from timers.queries.reading import START as WINDOW_START
+from timers.queries.reading import Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire import query_signature
 from timers.wire.headers import id_shown
 from timers.wire.query import Query
-from timers.worker.queries.answers import Answer, LocalSource, Lookup, RemoteSource
-from timers.worker.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
-from timers.worker.queries.reading import START as WINDOW_START
-from timers.worker.queries.reading import Turns
 
 SETTINGS = Settings.load({})
 WAITING: Any = Machine.waiting
@@ -249,7 +249,7 @@ async def test_only_short_first_pages_are_read_before_the_idle_window(query: Que
             now_s += self.wait_s(quick=quick)
 
     source = LocalSource(
-        SimRunner(),  # type: ignore[arg-type]
+        SimRunner(),
         ("requests", 0),
         NATIVE,
         moved=False,

@@ -11,12 +11,12 @@ from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
 from timers.core.listing import START
+from timers.queries import reading
+from timers.queries.reading import Place, Recovering, TimerFilter
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.worker.queries import reading
-from timers.worker.queries.reading import Place, Recovering, TimerFilter
 
 RETENTION_S = 20
 ANY = TimerFilter(None, "canary", None, with_values=False)

@@ -35,13 +35,13 @@ from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.machine_parts import BUILT
 from timers.metrics import Entry, Labels, Samples
 from timers.partition_metrics import PartitionMetrics
+from timers.queries.pages import KINDS, OUTCOMES
 from timers.store.opening import store_path
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.canary import Observation
 from timers.worker.machines.failures import REASONS
 from timers.worker.machines.runner import Runner
-from timers.worker.queries.pages import KINDS, OUTCOMES
 from timers.worker.status import WorkerStatus
 
 FAILURES = ("delivery", "fenced", "unknown")

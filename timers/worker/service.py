@@ -30,6 +30,9 @@ from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
+from timers.queries.answers import Queries
+from timers.queries.pages import QueryPages
+from timers.queries.reading import Turns
 from timers.request_formats import enabled_formats
 from timers.snapshot_taker import LOOK_S, SnapshotTaker
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
@@ -44,9 +47,6 @@ from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 from timers.worker.port import check_port
-from timers.worker.queries.answers import Queries
-from timers.worker.queries.pages import QueryPages
-from timers.worker.queries.reading import Turns
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 

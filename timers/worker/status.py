@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.queries.pages import QueryCounts
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import LevelWatch, UnownedPartitions
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
-from timers.worker.queries.pages import QueryCounts
 from timers.worker.ticks import TickReader
 
 

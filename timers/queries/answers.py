@@ -31,12 +31,12 @@ from timers.core.progress import FEATURE_LEVEL
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
+from timers.queries import reading
+from timers.queries.reading import Place, Recovering, TimerFilter, Turns
 from timers.wire import foreign_json, query_signature, topics
 from timers.wire import query as wire
 from timers.wire.formats import RequestFormat
 from timers.wire.query import Query, Timer
-from timers.worker.queries import reading
-from timers.worker.queries.reading import Place, Recovering, TimerFilter, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -182,8 +182,8 @@ class LocalSource:
             return None
         ((due_s, (row,)),) = decoded.rows.items()
         timer_id = None if row[5] is None else row[5].timer_id
-        where = {"place": self._place, "offset": offset, "due_s": due_s, "append_s": sent.timestamp // 1000}
-        found = await self._ask(partial(reading.find_record, timer_id=timer_id, **where))
+        append_s, find = sent.timestamp // 1000, partial(reading.find_record, place=self._place, offset=offset)
+        found = await self._ask(partial(find, timer_id=timer_id, due_s=due_s, append_s=append_s))
         if found is None:
             return None
         state, stored = found

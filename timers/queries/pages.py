@@ -13,12 +13,12 @@ from timers.config.settings import Settings
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
 from timers.hosts import Hosts, why_cross_site
+from timers.queries.answers import Answer, Queries
 from timers.slots import Slots
 from timers.wire import query as wire
 from timers.wire import query_signature, topics
 from timers.wire.headers import id_shown
 from timers.wire.query import InvalidQueryError, Query
-from timers.worker.queries.answers import Answer, Queries
 
 MAX_CONCURRENT = 4
 """Queries of one kind that are answered at a time. Queries from other workers have a limit of their own: with a common

@@ -1,9 +1,11 @@
 """``python -m bench.members``: lag of callbacks while workers join, leave, restart and are killed.
 
 Three workers fire timers at a steady rate, beside others that wait, after a log of others that have fired. One step
-follows the other: a process as large as a worker starts that does not join, for comparison; a fourth worker joins; one
-is stopped with SIGTERM for good; all are restarted one after the other, each when the one before is ready; one is
-killed for good. The figures of a step are of the timers that were due between its begin and that of the next step.
+follows the other: a process as large as a worker starts that does not join, for comparison, and then as many of them as
+there are workers, one after the other; a fourth worker joins; one is stopped with SIGTERM for good; all are restarted
+one after the other, each when the one before is ready; one is killed for good. The figures of a step are of the timers
+that were due between its begin and that of the next step. A worker that is restarted hands its partitions over and gets
+them back: until the next one is restarted, its partitions are none that stayed.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ CHUNK = 1_000_000
 """Timers of the history that are published at a time, overdue: they fire when they are accepted."""
 PATIENCE_S = 900.0
 FIRST = "no change"
-BESIDE, JOIN, LEAVE, RESTART, KILL = "beside", "join", "leave", "restart", "kill"
-STEPS = (BESIDE, JOIN, LEAVE, RESTART, KILL)
+BESIDE, BESIDE_EACH, JOIN, LEAVE, RESTART, KILL = "beside", "beside-each", "join", "leave", "restart", "kill"
+STEPS = (BESIDE, BESIDE_EACH, JOIN, LEAVE, RESTART, KILL)
 TICK_GAP_ASKED_S = 1.5
 FILE, CLOSED = "ticks", "closed"
 """As :mod:`bench.members_app` writes them. An import of it would start to write."""
@@ -85,6 +87,12 @@ class Members:
             self._beside.close()
             self._beside = None
 
+    def start_beside_each(self) -> None:
+        """Start such workers of another app one after the other, as many as there are of this one."""
+        for _ in self.running:
+            self.end_beside()
+            self.start_beside()
+
     def stop(self) -> None:
         """Stop a worker for good."""
         self.running.pop(0).stop()
@@ -93,12 +101,16 @@ class Members:
         """Kill a worker for good."""
         self.running.pop(0).kill()
 
-    def restart_all(self) -> None:
-        """Restart one worker after the other, as a rolling update does."""
+    def restart_all(self) -> list[tuple[float, list[int]]]:
+        """Restart one worker after the other, as a rolling update does. Returns when, and with which partitions."""
+        restarts = []
         for worker in self.running:
+            owned = [partition for partition, owner in self.owners().items() if owner == worker.worker_id]
+            restarts.append((time.time(), owned))
             worker.stop()
             worker.start()
             self._wait_ready(worker)
+        return restarts
 
     def _started(self, system: System) -> Worker:
         worker = system.worker(forked=False)
@@ -214,6 +226,8 @@ class Step:
     """Partition -> its worker at the end of the step."""
     must_move: int = 0
     took_s: float = 0.0
+    restarts: Sequence[tuple[float, Sequence[int]]] = ()
+    """When a worker was restarted, and its partitions."""
 
 
 def _measure(session: Session, system: System, members: Members, run: Run, directory: Path) -> dict[str, Any]:
@@ -247,19 +261,20 @@ def _measure(session: Session, system: System, members: Members, run: Run, direc
 
 
 def _do(name: str, members: Members, step_s: int, owners: dict[int, str]) -> Step:
-    steps: dict[str, Callable[[], None]] = {
+    steps: dict[str, Callable[[], Any]] = {
         BESIDE: members.start_beside,
+        BESIDE_EACH: members.start_beside_each,
         JOIN: members.add,
         LEAVE: members.stop,
         RESTART: members.restart_all,
         KILL: members.kill,
     }
     must_move, begin_s = members.must_move(name, owners), time.time()
-    steps[name]()
+    restarts = steps[name]() or ()
     took_s = time.time() - begin_s
     time.sleep(max(0.0, step_s - took_s))
     members.end_beside()
-    return Step(name, begin_s, members.owners(), must_move, took_s)
+    return Step(name, begin_s, members.owners(), must_move, took_s, restarts)
 
 
 def _figures(
@@ -276,6 +291,9 @@ def _figures(
         now = step.owners
         in_step = (due_at >= int(step.begin_s)) & (due_at < int(until_s))
         stayed = np.isin(found.source_partition, [each for each in now if now[each] == before[each]])
+        ends = [*(at_s for at_s, _ in step.restarts[1:]), until_s]
+        for (at_s, partitions), end in zip(step.restarts, ends, strict=False):
+            stayed &= ~((due_at >= int(at_s)) & (due_at < int(end)) & np.isin(found.source_partition, partitions))
         if not in_step.any():
             session.console.line(f"{step.name:10} no timer was due: the steps before took too long")
             continue
@@ -306,10 +324,12 @@ def _judged(result: dict[str, Any], session_timeout_s: float) -> Iterable[str]:
             f"({step['must_move']} must move), worst gap between ticks {step['worst_tick_gap_s']} s "
             f"(<= {TICK_GAP_ASKED_S} asked)"
         )
-        beside = result.get(BESIDE)
+        beside, what = result.get(BESIDE), "a process that starts and does not join"
+        if name == RESTART and BESIDE_EACH in result:
+            beside, what = result[BESIDE_EACH], "as many processes that start and do not join"
         if beside and step["p99_not_moved_ms"] is not None:
             share = step["p99_not_moved_ms"] / beside["p99_ms"]
-            yield f"{name}: p99 of partitions that stayed {share:.2f} of that beside a process that does not join"
+            yield f"{name}: p99 of partitions that stayed {share:.2f} of that beside {what}"
 
 
 def main() -> None:

@@ -89,16 +89,6 @@ class Parts:
         return machine
 
 
-def closer(store: RocksStore, outbox: Policy) -> Callable[[], None]:
-    """Returns a function that releases the store and the producer of a machine."""
-
-    def close() -> None:
-        outbox.transaction.close()
-        close_store(store)
-
-    return close
-
-
 def close_store(store: RocksStore) -> None:
     """Close a store. An error is logged."""
     try:

@@ -233,6 +233,10 @@ def test_a_start_repairs_old_files_of_a_crash_and_half_formatted_data(broker: Em
     assert not (directory / data.UNFINISHED_NAME).exists()
 
 
+def test_a_port_on_which_nothing_listens_has_no_broker_and_is_not_waited_for() -> None:
+    assert cluster_at(free_port(), timeout_s=600) is None
+
+
 def test_data_without_identity_is_not_formatted_over(broker: EmbeddedBroker) -> None:
     partition = broker.directory / data.NAME / "orders-0"
     partition.mkdir(parents=True)

@@ -127,12 +127,13 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     closed: list[str] = []
     capacity = measured(0, 8)
     assert capacity.most == 1
-    fails = True
+    fails: BaseException | None = TimeoutError()
+    has_no_outbox = True
 
     class SimTransaction:
         def open(self) -> None:
-            if fails:
-                raise TimeoutError
+            if fails is not None:
+                raise fails
 
         def close(self) -> None:
             closed.append("outbox")
@@ -152,6 +153,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         def producer(self, *_: object) -> None: ...
 
         def outbox(self, *_: object) -> Any:
+            if has_no_outbox:
+                raise RuntimeError
             return SimpleNamespace(transaction=SimTransaction())
 
         def machine(self, *_: object) -> str:
@@ -162,16 +165,19 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     async def opening() -> Any:
         return await taken.open(Opening(("requests", 0), PartitionMetrics()))
 
+    with pytest.raises(RuntimeError):
+        await opening()
+    has_no_outbox = False
     with pytest.raises(TimeoutError):
         await opening()
     assert closed == ["outbox"]
-    fails = False
+    fails = None
     opened = await opening()
     with pytest.raises(NoRoom):
         await opening()
     assert closed == ["outbox"], "it was not begun"
     await asyncio.to_thread(opened.close)
-    assert closed == ["outbox", "outbox", "store"]
+    assert closed == ["outbox", "store", "outbox"]
     (await opening()).close()
     taken.close()
 

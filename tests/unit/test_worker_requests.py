@@ -18,7 +18,7 @@ from timers.worker.consumer.requests import PartitionConsumer, Unsettled
 MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
 
 
-class SimMembership:
+class SimMember:
     """A member of a group that answers as it is told."""
 
     in_group = True
@@ -56,7 +56,7 @@ def consumer(pool: SimPool) -> PartitionConsumer:
 
 
 async def test_a_partition_belongs_to_the_worker_if_the_group_confirms_the_deal_that_has_it() -> None:
-    worker, member = consumer(SimPool()), SimMembership()
+    worker, member = consumer(SimPool()), SimMember()
     worker._member = member  # type: ignore[assignment]
     worker._deal = Deal(3, frozenset([MINE]), anew=False)
     assert [await worker.owns(tp) for tp in (MINE, OTHER)] == [True, False]
@@ -85,7 +85,7 @@ async def test_the_pool_gets_deals_in_their_order_and_the_group_what_the_last_on
 async def test_a_worker_is_in_its_group_when_the_pool_has_what_the_group_dealt() -> None:
     """Before, it has no partition that is not open, and would be ready without any."""
     worker = consumer(SimPool())
-    worker._member = SimMembership()  # type: ignore[assignment]
+    worker._member = SimMember()  # type: ignore[assignment]
     for generation in (1, 2):
         worker._on_dealt(Deal(generation, frozenset([MINE]), anew=False))
         assert (worker.was_dealt, worker.in_group) == (generation == 2, False)

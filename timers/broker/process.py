@@ -27,6 +27,10 @@ HOST = "127.0.0.1"
 
 def cluster_at(port: int, *, timeout_s: float = 1.0) -> str | None:
     """Return the cluster id of the broker at ``127.0.0.1:port``; None if no broker is ready there."""
+    try:
+        socket.create_connection((HOST, port), timeout_s).close()  # librdkafka would wait for a port that nothing has
+    except OSError:
+        return None
     # Its log would tell of each refused connection.
     client = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "reconnect.backoff.max.ms": 100, "log_level": 0})
     try:

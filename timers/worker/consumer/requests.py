@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, errors
 from aiokafka import TopicPartition as KafkaTopicPartition
@@ -29,7 +29,7 @@ from timers.core.listing import NoAnswer
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member, owners
+from timers.kafka.aiokafka_internals.group import STABLE, Member, owners
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.partition_metrics import Heartbeat, keep_heartbeat
@@ -284,33 +284,6 @@ class LogReader:
         return number
 
 
-class Membership(Protocol):
-    """One member of the app's group: a port, whose implementation is
-    :class:`timers.kafka.aiokafka_internals.group_member.GroupMember`. Methods run on the consumer's event loop."""
-
-    in_group: bool
-    """Whether the last deal stands; false before the first one and during a rebalance. Any thread."""
-
-    def rejoin(self) -> None:
-        """Join again soon. The group rebalances if the member says something else than the last time, or leads."""
-
-    def request_rebalance(self) -> None:
-        """Let the group deal again soon."""
-
-    async def leave(self) -> None:
-        """Tell the group that the member ends, unless another one has its name by now. Not while it takes part."""
-
-    async def confirms(self) -> bool | None:
-        """Whether the coordinator, asked now, says that the last deal stands; None if it does not answer."""
-
-    async def describe(self) -> DescribedGroup:
-        """State and members of the group.
-
-        Raises:
-            KafkaError: the coordinator is not known, does not answer, or refuses.
-        """
-
-
 class Unsettled(NoAnswer):
     """The owners of the partitions are not known now; the message says why."""
 
@@ -344,7 +317,7 @@ class PartitionConsumer(Service):
         self._pool = pool
         self._batches = batches
         self._report_end = end
-        self._member: Membership | None = None
+        self._member: GroupMember | None = None
         self._left = False
         self._deal = Deal(0, frozenset(), anew=True)
         self._taken: Deal | None = None
@@ -415,7 +388,7 @@ class PartitionConsumer(Service):
         await self._reader.start(self._pool.formats, lambda: self.should_stop)
         if not self.should_stop and not self._left:
             settings = self._settings
-            self._member = member = GroupMember(
+            self._member = GroupMember(
                 fetch.client_of(self._reader.consumer),
                 settings.app_id,
                 settings.worker_id,
@@ -428,7 +401,7 @@ class PartitionConsumer(Service):
                 # Without its main loop, a worker gets no ticks.
                 lambda: self._main_heartbeat.silent_s < settings.session_timeout_s,
             )
-            self._joining = asyncio.create_task(member.run())
+            self._joining = asyncio.create_task(self._member.run())
 
     def _sent(self) -> dict[str, Any]:
         """What this worker says of itself when it joins."""
@@ -460,7 +433,7 @@ class PartitionConsumer(Service):
     def _on_main_loop(self, call: Callable[..., object], *args: Any) -> None:
         self.loop.call_soon_threadsafe(call, *args)
 
-    # ---- calls of the pool: timers.worker.machines.pool.RequestConsumer ------------------------------------------
+    # ---- calls of the pool ---------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Fetch again at once, from partitions that :meth:`Pool.with_room` names again."""
@@ -486,7 +459,7 @@ class PartitionConsumer(Service):
     # ---- calls of the app, of queries and of the watches ----------------------------------------------------------
 
     @property
-    def _known_member(self) -> Membership:
+    def _known_member(self) -> GroupMember:
         if self._member is None:
             raise Unsettled("the worker joins its group")
         return self._member

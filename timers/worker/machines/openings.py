@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiokafka.errors import KafkaError
 
 from timers.core.doubts import commit_refusal
-from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
@@ -28,7 +27,7 @@ from timers.kafka.leaders import TIMEOUT_S
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.topic_admin import Listed, listed
 from timers.kafka.topics import compacted_now
-from timers.machine_parts import Parts, closer
+from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
 from timers.store.opening import ANSWER_S, Opened, open_partition
@@ -307,9 +306,11 @@ class Openings:
         """The machine of a partition; without a fence None if there is little to read ahead."""
         capacity, parts, tp = self._pool.capacity, self._pool.parts, opening.tp
         capacity.enter()
-        outbox = parts.outbox(tp, parts.producer(tp, opening.stop, opening.metrics), opening.metrics)
-        release = outbox.transaction.close
+        to_release = contextlib.ExitStack()
+        to_release.callback(capacity.leave)
         try:
+            outbox = parts.outbox(tp, parts.producer(tp, opening.stop, opening.metrics), opening.metrics)
+            to_release.callback(outbox.transaction.close)
             # Asked beside the next questions, so that it takes no further time.
             asked = self._ask(parts, compacted_now, parts.settings, parts.cluster, ANSWER_S)
             topics = await self._check_leaders(parts, tp)
@@ -325,32 +326,20 @@ class Openings:
                     await self.in_thread(commit_refusal, outbox, doubtful.progress)
                 raise
             progress, store, *_ = opened
-            release = closer(store, outbox)
-            machine: Machine | None = None
-            if fences or (not progress.rescues and progress.next_offset - store.applied > LEAST_AHEAD):
-                machine = parts.machine(tp, self._pool.formats[tp[0]], progress, store, outbox, opening.metrics)
+            to_release.callback(close_store, store)
+            if not fences and (progress.rescues or progress.next_offset - store.applied <= LEAST_AHEAD):
+                await self.in_thread(to_release.close)
+                return None
+            machine = parts.machine(tp, self._pool.formats[tp[0]], progress, store, outbox, opening.metrics)
         except BaseException as error:
             forget_frames(error)  # the store may be damaged
-            try:
-                await self.in_thread(release)
-            finally:
-                capacity.leave()
+            await self.in_thread(to_release.close)
             raise
-
-        def close() -> None:
-            try:
-                release()
-            finally:
-                capacity.leave()
-
-        if machine is None:
-            await self.in_thread(close)
-            return None
         if fences:
             opening.metrics.opened_at = monotonic()
         else:
             opening.metrics.ahead_from = opening.metrics.opened_from
-        return OpenMachine(machine, outbox.transaction, close, opening.stop, store.view, not fences)
+        return OpenMachine(machine, outbox.transaction, to_release.close, opening.stop, store.view, not fences)
 
     async def _read(
         self, parts: Parts, opening: Opening, compacted: str | None, topics: Collection[str], *, fenced: bool

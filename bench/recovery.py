@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, NamedTuple
@@ -25,15 +27,16 @@ from tests.harness.cluster import client_settings
 from tests.harness.publication import Publication, publish
 from tests.harness.scrape import health
 from tests.harness.system import System
-from tests.harness.waiting import wait_until
 from tests.harness.worker import READY, Worker
 from timers.broker import data
 from timers.core.progress import Progress
-from timers.kafka.clients import asking_admin
+from timers.kafka.clients import asking_admin, librdkafka, reader
 from timers.kafka.progress_log import read_all
+from timers.kafka.records import read
 from timers.kafka.topics import existing_topics
 from timers.wire import future
 from timers.wire.formats import future_by_id
+from timers.wire.headers import TIMER_ID, TIMER_SOURCE
 from timers.wire.topics import snapshots
 
 FAR_S = 86_400
@@ -41,6 +44,13 @@ FAR_S = 86_400
 PATIENCE_S = 120.0
 LONG_PATIENCE_S = 3_600.0
 """For many millions of requests."""
+
+POLL_S = 2.0
+"""So that the questions take no CPU from what is measured."""
+
+MOST_LIVE, MOST_BYTES = 4, 64 * 1024 * 1024
+REQUEST_BYTES = 53
+"""Of a request in a batch of many, without its payload."""
 
 RECOVERY = Workload("recovery", 1_000_000, 20)
 
@@ -126,20 +136,51 @@ def _requests_by_id(traffic: Traffic, target: str) -> Iterator[tuple[bytes, byte
             left -= 1
 
 
-def _send_by_id(traffic: Traffic, system: System, target: str) -> None:
+def _send_by_id(traffic: Traffic, system: System, target: str) -> int:
+    """Send all. Returns how many timers are to fire."""
+    former, to_fire = b"", -traffic.pending
     settings = {"linger.ms": 20, "queue.buffering.max.messages": 400_000, "compression.type": "none"}
     producer = Producer({**client_settings(system.address), **settings})
     for key, value, headers in _requests_by_id(traffic, target):
         while len(producer) > 300_000:
             producer.poll(0.05)
         producer.produce(system.settings.id_topic, value, key, headers=headers)
+        to_fire += (key != former) - (value is None)
+        former = key
     producer.flush()
+    return to_fire
 
 
-def _send_native(traffic: Traffic, system: System, target: str) -> None:
+def _send_native(traffic: Traffic, system: System, target: str) -> int:
+    """Send all. Returns how many timers are to fire."""
     now_s, common = int(time.time()), (system.address, system.request_topic, target)
     for count, first_s in ((traffic.pending, now_s + FAR_S), (traffic.requests - traffic.pending, now_s + 5)):
         publish(Publication(*common, count, first_s, 60, PAYLOAD_BYTES, traffic.partitions, "spread"))
+    return traffic.requests - traffic.pending
+
+
+def _fired(system: System, target: str) -> tuple[int, int]:
+    """Number of callbacks, and of requests that they are of. Reads all of the topic."""
+    headers: dict[str, Any]
+    callbacks, offsets = 0, defaultdict[Any, bytearray](bytearray)
+    with closing(reader(librdkafka(system.settings), enable_partition_eof=True)) as consumer:
+        for partition, end in system.cluster.ends(target, committed=True).items():
+            for message in read(consumer, target, partition, 0, end, timeout_s=PATIENCE_S):
+                headers = dict(message.headers() or ())
+                log, _, offset = headers.get(TIMER_SOURCE, headers[TIMER_ID]).rpartition(b"/")
+                known = offsets[log]
+                if int(offset) >= len(known):
+                    known.extend(bytes(int(offset) + 1_000_000 - len(known)))
+                callbacks, known[int(offset)] = callbacks + 1, 1
+    return callbacks, sum(map(sum, offsets.values()))
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + LONG_PATIENCE_S
+    while not is_so():
+        if time.monotonic() > until:
+            raise RuntimeError(f"{what}: not within {LONG_PATIENCE_S:.0f} s")
+        time.sleep(POLL_S)
 
 
 class Takeover:
@@ -164,8 +205,8 @@ class Takeover:
         """Measure, and print.
 
         Args:
-            trimmed: wait until each partition of the log begins where its older snapshot ends, and print its size. The
-                whole log cannot be read then.
+            trimmed: wait until each partition of the log takes no more than :data:`MOST_LIVE` times the bytes of what
+                is pending and :data:`MOST_BYTES`. The whole log cannot be read then.
         """
         traffic, say = self._traffic, self._session.console.line
         worker = self._system.worker(forked=False)
@@ -173,12 +214,16 @@ class Takeover:
             worker.start().ready()
             began = time.time()
             target = self._system.target(traffic.partitions)
-            (_send_by_id if traffic.ids else _send_native)(traffic, self._system, target)
-            wait_until(lambda: self._left(worker) == (0, traffic.pending), "all others have fired", LONG_PATIENCE_S)
-            say(f"  {traffic.requests:,} requests, {traffic.pending:,} pending, after {time.time() - began:.0f} s")
+            to_fire = (_send_by_id if traffic.ids else _send_native)(traffic, self._system, target)
+            _wait(lambda: self._left(worker) == (0, traffic.pending), "all others have fired")
+            fired_at = time.time()
+            say(f"  {traffic.requests:,} requests, {traffic.pending:,} pending, after {fired_at - began:.0f} s")
             if trimmed:
-                wait_until(self._is_trimmed, "what has fired is deleted from the log", LONG_PATIENCE_S)
-            say(f"  bytes of the log by partition {self._bytes(self._topic)}, after {time.time() - began:.0f} s")
+                _wait(self._is_trimmed, "what has fired is deleted from the log")
+            text = f"{self._bytes(self._topic)}, {time.time() - fired_at:.0f} s after all others had fired"
+            say(f"  bytes of the log by partition {text}")
+            callbacks, timers = _fired(self._system, target)
+            say(f"  {timers:,} of {to_fire:,} timers have fired, {callbacks - timers:,} of them more than once")
             since = [each.next_offset - (each.snapshot.applied if each.snapshot else 0) for each in self._progress()]
             say(f"  offsets after the newest snapshots {since}, bytes of snapshots {self._bytes(self._snapshots)}")
             worker.stop()
@@ -200,10 +245,8 @@ class Takeover:
         return unread, health(worker.port, "ready")[1]["pending"]
 
     def _is_trimmed(self) -> bool:
-        starts = sum(self._session.cluster.starts(self._topic).values())
-        bounds = [each.older_snapshot.applied for each in self._progress() if each.older_snapshot is not None]
-        ends = sum(self._session.cluster.ends(self._topic).values())
-        return len(bounds) == self._traffic.partitions and starts >= sum(bounds) and ends - starts < ends // 10
+        live = self._traffic.pending * (PAYLOAD_BYTES + REQUEST_BYTES) // self._traffic.partitions
+        return max(self._bytes(self._topic)) <= MOST_LIVE * live + MOST_BYTES
 
     def _bytes(self, topic: str) -> list[int]:
         """Bytes of the segments of each partition on the disk of the broker."""

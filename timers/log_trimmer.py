@@ -19,7 +19,7 @@ from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import View
 from timers.core.progress import Progress
-from timers.core.snapshots import Place, Unreadable, deletable_before, trimmed_to
+from timers.core.snapshots import Place, Unreadable, deletable_before, is_far_apart, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
@@ -128,12 +128,18 @@ class Trimmer:
         pool: its machines.
         now_s: returns the brokers' time; None while it is not known.
         ask: asks a machine on its thread, and waits for the answer.
+        want: called with a machine that needs a snapshot before the next look.
     """
 
     def __init__(
-        self, settings: Settings, pool: Machines, now_s: Callable[[], float | None], ask: Callable[..., object]
+        self,
+        settings: Settings,
+        pool: Machines,
+        now_s: Callable[[], float | None],
+        ask: Callable[..., object],
+        want: Callable[[TopicPartition], object],
     ) -> None:
-        self._settings, self._pool, self._now_s, self._ask = settings, pool, now_s, ask
+        self._settings, self._pool, self._now_s, self._ask, self._want = settings, pool, now_s, ask, want
         self._clock = Clock()
         self._allowed = AllowedLevel(settings)
         self._known: dict[TopicPartition, _Known] = {}
@@ -234,6 +240,10 @@ class Trimmer:
             known.next_at = monotonic() + LEAST_S
             return
         if not levels.trims(self._allowed.read()):
+            return
+        if is_far_apart(progress):
+            known.next_at = 0.0
+            self._want(tp)
             return
         where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")

@@ -70,6 +70,7 @@ class SnapshotTaker:
 
     Attributes:
         should_stop: set it to end the present snapshot.
+        wanted: machines that get a snapshot although none is due. Any thread may add to it.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class SnapshotTaker:
         self._now_s = now_s
         self._fail = fail
         self.should_stop = False
+        self.wanted: set[TopicPartition] = set()
         self._clock = Clock()
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
-        self._trimmer = Trimmer(settings, pool, now_s, self._ask)
+        self._trimmer = Trimmer(settings, pool, now_s, self._ask, self.wanted.add)
 
     def look(self) -> None:
         """Give each machine its turn. Blocks."""
@@ -116,6 +118,7 @@ class SnapshotTaker:
         try:
             if self._snapshot(tp, runner, due=due):
                 metrics.snapshots += 1
+                self.wanted.discard(tp)
                 return seen._replace(checked_at=now)
         except StoreDamaged as damage:
             metrics.snapshots_failed += 1
@@ -147,6 +150,7 @@ class SnapshotTaker:
             most_records=self._settings.snapshot_records,
             is_behind=is_behind,
         )
+        due = due or tp in self.wanted
         if due or is_behind or now_s is None or tp[0] not in self._settings.trimmed_topics:
             return due
         written_ms = None if machine.progress.snapshot is None else metrics.snapshot_ms

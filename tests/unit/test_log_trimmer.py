@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import Place, Unreadable
+from timers.core.snapshots import MOST_COMPARED, Place, Unreadable
 from timers.kafka.trimming import WITHIN_S
 from timers.log_trimmer import Trimmer
 from timers.partition_metrics import PartitionMetrics
@@ -120,7 +120,10 @@ class Trial:
         self.verified: Any = Verified(700, 900, 2, (), 0)
         monkeypatch.setattr(log_trimmer, "LogTrimmer", lambda settings: self.brokers)
         monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
-        self.trimmer = Trimmer(settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine))
+        self.wanted: list[Any] = []
+        self.trimmer = Trimmer(
+            settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine), self.wanted.append
+        )
         self.trimmer._allowed = SimpleNamespace(read=lambda: self.allowed)  # type: ignore[assignment]
         self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]
 
@@ -235,6 +238,19 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     )
     trial.trimmer._known[TP].next_at = 0
     assert trial.trim() == 1
+
+
+def test_a_long_part_of_a_log_is_not_compared_before_a_further_snapshot(made: Callable[..., Trial]) -> None:
+    """Else each log waits for all before it, and grows meanwhile: the last one of four waited for minutes."""
+    trial = made(level=SNAPSHOTS)
+    near = trial.machine.committed
+    far = replace(near, next_offset=10 * MOST_COMPARED, snapshot=NAMED._replace(applied=10 * MOST_COMPARED))
+    trial.machine.progress = trial.machine.committed = far
+    trial.trim()
+    assert not trial.runner.is_verified and trial.wanted == [TP]
+    trial.machine.progress = trial.machine.committed = near
+    trial.trim()
+    assert trial.runner.is_verified and trial.wanted == [TP]
 
 
 @pytest.mark.parametrize("allowed", [SNAPSHOTS, BY_HEADERS])

@@ -228,6 +228,20 @@ def test_a_lost_snapshot_is_replaced_and_does_not_become_the_older_one(
     assert system.named == (8, 6)
 
 
+def test_a_machine_gets_one_that_is_wanted_although_none_is_due(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(950))
+    system.taker.wanted.add(TP)
+    system.error = Unwritten("the topic cannot be written")
+    system.look()
+    assert system.named == (7, 6) and system.taker.wanted == {TP}, "it is tried again"
+    system.error = None
+    system.taker._seen[TP] = system.taker._seen[TP]._replace(tried_at=0)
+    for _ in range(2):
+        system.look()
+    assert system.named == (8, 7)
+    assert system.did.count("write 950") == 1
+
+
 def test_a_machine_that_is_opened_again_and_again_is_not_looked_at_each_time(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(950))
     for _ in range(3):

@@ -82,9 +82,9 @@ def spec_at(settings: Settings, request_format: RequestFormat, tp: TopicPartitio
 
 def _fetches(messages: Iterator[Message], machine: Machine, end: int) -> Iterator[Fetched]:
     records: list[Any] = []
-    start, size = machine.position, 0
+    start, size, value_limit = machine.position, 0, machine.value_limit
     for message in messages:
-        records.append(_record(message, machine.value_limit))
+        records.append(_record(message, value_limit))
         size += len(message)
         if len(records) >= FETCH_RECORDS or size >= FETCH_BYTES:
             to_offset = records[-1].offset + 1

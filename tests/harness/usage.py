@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from bisect import bisect_left
@@ -22,6 +23,36 @@ def _cpu_s(process: psutil.Process, children: Iterable[psutil.Process]) -> float
     return total
 
 
+COMPILERS = ("C1 CompilerThre", "C2 CompilerThre")
+"""Names of the threads in which a Java virtual machine compiles, as Linux cuts them."""
+
+
+class _Compiling:
+    """CPU seconds that Java processes have compiled for. After its start a broker compiles for minutes, as much as its
+    work takes: this says nothing of its load, and the system that is measured first would bear most of it."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, list[Path]] = {}
+        self._seconds: dict[Path, float] = {}
+
+    def look(self, pid: int) -> None:
+        """Look for the threads of a process; without /proc it has none."""
+        found = []
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                if (thread / "comm").read_text().strip() in COMPILERS:
+                    found.append(thread)
+        self._threads[pid] = found
+
+    def cpu_s(self, pid: int) -> float:
+        """Those of a process, up to now."""
+        for thread in self._threads.get(pid, ()):
+            with contextlib.suppress(OSError):
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                self._seconds[thread] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(seconds for thread, seconds in self._seconds.items() if thread.parts[2] == str(pid))
+
+
 def _peak_bytes(process: psutil.Process) -> int:
     """Peak resident memory of one process as the kernel counts it; without /proc, the memory it has now."""
     with contextlib.suppress(OSError):
@@ -34,7 +65,8 @@ def _peak_bytes(process: psutil.Process) -> int:
 class UsageSampler:
     """Samples named groups of processes every :data:`EVERY_S` from its start until it is closed.
 
-    CPU seconds between two moments are interpolated from the samples around them, so their error is small.
+    CPU seconds between two moments are interpolated from the samples around them, so their error is small. Those in
+    which Java compiles do not count.
 
     Args:
         groups: name of a group -> its process ids.
@@ -47,6 +79,7 @@ class UsageSampler:
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
         self._groups = {name: [psutil.Process(pid) for pid in pids] for name, pids in groups.items()}
         self._family: dict[int, list[psutil.Process]] = {}
+        self._compiling = _Compiling()
         self._own = psutil.Process()
         self._at: list[float] = []
         self._cpu: dict[str, list[float]] = {name: [] for name in (*self._groups, "bench", "machine")}
@@ -68,9 +101,10 @@ class UsageSampler:
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if look:
+                        self._compiling.look(process.pid)
                         self._family[process.pid] = process.children(recursive=True)
                     children = self._family.get(process.pid, [])
-                    total += _cpu_s(process, children)
+                    total += _cpu_s(process, children) - self._compiling.cpu_s(process.pid)
                     for one in (process, *children):
                         with contextlib.suppress(psutil.NoSuchProcess):
                             self._peak[one.pid] = max(self._peak.get(one.pid, 0), _peak_bytes(one))

@@ -13,7 +13,9 @@ from timers.broker.process import main_error
 from timers.errors import BrokerError
 
 META_FILE = "meta.properties"
-_BOOTSTRAP_FILE = "bootstrap.checkpoint"
+_METADATA_LOG = "__cluster_metadata-0"
+_BOOTSTRAP_FILES = ("bootstrap.checkpoint", f"{_METADATA_LOG}/*.checkpoint")
+"""Where Kafka's first metadata is: until 4.2 in a file of its own, in 4.4 in the first snapshot of the metadata log."""
 
 NAME = "data"
 UNFINISHED_NAME = "data.new"
@@ -63,7 +65,8 @@ def _meta(data: Path) -> dict[str, str]:
 
 def _is_formatted(data: Path) -> bool:
     meta = _meta(data)
-    return all(meta.get(key) for key in ("version", "cluster.id", "node.id")) and (data / _BOOTSTRAP_FILE).exists()
+    whole = all(meta.get(key) for key in ("version", "cluster.id", "node.id"))
+    return whole and any(found for pattern in _BOOTSTRAP_FILES for found in data.glob(pattern))
 
 
 def _check_version(directory: Path, kafka_version: str) -> None:
@@ -84,11 +87,11 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 def _check_no_records(data: Path) -> None:
     """Check that a directory without a valid meta file has no records, so that it may be formatted again."""
-    records = [log for log in data.glob("*/*.log") if log.stat().st_size and log.parent.name != "__cluster_metadata-0"]
+    records = [log for log in data.glob("*/*.log") if log.stat().st_size and log.parent.name != _METADATA_LOG]
     if records:
         raise BrokerError(
             f"{data} holds records of {len({log.parent for log in records})} partitions, but its {META_FILE} or "
-            f"{_BOOTSTRAP_FILE} is missing or broken: put them back from a copy, or delete the data with "
+            f"{_BOOTSTRAP_FILES[0]} is missing or broken: put them back from a copy, or delete the data with "
             "`timers broker reset`"
         )
 

@@ -119,7 +119,30 @@ def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkey
         "many": "it has older firings than the newest 3 of all topics",
     }
     found = look(Cluster(many=(0, 9, None)))
-    assert found.left_out == {"many": "only the newest 3 records of each partition were read"}
+    assert found.left_out == {"many": "only its newest 3 records were read, about as many of each partition"}
+
+
+def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that read the newest 10,000 of each of 64 partitions used up its time before it came to the last ones."""
+    monkeypatch.setattr(fired, "MOST", 10)
+
+    class Partitions(Cluster):
+        ends_of = (2, 50, 20, 3, 0)
+
+        def ends(self, topics: Sequence[str]) -> Offsets:
+            return {topic: dict(enumerate(self.ends_of)) for topic in topics}
+
+        def at_time(self, topics: Sequence[str], time_ms: int) -> Offsets:
+            return {topic: dict.fromkeys(range(len(self.ends_of)), 0) for topic in topics}
+
+    cluster = Partitions(orders=(0, 0, CALLBACK))
+    found = look(cluster)
+    read = sorted((record.partition, record.offset) for record in found.records)
+    assert read == [(0, 0), (0, 1), (1, 47), (1, 48), (1, 49), (2, 17), (2, 18), (2, 19), (3, 1), (3, 2)]
+    assert found.left_out == {"orders": "only its newest 10 records were read, about as many of each partition"}
+    Partitions.ends_of = (2, 5, 1, 0, 2)
+    found = look(cluster)
+    assert (len(found.records), found.left_out) == (10, {})
 
 
 def test_a_topic_that_cannot_be_read_does_not_hide_the_others(look: Any) -> None:

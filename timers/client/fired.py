@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import count
+from operator import itemgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -123,7 +124,7 @@ class CallbackRecord:
 
 
 MOST = 10_000
-"""Firings that are returned, and records of one partition that are read: the newest ones."""
+"""Firings that are returned, and records of one topic that are read: the newest ones."""
 
 SILENT_S = 2.0
 """After this time without a record, the rest of a partition is left out."""
@@ -217,10 +218,15 @@ def _spans(
                 left_out[topic] = str(error)
     spans: dict[str, dict[int, range]] = {}
     for topic, of in ends.items():
-        for partition, end in of.items():
-            first = firsts.get(topic, {}).get(partition, end)
-            if first < end:
-                spans.setdefault(topic, {})[partition] = range(max(first, end - MOST), end)
-            if first < end - MOST:
-                left_out[topic] = f"only the newest {MOST:,} records of each partition were read"
+        began = firsts.get(topic, {})
+        counts = {partition: end - began[partition] for partition, end in of.items() if began.get(partition, end) < end}
+        left = MOST
+        for done, (partition, records) in enumerate(sorted(counts.items(), key=itemgetter(1))):
+            share = min(
+                records, left // (len(counts) - done)
+            )  # what partitions with few records leave is for the others
+            left -= share
+            spans.setdefault(topic, {})[partition] = range(of[partition] - share, of[partition])
+        if sum(counts.values()) > MOST:
+            left_out[topic] = f"only its newest {MOST:,} records were read, about as many of each partition"
     return spans, left_out

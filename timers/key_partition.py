@@ -1,25 +1,25 @@
-"""Computes the partition of one key as Java's producer does. It needs no numpy, which the light installation lacks."""
+"""Computes the partitions of keys as Java's producer does: ``toPositive(murmur2(key)) % count``.
+
+The hash is Kafka's murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``), which librdkafka computes in 0.08 µs a
+key. In plain Python it takes 2 µs, more than all other work for a timer.
+"""
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Sequence
 
-from confluent_kafka import cimpl
+from confluent_kafka import murmur2 as partition_of
 
-# Part of librdkafka's C interface. PyDLL keeps the interpreter lock: to get it back after each key could take 5 ms.
-librdkafka_partition = ctypes.PyDLL(cimpl.__file__).rd_kafka_msg_partitioner_murmur2
-librdkafka_partition.restype = ctypes.c_int32
-librdkafka_partition.argtypes = [
-    ctypes.c_void_p,  # topic: not used
-    ctypes.c_char_p,
-    ctypes.c_size_t,
-    ctypes.c_int32,
-    ctypes.c_void_p,  # not used
-    ctypes.c_void_p,  # not used
-]
+__all__ = ["partition_of", "partitions_for", "partitions_of"]
 
 
-def partition_of(key: bytes, count: int) -> int:
-    """Return the partition of a key on a topic of ``count`` partitions: ``toPositive(murmur2(key)) % count``."""
-    partition: int = librdkafka_partition(None, key, len(key), count, None, None)
-    return partition
+def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
+    """Return the partition of each key on a topic of ``count`` partitions."""
+    return [0] * len(keys) if count == 1 else [partition_of(key, count) for key in keys]
+
+
+def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: int) -> list[int]:
+    """Return the partition of each key. A callback without a key goes to its request's offset modulo ``count``."""
+    return [
+        offset % count if key is None else partition_of(key, count) for key, offset in zip(keys, offsets, strict=True)
+    ]

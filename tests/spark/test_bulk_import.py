@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.harness.records import Record
 from tests.harness.system import System
 from timers.config.settings import Settings
+from timers.key_partition import partitions_of
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
@@ -25,7 +26,6 @@ from timers.spark.rows import RowFiles
 from timers.spark.session import sentence_of
 from timers.spark.storage import BEGUN
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.partitioner import partitions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

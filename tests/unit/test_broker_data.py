@@ -1,4 +1,4 @@
-"""The data directory of the embedded broker, without a broker: a formatted one is recognized, whichever Kafka wrote it."""
+"""The data directory of the embedded broker: a formatted one is recognized, whichever Kafka wrote it."""
 
 from __future__ import annotations
 

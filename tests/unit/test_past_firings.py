@@ -123,7 +123,7 @@ def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkey
 
 
 def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A console that read the newest 10,000 of each of 64 partitions used up its time before it came to the last ones."""
+    """Of 64 partitions with 10,000 records each, a console had read only the first ones when its time was over."""
     monkeypatch.setattr(fired, "MOST", 10)
 
     class Partitions(Cluster):

@@ -12,12 +12,12 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
+from timers.key_partition import partitions_of
 from timers.queue import records
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.settling import Job, Settler
 from timers.queue.transactions import Places
-from timers.wire.partitioner import partitions_of
 
 LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"
 

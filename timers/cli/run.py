@@ -285,7 +285,7 @@ class _Demo:
                 yield (record.key or b"").decode()
             elif not self._says_older:
                 self._says_older = True
-                say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
+                say("callbacks of other timers, such as those of an earlier demo, arrive too: they are not shown")
 
     def _next_key(self) -> str:
         self._scheduled += 1

@@ -54,8 +54,7 @@ def parse_local(text: str) -> tuple[int, str] | None:
         zone = ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ValueError(
-            f"there is no zone {name} here: write a name such as Europe/Berlin, as `timedatectl list-timezones` shows "
-            "them; if this machine has none, pip install tzdata"
+            f"there is no zone {name} here: write a name such as Europe/Berlin (`timedatectl list-timezones` has them)"
         ) from None
     first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     due_s = epoch_second(first.astimezone(UTC))

@@ -7,8 +7,7 @@ import random
 import pytest
 from aiokafka.partitioner import murmur2
 
-from timers.key_partition import partition_of
-from timers.wire.partitioner import partitions_for, partitions_of
+from timers.key_partition import partition_of, partitions_for, partitions_of
 
 PARTITIONS = 7
 

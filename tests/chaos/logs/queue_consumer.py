@@ -1,6 +1,7 @@
 """The consumer of a queue whose log loses its end. It prints what it did when it is committed.
 
-Lines: ``opened``, ``retried <number> ...``, ``acked <number> ...``, and ``red <sentence>`` if the queue stops.
+Lines: ``opened``, ``retried <number> ...``, ``acked <number> ...``, and if the queue stops, ``unsettled <number> ...``
+(acked, and perhaps committed) and ``red <sentence>``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.harness.queue_calls import PATIENT
 from timers.errors import QueueError
 from timers.queue import Backoff, LeaseLostError, Message, Queue
 
-OPENED, RETRIED, ACKED, RED = "opened", "retried", "acked", "red"
+OPENED, RETRIED, ACKED, UNSETTLED, RED = "opened", "retried", "acked", "unsettled", "red"
 ACCEPTS = "CONSUMER_ACCEPTS_LOSS"
 """Environment variable: whether the queue goes on after a loss."""
 
@@ -57,6 +58,7 @@ def main(topic: str) -> int:
                 queue.settle()
             except QueueError as error:
                 if WAY_OUT in str(error):
+                    print(UNSETTLED, *settled[ACKED], flush=True)
                     print(RED, error, flush=True)
                     return 1
                 print("failed", error, flush=True)

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from tests.chaos.logs.cells import QUEUE, REQUEST, Cell
 from tests.chaos.logs.feed import Feed, number_in
 from tests.chaos.logs.judge import RED_WITHIN_S
-from tests.chaos.logs.queue_consumer import ACCEPTS, ACKED, OPENED, RED, RETRIED, RETRY_S
+from tests.chaos.logs.queue_consumer import ACCEPTS, ACKED, OPENED, RED, RETRIED, RETRY_S, UNSETTLED
 from tests.chaos.logs.trial import ALIVE, FIRST_LATE, FIRST_LOST, FOLLOWER, LATE, LEADER, Trial
 from tests.harness.cluster import APPEND_TIME
 from tests.harness.process import Process, clean_environment, python
@@ -173,7 +173,8 @@ class QueueTrial(Trial):
         return Counter(int(number) for name, *numbers in filter(None, words) if name in what for number in numbers)
 
     def _fired(self) -> Counter[int]:
-        return self._done(ACKED)
+        acked = self._done(ACKED)
+        return acked + Counter(self._done(UNSETTLED).keys() - acked.keys())
 
     def _number(self, letter: Record) -> int | None:
         return number_in(REQUEST, letter.value)

@@ -234,8 +234,7 @@ class _Election(_Steps):
         is_long = any(trial.cell.is_about_progress for trial in self._going)
         with self._console.doing("publishing to the leader alone"):
             time.sleep(LOST_PROGRESS_S if is_long else BEFORE_ELECTION_S)
-        for trial in self._going:
-            trial.note_leader_dies()
+        self._all("noting what has fired", methodcaller("note_leader_dies"))
         if self._fault == ELECTION_DOWN:
             self._all("stopping workers", methodcaller("stop_worker"))
         with self._console.doing("electing the follower"):

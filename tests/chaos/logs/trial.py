@@ -5,6 +5,7 @@ A round calls the steps of several cells side by side, because they share the br
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import time
@@ -57,8 +58,6 @@ TOGETHER_S = 3.0
 """On a disk that was put back several logs lost their ends. Their partitions are red one after the other."""
 LETTERS_S = 5.0
 """A former owner writes dead letters of what only its store held; how many is not known before."""
-UNSURE_S = 2.0
-"""Whether a running worker has read what was acknowledged in the last seconds is not known."""
 
 ACCEPT = "TIMERS_ACCEPT_LOSS"
 REPEATS = "may fire again"
@@ -98,7 +97,7 @@ class Trial:
         self._copy = directory / "copy"
         self._mark = -1
         self._older = b""
-        self._gone_at = 0.0
+        self._newest_fired: float = math.inf
 
     @property
     def system(self) -> System:
@@ -189,8 +188,9 @@ class Trial:
     def stop_worker(self) -> None:
         """End the worker, note what has fired, and delete its data if the cell says so."""
         self.note_end()
-        if self.cell.is_about_progress:
-            self.worker.end()  # what a killed worker fired in its last 5 s may fire again
+        if self.cell.is_about_progress or self.cell.store == KEPT:
+            # What a killed worker fired in its last 5 s may fire again, and what only its memory held is lost with it.
+            self.worker.end()
         else:
             self.worker.kill()
         self._note_fired()
@@ -198,8 +198,8 @@ class Trial:
             wipe(self.worker.data_dir)
 
     def note_leader_dies(self) -> None:
-        """Note the time from which on the worker may not read what the leader takes."""
-        self._gone_at = time.time()
+        """Note the newest timer that has fired. Whether the worker has read what comes after it is not known."""
+        self._newest_fired = max(self._fired(), default=-1)
 
     def change_owner(self) -> None:
         """Kill the worker, and start another one with an empty disk."""
@@ -316,8 +316,7 @@ class Trial:
         if self.cell.fault == CUT_MARKER or (self.cell.fault == ELECTION_NEW_OWNER and self.cell.store == KEPT):
             facts.unsure = lost
         elif self.cell.store == KEPT:
-            after = self._gone_at - UNSURE_S if self._gone_at else float("inf")
-            facts.unsure = {number for number in lost if feed.acked_at[number] > after}
+            facts.unsure = {number for number in lost if number > self._newest_fired}
             facts.held = lost - facts.unsure
         facts.must_be_red = bool(lost) and (self.cell.fault, self.cell.store) != (DISK_RESTORED, WIPED)
         facts.gone = len(lost) - len(facts.held) - len(facts.unsure)

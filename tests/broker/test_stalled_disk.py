@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 
 import pytest
 
-from tests.harness.disk import StallingDisk, may_mount
+from tests.harness.disk import StallingDisk, may_stall
 from tests.harness.scrape import scrape
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
@@ -21,13 +20,13 @@ SECONDS = 30
 
 # A list, not a skip: where nothing may be mounted this test does not exist. tests/unit/test_store_damage.py shows there
 # that a write touches no file.
-@pytest.mark.parametrize("program", ["bindfs"] if shutil.which("bindfs") and may_mount() else [])
-def test_a_stall_under_one_store_delays_no_other_partition(system: System, program: str) -> None:
+@pytest.mark.parametrize("disk_at", [StallingDisk] if may_stall() else [])
+def test_a_stall_under_one_store_delays_no_other_partition(system: System, disk_at: type[StallingDisk]) -> None:
     target = system.target()
     worker = system.worker().start().ready()
     worker.stop()
     (store,) = worker.data_dir.glob(f"*/*/{system.request_topic}/0")
-    disk = StallingDisk(store, program)
+    disk = disk_at(store)
     try:
         worker.start().ready()
         first_s = due_in(3 + math.ceil(worker.ready_s))

@@ -14,11 +14,14 @@ from tests.chaos import plan
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.runner import Outcome, Round
 from tests.harness.console import Console
+from tests.harness.disk import may_stall
 from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
 SPARE_ROUNDS = 2
 """Further rounds if none of the requested ones counts: it depends on timing whether a fault hits timers in flight."""
+
+NO_STALLS = "this process may not mount bindfs (Debian: `apt-get install bindfs`, and run it as root)"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -37,9 +40,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--keep", action="store_true", help="keep logs and data of good rounds too")
     options = parser.parse_args(argv)
-    options.kinds = [plan.NAMES.get(name) for name in options.faults.split(",")] if options.faults else plan.KINDS
+    options.kinds = [plan.NAMES.get(name) for name in options.faults.split(",")] if options.faults else [*plan.KINDS]
     if None in options.kinds:
         parser.error(f"--faults {options.faults}: choose from {', '.join(plan.NAMES)}")
+    if plan.STALL in options.kinds and not may_stall():
+        if options.faults:
+            parser.error(f"--faults stall: {NO_STALLS}")
+        options.kinds.remove(plan.STALL)
+        print(f"NOT TRIED: {plan.STALL}: {NO_STALLS}", flush=True)
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
     try:

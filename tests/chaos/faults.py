@@ -43,6 +43,8 @@ LEADERLESS_BROKER = 3
 LEADERLESS_S = 2.0
 """Least time for which partitions have no leader."""
 
+BETWEEN_STALLS_S = 2.0
+
 QUOTAS = 4
 """The first quota is half of what clients write, each further one half of the one before. A much lower one throttles a
 client for minutes, because a broker compares it with the mean of 10 s."""
@@ -312,6 +314,24 @@ def throttle(state: RoundState, fault: Fault, victim: Member, held: dict[str, li
     return replace(_over(injected), note=note, seen=waited_s > 0)
 
 
+def stall(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Let the disk of a worker stall several times. The worker must not end."""
+    assert victim.disk is not None, "the workers of this round have no disks that can stall"
+    injected = _inject(state, fault, {victim.name: held[victim.name]})
+    victim.paused = True  # while a process waits for such a disk, it cannot be killed
+    waiting = dict.fromkeys(plan.STALLS_S, 0)
+    for stall_s in plan.STALLS_S:
+        until = time.monotonic() + stall_s
+        with victim.disk.stalled():
+            while time.monotonic() < until:
+                yield POLL_S
+                waiting[stall_s] = max(waiting[stall_s], victim.disk.waiting())
+        yield BETWEEN_STALLS_S
+    victim.paused = False
+    note = f"accesses that waited: {', '.join(f'{most} of {stall_s:g} s' for stall_s, most in waiting.items())}"
+    return replace(_over(injected), note=note, seen=any(waiting.values()))
+
+
 def _set_quota(state: RoundState, bytes_per_s: int | None) -> Generator[float, None, None]:
     """Set or remove the quota as soon as a broker answers."""
     address = state.system.address.partition(",")[0]
@@ -336,4 +356,5 @@ FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], St
     plan.DAMAGE_RUNNING: damage_running,
     plan.LEADERLESS: leaderless,
     plan.THROTTLE: throttle,
+    plan.STALL: stall,
 }

@@ -25,6 +25,9 @@ LEADERLESS = "partitions without a leader"
 """``kill -9`` of one of three brokers, until some time after the cluster knows that it is gone."""
 THROTTLE = "throttle all clients"
 """A quota of the brokers."""
+STALL = "disk of a worker stalls"
+"""Each access to its data waits, for each of :data:`STALLS_S`."""
+STALLS_S = (1.0, 5.0, 15.0)
 
 NAMES = {
     "kill": KILL,
@@ -40,6 +43,7 @@ NAMES = {
     "damage-running": DAMAGE_RUNNING,
     "leaderless": LEADERLESS,
     "throttle": THROTTLE,
+    "stall": STALL,
 }
 """The kinds by their names on the command line."""
 KINDS = tuple(NAMES.values())

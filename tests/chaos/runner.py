@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos import report
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
 from tests.chaos.faults import FAULTS, Steps
-from tests.chaos.plan import ADD, BURST_EVERY_S, Fault, Plan
+from tests.chaos.plan import ADD, BURST_EVERY_S, STALL, Fault, Plan
 from tests.chaos.state import Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
 from tests.harness.console import Console
@@ -78,7 +78,8 @@ class Round:
             TIMERS_LOG_KEEP_S="0",
         )
         bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s
-        self._state = RoundState(brokers, self._system, lambda text: console.line(f"    {text}"), bytes_per_s)
+        stalls = any(fault.kind == STALL for fault in plan.faults)
+        self._state = RoundState(brokers, self._system, lambda text: console.line(f"    {text}"), bytes_per_s, stalls)
         self._injected: list[InjectedFault] = []
         self._first_s = 0
 
@@ -87,7 +88,7 @@ class Round:
         try:
             return self._run()
         finally:
-            self._system.close()
+            self._state.close()
 
     def _run(self) -> Outcome:
         target = self._system.target(PARTITIONS)
@@ -151,6 +152,8 @@ class Round:
                 if code != 0:
                     self._state.failures.append(f"publishing failed: {publisher.tail()}")
         finally:
+            for _, steps, _ in under_way:
+                steps.close()  # a disk that stalls goes on, and so the worker on it can be killed
             publisher.end(1)
         late_s = time.time() - self._first_s - self._plan.storm_s
         self._console.line(f"    publishing and faults are done, {late_s:.1f} s later than planned")

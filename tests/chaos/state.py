@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.harness.cluster import client_settings
+from tests.harness.disk import StallingDisk
 from tests.harness.scrape import scrape
 from tests.harness.system import System
 from tests.harness.worker import Worker
@@ -37,6 +38,7 @@ class Member:
     """One worker of the round.
 
     Attributes:
+        disk: what its data is on, in a round whose disks stall.
         wanted: it should run; if it ends, that is a failure.
         paused: no other fault may hit it: it was stopped by SIGSTOP, or the fault that hit it still watches what it
             does.
@@ -44,6 +46,7 @@ class Member:
 
     name: str
     worker: Worker
+    disk: StallingDisk | None
     wanted: bool = True
     paused: bool = False
 
@@ -64,6 +67,7 @@ class RoundState:
 
     Attributes:
         bytes_per_s: bytes that all clients together write in the mean, about.
+        disks_stall: each worker has a disk that can stall.
         brokers_up: all brokers run; only then new faults begin.
         alone: a fault is under way beside which no other one begins.
         chosen_ends: end offset of each request partition when the victim of the newest fault was chosen.
@@ -74,6 +78,7 @@ class RoundState:
     system: System
     console: Callable[[str], None]
     bytes_per_s: int
+    disks_stall: bool
     members: list[Member] = field(default_factory=list)
     brokers_up: bool = True
     alone: bool = False
@@ -86,10 +91,19 @@ class RoundState:
 
     def add(self, clock_offset_s: float) -> Member:
         """Start one more worker."""
-        member = Member(f"worker-{len(self.members)}", self.system.worker(forked=False))
+        worker = self.system.worker(forked=False)
+        disk = StallingDisk(worker.data_dir) if self.disks_stall else None
+        member = Member(f"worker-{len(self.members)}", worker, disk)
         self.members.append(member)
         member.start(clock_offset_s)
         return member
+
+    def close(self) -> None:
+        """End all workers, and unmount their disks."""
+        self.system.close()
+        for member in self.members:
+            if member.disk is not None:
+                member.disk.close()
 
     def _group(self) -> ConsumerGroupDescription | None:
         """Ask the group coordinator; None if it does not answer."""
@@ -175,8 +189,10 @@ NO_BROKER = "no broker answers at"
 
 def wipe(directory: Path) -> None:
     """Delete the data of a worker. It must have some, because otherwise the fault tests nothing."""
-    assert directory.is_dir(), f"{directory} is not there: this worker never had a store"
-    shutil.rmtree(directory)
+    found = [*directory.iterdir()]  # the directory itself may be the place of a disk
+    assert found, f"{directory} is empty: this worker never had a store"
+    for each in found:
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
 def now_ms() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -12,6 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+BINDFS = "bindfs"
+"""A program of Debian that shows a directory a second time, at another place."""
+
+_CONNECTIONS = Path("/sys/fs/fuse/connections")
+"""Where Linux shows what each file system in user space does."""
 
 
 class SmallDisk:
@@ -51,21 +58,32 @@ def small_disk(path: Path, size_mib: int) -> Iterator[SmallDisk]:
 
 
 class StallingDisk:
-    """A file system in user space at ``path``, over the files that are there. ``program``: bindfs, of Debian."""
+    """A file system in user space (:data:`BINDFS`) at ``path``, over the files that are there."""
 
-    def __init__(self, path: Path, program: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         files = path.with_name(f"{path.name}-files")
+        path.mkdir(parents=True, exist_ok=True)
         path.rename(files)
         path.mkdir()
-        self._process = subprocess.Popen([program, "-f", files, path])
+        if not _CONNECTIONS.is_mount():
+            subprocess.run(["mount", "-t", "fusectl", "fusectl", _CONNECTIONS], check=True, capture_output=True)
+        # A file that is deleted while it is open would else stay in its directory, under another name. Ctrl-C goes to
+        # the whole group of processes, and who stalls must go on then.
+        command = [BINDFS, "-f", "-o", "hard_remove", str(files), str(path)]
+        self._process = subprocess.Popen(command, start_new_session=True)
         while not path.is_mount():
-            assert self._process.poll() is None, f"{program} has ended"
+            assert self._process.poll() is None, f"{BINDFS} has ended"
             time.sleep(0.01)
+        self._waiting = _CONNECTIONS / str(os.minor(path.stat().st_dev)) / "waiting"
+
+    def waiting(self) -> int:
+        """Returns how many accesses to its files wait now."""
+        return int(self._waiting.read_text())
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Let each access to a file of it wait until the end of the block."""
+        """Let each access to a file of it wait until the end of the block. A process that waits cannot be killed."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -76,6 +94,11 @@ class StallingDisk:
         subprocess.run(["umount", "-l", self._path], check=True, capture_output=True)
         self._process.terminate()
         self._process.wait()
+
+
+def may_stall() -> bool:
+    """Whether this process may mount a :class:`StallingDisk`."""
+    return shutil.which(BINDFS) is not None and Path("/dev/fuse").exists() and may_mount()
 
 
 def may_mount() -> bool:

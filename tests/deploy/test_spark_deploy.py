@@ -56,6 +56,13 @@ def test_the_image_has_the_locked_packages_of_the_extra() -> None:
     assert "-r requirements-spark.txt" in DOCKERFILE
 
 
+def test_both_images_are_built_where_a_c_compiler_is() -> None:
+    """Without one the modules that are compiled are installed as Python, and no step fails."""
+    of_worker = (SPARK.parent / "Dockerfile").read_text()
+    bases = [re.findall(r"^FROM (.*) AS build$", text, re.MULTILINE) for text in (DOCKERFILE, of_worker)]
+    assert bases == [["python:3.11-bookworm"]] * 2
+
+
 def test_the_entrypoint_starts_commands_and_executors(tmp_path: Path) -> None:
     """Executors get their arguments in variables, as Spark on Kubernetes sets them."""
     java = tmp_path / "bin" / "java"

@@ -95,3 +95,19 @@ def test_allow_and_deny_lists_are_checked_when_a_timer_fires(chained: System) ->
     worker.stop()
     worker.start(TIMERS_CALLBACK_DENY="").ready()
     assert chained.reader(denied).take(1)[0].timer_id == waiting.source
+
+
+def test_no_callback_is_written_where_only_workers_write(running: System) -> None:
+    """Of this app and of another one, without lists: each is a dead letter."""
+    settings, due_s = running.settings, due_in(2)
+    other = f"other-{running.app_id}"
+    foreign = [pattern.replace("*", other) for pattern in topics.WORKERS_ONLY if pattern != topics.OSCILLATOR]
+    for topic in foreign:
+        running.create_topic(topic)
+    own = [settings.progress_topic, settings.retry_topic, settings.oscillator_topic]
+    forged = running.send(*(Request(topic, due_s, "key", b"forged") for topic in [*foreign, *own] for _ in range(20)))
+    letters = await_letters(running, {request.source for request in forged})
+    assert {letters[request.source].text("timer-error") for request in forged} == {"topic-denied"}
+    assert [running.end(topic) for topic in foreign] == [0] * len(foreign)
+    for topic in own:
+        assert b"forged" not in {record.value for record in running.reader(topic, append_time=False).rest()}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,8 @@ from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
 from timers.store.layout import ROWS_END
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_partition, store_path, stored_partitions
+from timers.store.opening import Opening, open_partition, open_store, store_path, stored_partitions
+from timers.store.restoring import _Restoring
 from timers.store.rocks import RocksStore
 
 TP = ("timer-request-by-id", 0)
@@ -219,3 +223,87 @@ def test_stores_are_listed_by_their_last_use_though_a_process_that_ends_deletes_
         os.utime(store / "CURRENT", (used_s, used_s))
         (store / "000007.log").symlink_to("deleted")  # it is listed, and not there any more
     assert stored_partitions(settings, [TP[0]]) == [(TP[0], 1), (TP[0], 2), (TP[0], 0)]
+
+
+# ---- two attempts of one task share a directory ---------------------------------------------------------------------
+
+SETTINGS = Settings(worker_id="w")
+CLUSTER: Any = SimpleNamespace(cluster_id="c", topic_ids={TP[0]: b"t"})
+
+
+class Rival:
+    """Another attempt, which opens the store just when its directory is being deleted."""
+
+    def __init__(self, where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.where = where
+        self._path = store_path(where[0], where[-1])
+        self._monkeypatch = monkeypatch
+        self._threads = ThreadPoolExecutor(1)
+
+    def came(self, change: Callable[[], RocksStore | None]) -> tuple[RocksStore | None, Future[RocksStore]]:
+        """Change the store, and let the rival come meanwhile. Returns what the change has opened, and the rival."""
+        delete, came = shutil.rmtree, list[Future[RocksStore]]()
+
+        def deleted(path: Path, **options: Any) -> None:
+            if not came and path == self._path:
+                came.append(self._threads.submit(open_store, *self.where, indexed=False))
+                wait(came, 0.2)
+            delete(path, **options)
+
+        self._monkeypatch.setattr(shutil, "rmtree", deleted)
+        mine = change()
+        self._threads.shutdown()
+        return mine, came[0]
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> tuple[Any, ...]:
+    return replace(SETTINGS, data_dir=tmp_path), CLUSTER, RocksMemory(2**20), Condemnations(), TP
+
+
+def emptied(where: tuple[Any, ...], store: RocksStore) -> RocksStore:
+    unused: Any = None
+    settings, cluster, memory, condemnations, tp = where
+    return Opening(unused, settings, cluster, memory, condemnations, tp, (0, 0), unused)._emptied(store)
+
+
+def restored(where: Any, store: RocksStore) -> RocksStore:
+    beside = open_store(*where, indexed=False, beside=True)
+    return _Restoring(where, False, lambda: None, [store, beside]).use(beside)
+
+
+def of_another_log(where: tuple[Any, ...], store: RocksStore) -> RocksStore:
+    store.close()
+    other: Any = SimpleNamespace(cluster_id="another", topic_ids=CLUSTER.topic_ids)
+    return open_store(where[0], other, *where[2:], indexed=False)
+
+
+@pytest.mark.parametrize("change", [emptied, restored, of_another_log])
+def test_a_store_is_not_opened_while_it_is_emptied_or_replaced(
+    change: Callable[[tuple[Any, ...], RocksStore], RocksStore],
+    where: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(*where, indexed=False)
+    mine, rival = Rival(where, monkeypatch).came(lambda: change(where, store))
+    assert mine is not None and isinstance(rival.exception(), StoreWaits)
+    mine.write({100: [(1, "t", "k", b"v", None, None)]}, 2)
+    mine.close()
+    again = open_store(where[0], CLUSTER, *where[2:], indexed=False)
+    assert (again.applied, again.pending) in ((2, 1), (0, 0))
+    again.close()
+    assert not any(where[3].by_reason.values()), "no file of another attempt was deleted"
+
+
+def test_a_condemned_store_is_deleted_before_another_attempt_makes_it_anew(
+    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(*where, indexed=False)
+    store.condemn()
+    _, rival = Rival(where, monkeypatch).came(store.close)
+    anew = rival.result()
+    anew.write({100: [(1, "t", "k", b"v", None, None)]}, 2)
+    anew.close()
+    again = open_store(*where, indexed=False)
+    assert (again.applied, again.pending) == (2, 1)
+    again.close()

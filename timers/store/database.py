@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -44,6 +46,37 @@ STALL_POLL_S = 0.02
 
 _STALLS = ("rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate")
 """Not 0 while RocksDB would let a writer wait."""
+
+
+_alone = threading.local()
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """No other process, and no other thread, opens, empties or replaces the database at ``path`` in the block.
+
+    RocksDB's lock is a file in the directory of an open database. So it does not hold while this directory is deleted,
+    or another one is put in its place, which two attempts of one task of Spark may do.
+
+    Raises:
+        StoreError: the system refuses the file of this lock.
+    """
+    held: set[Path] = _alone.__dict__.setdefault("held", set())
+    if path in held:
+        yield
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f"{path.name}.lock").open("a")
+    except OSError as error:
+        raise failure(path, error) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends
+        held.add(path)
+        try:
+            yield
+        finally:
+            held.remove(path)
 
 
 class Database:
@@ -271,6 +304,12 @@ class Database:
         """
         for iterator in list(self.iterators):
             iterator.close()
+        with alone(self._path) if self._condemned else contextlib.nullcontext():
+            self._close()
+            if self._condemned:
+                shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
+
+    def _close(self) -> None:
         try:
             self.rdict.close()
         except DbClosedError:
@@ -281,8 +320,6 @@ class Database:
                 if isinstance(refused, StoreError):
                     raise refused from error
                 logger.error("%s", refused)
-        if self._condemned:
-            shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
 
 
 def _refused_to_read(path: Path, error: object) -> StoreError | StoreWaits | None:

@@ -20,6 +20,7 @@ from timers.counted import counted
 from timers.kafka.log_lineage import Answer, AskLog, CompareLogs
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
+from timers.store.database import alone
 from timers.store.failures import Condemnations, StoreDamaged, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -137,9 +138,11 @@ class Opening(NamedTuple):
         return open_store(self.settings, self.cluster, self.memory, self.condemnations, self.tp, indexed=self.indexed)
 
     def _emptied(self, store: RocksStore) -> RocksStore:
-        store.close()
-        RocksStore.wipe(store_path(self.settings, self.tp))
-        return self._open()
+        path = store_path(self.settings, self.tp)
+        with alone(path):
+            store.close()
+            RocksStore.wipe(path)
+            return self._open()
 
     def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
         lineages = progress.lineage, store.lineage
@@ -177,10 +180,12 @@ def open_store(
     path = store_path(settings, tp)
     if beside:
         path = _beside(path)
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        _use_restored(path)  # a process may have been killed in use_beside()
-    return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
+    with alone(path):
+        if beside:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            _use_restored(path)  # a process may have been killed in use_beside()
+        return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
 
 
 def open_copy(
@@ -193,15 +198,17 @@ def open_copy(
     """
     path, identity = store_path(settings, tp), _identity(settings, cluster, tp)
     where = path.with_name(f"{path.name}.copy"), identity, memory, Condemnations()
-    if where[0].exists():
-        RocksStore.open(*where, indexed=indexed).close()  # else a process was killed while it had it open
-        RocksStore.wipe(where[0])
-    store.copy(where[0])
-    return RocksStore.open(*where, indexed=indexed)
+    with alone(where[0]):
+        if where[0].exists():
+            RocksStore.open(*where, indexed=indexed).close()  # else a process was killed while it had it open
+            RocksStore.wipe(where[0])
+        store.copy(where[0])
+        return RocksStore.open(*where, indexed=indexed)
 
 
 def use_beside(path: Path) -> None:
-    """Put the store beside the one at ``path``, which is whole now, in its place. Both are closed."""
+    """Put the store beside the one at ``path``, which is whole now, in its place. Both are closed, and this thread is
+    :func:`alone` with the path since then."""
     _beside(path).rename(_restored(path))
     _use_restored(path)
 

@@ -16,6 +16,7 @@ from timers.core.timer import TopicPartition
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
+from timers.store.database import alone
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opened, open_store, store_path, use_beside
@@ -226,7 +227,9 @@ class _Restoring(NamedTuple):
         """Returns the store, in the place of the present one."""
         if store is self.unused[0]:
             return self.unused.pop(0)
-        for each in self.unused:
-            each.close()
-        use_beside(store_path(self.where[0], self.where[-1]))
-        return open_store(*self.where, indexed=self.indexed)
+        path = store_path(self.where[0], self.where[-1])
+        with alone(path):
+            for each in self.unused:
+                each.close()
+            use_beside(path)
+            return open_store(*self.where, indexed=self.indexed)

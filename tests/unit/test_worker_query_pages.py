@@ -72,6 +72,9 @@ class SimQueries:
         self.ids.append(id)
         return await self._answer("look-up")
 
+    async def take(self, *, forwarded: bool) -> Answer:
+        return await self._answer("forwarded take" if forwarded else "take")
+
 
 class Pages:
     """Handlers of the pages, over the queries above."""
@@ -96,7 +99,7 @@ class Pages:
 NAMED = {"TIMERS_ADVERTISED_URL": "http://worker.example:6066", "TIMERS_WEB_HOSTS": "build-7,Timers.local"}
 
 
-@pytest.mark.parametrize("path", [wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH])
+@pytest.mark.parametrize("path", [wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH, wire.SNAPSHOT_PATH])
 @pytest.mark.parametrize(
     ("headers", "answered"),
     [
@@ -120,7 +123,7 @@ async def test_a_web_page_with_a_name_of_its_own_for_this_machine_gets_no_timers
 ) -> None:
     pages = Pages(Settings.load(NAMED))
     pages.queries.go.set()
-    query = {wire.LIST_PATH: {}, wire.COUNT_PATH: {"by": "60"}, wire.FIND_PATH: {"id": "a"}}[path]
+    query = {wire.COUNT_PATH: {"by": "60"}, wire.FIND_PATH: {"id": "a"}}.get(path, {})
     reply = await pages.ask(path, headers, **query)
     assert (reply.status != 403) is answered, reply
     assert ("error" in reply.body) is not answered
@@ -173,7 +176,7 @@ class Owner:
         self.pages = Pages()
         self.pages.queries.go.set()
         app = web.Application()
-        for path in (wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH):
+        for path in (wire.LIST_PATH, wire.COUNT_PATH, wire.FIND_PATH, wire.SNAPSHOT_PATH):
             app.router.add_get(path, self._answer)
         self.server = TestServer(app)
 
@@ -200,7 +203,7 @@ async def test_a_first_page_stays_quick_on_the_worker_that_it_is_forwarded_to(li
         assert owner.pages.queries.running["forwarded long"] == (1 if kind == "quick" else 2)
 
 
-async def test_the_bytes_of_an_id_stay_as_they_are_on_their_way_to_the_worker_that_has_it() -> None:
+async def test_the_bytes_of_an_id_stay_as_they_are_and_snapshots_are_wanted_on_the_way_to_another_worker() -> None:
     """A library would put U+FFFD in the place of bytes that are not UTF-8, which is another id."""
     id = "a\udcff+/ä%ff&b"
     owner = Owner()
@@ -208,6 +211,8 @@ async def test_the_bytes_of_an_id_stay_as_they_are_on_their_way_to_the_worker_th
         member = Member("w2", str(owner.server.make_url("")).rstrip("/"))
         remote = RemoteSource(session, lambda _: {}, member, {("requests", 0)})
         assert await remote.find(Lookup(id, None, with_value=False)) == []
+        assert await remote.take(set()) == []
+    assert owner.pages.queries.running["forwarded take"] == 1
     assert owner.pages.queries.ids == [id]
     found = await owner.pages.ask(wire.FIND_PATH, id=id)
     assert found.body["id"] == id_shown(id.encode(errors="surrogateescape"))

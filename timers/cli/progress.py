@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from timers.asking import ask
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.config.settings import Settings
@@ -19,7 +20,7 @@ from timers.core.clock_guard import iso
 from timers.core.keys import NEVER
 from timers.counted import counted
 from timers.errors import TimersError
-from timers.wire.query import format_due
+from timers.wire.query import SNAPSHOT_PATH, format_due
 
 if TYPE_CHECKING:
     from timers.core.progress import NamedSnapshot, Progress
@@ -244,21 +245,28 @@ def _look_up(settings: Settings) -> _Found:
 ANSWER_S = 10.0
 """How long to wait for the brokers with one snapshot."""
 
+NAMED_S = 120.0
+"""How long to wait for the next snapshot of any partition. A worker writes one at a time."""
+
 SAID_S = 2.0
 """Seconds after which a command that goes on says how far it is."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--now", is_flag=True, help="Let workers write a snapshot of each partition first, and wait for it.")
 @output_option()
-def snapshots(output: Output) -> None:
+def snapshots(now: bool, output: Output) -> None:
     """Show the newest snapshot of each partition: what it holds, its age, and how much of the log came after it.
 
     A worker without the store of a partition reads the snapshot and the log after it. The last column says how many
     offsets of the log neither this snapshot nor the one before it needs any more. From feature level 6 on, workers
     delete them when they are old enough (TIMERS_LOG_KEEP_S).
+
+    Exit code 1 if --now was given, and a partition has got no new snapshot.
     """
     settings = load_settings()
     with explained(settings, "the snapshots cannot be read") as reports:
+        failed = _take(settings, reports) if now else {}
         from timers.kafka.topic_offsets import TopicOffsets
 
         _, found = _read(settings, reports)
@@ -277,6 +285,29 @@ def snapshots(output: Output) -> None:
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(6)]
     columns = "partition", "offset", "timers", "size", "age", "log since", "not needed"
     output.table(columns, (*map(max, widths, map(len, columns)), 0), rows)
+    if failed:
+        raise TimersError("no new snapshot of " + "; ".join(f"{name}: {why}" for name, why in sorted(failed.items())))
+
+
+def _take(settings: Settings, reports: ErrorReports) -> dict[str, str]:
+    """Let the workers take snapshots. Returns the partitions that got none -> why."""
+    from timers.kafka import progress_log
+    from timers.wire.topics import partition_name
+
+    cluster, found = _read(settings, reports)
+    answer = ask(settings, SNAPSHOT_PATH, {}, cluster.cluster_id)
+    failed = {each["partition"]: each["reason"] for each in answer["missing"]}
+    left = {tp: each.snapshot for tp, each in found.items() if each.next_offset and partition_name(*tp) not in failed}
+    until = time.monotonic() + NAMED_S
+    while left and time.monotonic() < until:
+        time.sleep(1)
+        named = {tp: each.snapshot for tp, each in progress_log.read_all(settings, cluster).items()}
+        if new := {tp for tp, former in left.items() if named.get(tp) != former}:
+            left = {tp: former for tp, former in left.items() if tp not in new}
+            until = time.monotonic() + NAMED_S
+            say(f"{counted(len(new), 'new snapshot')}, {len(left)} to come")
+    late = f"none was named within {NAMED_S:.0f} s; the log of its worker says what stands against it"
+    return failed | {partition_name(*tp): late for tp in left}
 
 
 def _snapshot(looks: _Looks, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import attrgetter
@@ -157,6 +157,14 @@ class LocalSource:
             asked.append(self._find_record(lookup, lookup.record[2]))
         return [timer for timer in await asyncio.gather(*asked) if timer is not None]
 
+    async def take(self, wanted: set[TopicPartition] | None) -> list[Timer]:
+        """Want a snapshot of the machine, unless it is empty. The list of timers is empty."""
+        if wanted is None:
+            raise NoAnswer(NO_SNAPSHOTS)
+        if await self._ask(reading.may_get_snapshot):
+            wanted.update(self.partitions)
+        return []
+
     async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered."""
         progress = await self._ask(attrgetter("progress"))
@@ -296,6 +304,11 @@ class RemoteSource:
             raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
+    async def take(self, wanted: set[TopicPartition] | None) -> list[Timer]:
+        """Let the other worker want snapshots of its machines. The list of timers is empty."""
+        await self._get(wire.SNAPSHOT_PATH, {})
+        return []
+
     async def _get(self, path: str, parameters: Mapping[str, str], *, quick: bool = False) -> Any:
         try:
             asked = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
@@ -341,6 +354,8 @@ PAGE_BYTES = 8 * 1024 * 1024
 MAX_COUNTS = 2000
 """An answer ends after this number of counts, plus at most one read."""
 
+NO_SNAPSHOTS = "its worker has TIMERS_SNAPSHOT_FACTOR=0; or it is an engine on Spark, which takes none that is not due"
+
 GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""
 
@@ -361,6 +376,21 @@ class Answer(NamedTuple):
     """Partition -> why the answer does not cover it."""
 
 
+async def _ask_all(
+    sources: Iterable[PartitionSource], ask: Callable[[PartitionSource], Awaitable[list[Timer]]]
+) -> list[Timer]:
+    """Ask all at once. The partitions of a source without an answer are missing in it then."""
+
+    async def asked(source: PartitionSource) -> list[Timer]:
+        try:
+            return await ask(source)
+        except NoAnswer as why:
+            source.missing.update(dict.fromkeys(source.partitions, str(why)))
+            return []
+
+    return [timer for timers in await asyncio.gather(*map(asked, sources)) for timer in timers]
+
+
 class Queries:
     """Reads the timers of all workers.
 
@@ -369,6 +399,7 @@ class Queries:
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
         turns: when machines may be read, and long pages encoded.
+        wanted: machines that get a snapshot although none is due; None: none does.
     """
 
     def __init__(
@@ -378,9 +409,11 @@ class Queries:
         members: Callable[[], Awaitable[dict[TopicPartition, Member]]],
         session: Callable[[], aiohttp.ClientSession],
         turns: Turns,
+        wanted: set[TopicPartition] | None = None,
     ) -> None:
         self._settings = settings
         self._pool = pool
+        self._wanted = wanted
         self._members = members
         self._session = session
         self._turns = turns
@@ -466,19 +499,20 @@ class Queries:
             if self._pool.formats[tp[0]].has_ids or (lookup.record is not None and tp == lookup.record[:2])
         }
         sources, missing = await self._sources(may_have_it, forwarded)
-
-        async def ask(source: PartitionSource) -> list[Timer]:
-            try:
-                return await source.find(lookup)
-            except NoAnswer as why:
-                source.missing.update(dict.fromkeys(source.partitions, str(why)))
-                return []
-
-        found = [timer for timers in await asyncio.gather(*map(ask, sources)) for timer in timers]
+        found = await _ask_all(sources, lambda source: source.find(lookup))
         if not found:
             held = self._pool.held
             missing = {tp: held[tp] for tp in may_have_it & held.keys()} | missing
         return _answer(found, None, sources, missing)
+
+    async def take(self, *, forwarded: bool) -> Answer:
+        """Let all machines have a snapshot soon.
+
+        Args:
+            forwarded: whether another worker asks: then only this worker's machines are meant.
+        """
+        sources, missing = await self._sources(self._partitions(), forwarded)
+        return _answer(await _ask_all(sources, lambda source: source.take(self._wanted)), None, sources, missing)
 
     # ---- which source answers for which partition --------------------------------------------------------------------
 

@@ -130,6 +130,14 @@ class QueryPages:
 
             return await self._answer(web, request, GET, run)
 
+        @page(wire.SNAPSHOT_PATH)
+        async def take(web: Any, request: Any) -> Any:
+            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+                async with self._slots[forwarded, LOOK_UP]:
+                    return {}, await queries.take(forwarded=forwarded)
+
+            return await self._answer(web, request, LIST, run)
+
     async def _answer(self, web: Any, request: Any, kind: str, run: _RunQuery) -> Any:
         forwarded = wire.FORWARDED in request.headers
         begun = monotonic()

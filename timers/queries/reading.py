@@ -15,9 +15,11 @@ from time import monotonic
 from typing import NamedTuple
 
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.listing import Listed, Page, Position, key_after
+from timers.core.levels import SNAPSHOTS
+from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, request_of
+from timers.core.snapshots import may_take
 from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
 from timers.wire import topics
@@ -48,6 +50,20 @@ class Place(NamedTuple):
     partition: int
     moved: bool
     """Whether the topic is the retry topic, to which timers are moved."""
+
+
+def may_get_snapshot(machine: Machine) -> bool:
+    """Whether a snapshot of a machine may be taken; False: there is nothing that it could hold.
+
+    Raises:
+        NoAnswer: it may not be taken now.
+    """
+    level = machine.progress.level
+    if level < SNAPSHOTS:
+        raise NoAnswer(f"its feature level is {level}, and snapshots need {SNAPSHOTS}: see `timers levels`")
+    if not may_take(machine):
+        raise NoAnswer("its log is being read again, or its broker's clock is behind: try again later")
+    return machine.progress.next_offset > 0
 
 
 class TimerFilter(NamedTuple):

@@ -17,6 +17,7 @@ from timers.wire.printable import json_value, quoted
 LIST_PATH = "/timers"
 COUNT_PATH = "/timers/counts"
 FIND_PATH = "/timer"
+SNAPSHOT_PATH = "/snapshots/take"
 """The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
 
 FORWARDED = "Timers-Forwarded"

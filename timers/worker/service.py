@@ -293,11 +293,14 @@ class TimersApp(faust_internals.App):
         log_watch = LogWatch(settings, cluster, self._renew, **service)
         consumer = PartitionConsumer(settings, pool, self._batches, self.end, log_watch.suspend, **service)
         pool.bind(settings, cluster, consumer, self.end, now_s)
-        self._query_pages.queries = Queries(settings, pool, consumer.members, lambda: self.http_client, Turns(now_s))
+        self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
+        wanted = self._snapshot_taker.wanted if settings.snapshot_factor else None
+        self._query_pages.queries = Queries(
+            settings, pool, consumer.members, lambda: self.http_client, Turns(now_s), wanted
+        )
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
         self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
-        self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
         partitions = cluster.partitions[settings.oscillator_topic]
         self.status.tick_reader = TickReader(
             settings,

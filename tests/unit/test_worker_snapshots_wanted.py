@@ -1,0 +1,68 @@
+"""A worker that is asked for snapshots wants them of its machines, and says of which it takes none, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.core.levels import FIRST, SNAPSHOTS
+from timers.core.machine import State
+from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.timer import TopicPartition
+from timers.queries.answers import LocalSource, Queries
+from timers.queries.reading import Turns
+from timers.request_formats import NATIVE
+
+TP = ("timer-request", 3)
+
+
+class SimQueries(Queries):
+    """Answers for one machine."""
+
+    def __init__(self, level: int, next_offset: int, state: State, factor: float) -> None:
+        self._wanted: set[TopicPartition] | None = set() if factor else None
+        self._machine: Any = SimpleNamespace(
+            progress=Progress(next_offset).with_setting(FEATURE_LEVEL, level), state=state
+        )
+
+    def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        try:
+            answer.set_result(question(self._machine))
+        except Exception as error:
+            answer.set_exception(error)
+        return answer
+
+    def _partitions(self) -> set[Any]:
+        return {TP}
+
+    async def _sources(self, wanted: set[Any], forwarded: bool) -> Any:
+        given: Any = {"request_reader": None, "turns": Turns(lambda: None)}
+        return [LocalSource(self, TP, NATIVE, moved=False, hidden_topic="", **given)], {}
+
+
+@pytest.mark.parametrize(
+    ("level", "next_offset", "state", "factor", "why"),
+    [
+        (SNAPSHOTS, 5, State.ACCEPTING, 2, ""),
+        (SNAPSHOTS, 0, State.ACCEPTING, 2, ""),
+        (FIRST, 5, State.ACCEPTING, 2, "its feature level is 4, and snapshots need 5: see `timers levels`"),
+        (SNAPSHOTS, 5, State.RECOVERING, 2, "its log is being read again"),
+        (SNAPSHOTS, 5, State.CLOCK_BEHIND, 2, "its broker's clock is behind"),
+        (SNAPSHOTS, 5, State.ACCEPTING, 0, "TIMERS_SNAPSHOT_FACTOR=0"),
+    ],
+    ids=["wanted", "empty", "level", "recovering", "clock", "off"],
+)
+async def test_it_wants_a_snapshot_or_says_why_there_is_none(
+    level: int, next_offset: int, state: State, factor: float, why: str
+) -> None:
+    queries = SimQueries(level, next_offset, state, factor)
+    answer = await queries.take(forwarded=True)
+    assert list(answer.timers) == []
+    assert why in answer.missing.get(TP, "")
+    assert (TP in answer.missing) is bool(why)
+    assert queries._wanted == ({TP} if next_offset and not why else set() if factor else None)

@@ -22,8 +22,7 @@ from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, ma
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
-from timers.kafka.trimming import WITHIN_S
-from timers.log_trimmer import Machines, Runner, Trimmer
+from timers.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
 

@@ -19,7 +19,7 @@ from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK, READY
 from timers.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.trimming import LogTrimmer
+from timers.log_trimmer import LogTrimmer
 
 pytestmark = pytest.mark.broker
 

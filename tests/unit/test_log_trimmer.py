@@ -16,8 +16,7 @@ from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import MOST_COMPARED, Place, Unreadable
-from timers.kafka.trimming import WITHIN_S
-from timers.log_trimmer import Trimmer
+from timers.log_trimmer import WITHIN_S, Trimmer
 from timers.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
 

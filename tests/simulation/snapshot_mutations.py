@@ -227,6 +227,9 @@ MUTATIONS = {
         worker=SnapshotWorker,
     ),
     "S4 a machine goes on without what was deleted": Mutation(worker=StartsAnew),
+    "S6 the progress goes back to its snapshot": changed(
+        ("max(progress.next_offset, footer.applied)", "footer.applied"), worker=SnapshotWorker
+    ),
     "S8 an old snapshot is restored": Mutation(worker=RestoresAnyAge),
     "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
     "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),

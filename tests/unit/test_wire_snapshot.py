@@ -10,15 +10,15 @@ import pytest
 
 from tests.harness.snapshots import CHUNK_BYTES, NUMBER, PLACE, Records, records_of
 from timers.core.keys import NEVER
-from timers.core.lineage import Batch, Lineage
+from timers.core.lineage import Batch, Count, Lineage
 from timers.core.operation import Entry
-from timers.core.progress import SEAL, NamedSnapshot, SettingChange
+from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Origin, Row
-from timers.store import memory_limit
+from timers.store import layout, memory_limit
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.wire import snapshot
+from timers.wire import progress, snapshot
 from timers.wire.snapshot import Encoder, decode_footer, encode_footer, items
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-1.json"
@@ -175,3 +175,19 @@ def test_the_records_of_the_golden_file_are_written_and_restored(
     once_more = RocksStore.open(tmp_path / "again", "here", MEMORY, indexed=True)
     assert (content(once_more), once_more.history) == (written, HISTORY[:3])
     once_more.close()
+
+
+def test_the_count_of_a_log_has_the_same_bytes_in_each_version() -> None:
+    """Each later version must read them: in stores, in snapshots and in progress."""
+    lineage = Lineage(((2, 0),), Batch(890, 899, 1_800_000_000_000, 77), 900, Count(3, 900, 850, 900))
+    stored = {
+        b"\xfflineage": "939192020094cd037acd0383cf000001a3185c50004dcd0384",
+        b"\xffcount": "0000000000000003000000000000038400000000000003520000000000000384",
+    }
+    assert {key: value.hex() for key, value in layout.pack_lineage(lineage)} == stored
+    values = [bytes.fromhex(value) for value in stored.values()]
+    assert layout.unpack_lineage(values[0], values[1]) == lineage
+    committed = "08041208746f7069632069641884073a250a020802121208fa061083071880a0f1c2b134254d"
+    record = bytes.fromhex(f"{committed}0000001884072208080310840718d206520761707020742f307dedd67c5a")
+    assert progress.encode(Progress(900, lineage=lineage), b"topic id", "app t/0") == record
+    assert progress.decode(record, progress.ANY_LEVEL)[0].lineage == lineage

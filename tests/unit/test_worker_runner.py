@@ -16,6 +16,7 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
+from timers.worker.machines import runner as runner_module
 from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, OpenMachine, ReadAhead, Runner
 
 PATIENCE_S = 30
@@ -186,3 +187,23 @@ def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_h
     assert not rig.open().recovering, "after the fence it is opened with the store that was read ahead"
     rig.finish()
     assert len(outbox.fired) == 4
+
+
+def test_that_time_has_passed_is_committed_when_no_receiver_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = NativeRig()
+    runner = runner_of(SimPool(), rig.machine)
+    monkeypatch.setattr(runner_module, "QUIET_S", 3600)
+    runner.tick(Tick(1000))  # the first second is committed at once
+    runner.start()
+    assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 1
+    runner.commit_soon()
+    runner.tick(Tick(2000))
+    assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 1, "other machines fire now"
+    monkeypatch.setattr(runner_module, "QUIET_S", 0)
+    runner.tick(Tick(3000))
+    runner.ask(lambda _: None).result(PATIENCE_S)
+    assert [progress.fired_through[0] for _, _, progress in rig.outbox.commits] == [1, 3]
+    runner.tick(Tick(4000))
+    assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 2, "once in a while is enough"
+    runner.stop()
+    assert runner.join(PATIENCE_S)

@@ -35,11 +35,15 @@ MAX_WAITING_BYTES = 2 * 1024 * 1024
 """Unpacked bytes of the fetches that may wait for a machine before its partition is paused; one may always wait."""
 
 IDLE_COMMIT_S = 60
-"""Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
+"""Seconds between the commits of a machine for which only time passes, at most. So a new owner starts from a recent
+second."""
+
+SPREAD_S = 16
+"""The machines of a worker, which may be opened at one moment, commit so many seconds apart."""
 
 QUIET_S = 0.2
-"""Seconds after a tick at which a machine tells the group what it has committed, if that is due, and no timer is due:
-so no receiver waits for it."""
+"""Seconds after a tick at which a machine does what no receiver should wait for, if no timer is due: it commits that
+time has passed, and tells the group what it has committed."""
 
 REWIND_AGAIN_S = 1.0
 """Seconds after which a rewind is requested again, if it had no effect."""
@@ -124,7 +128,10 @@ class Runner:
         self._paused = False
         self._clock_is_behind = False
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
-        self._last_commit = monotonic() - IDLE_COMMIT_S + WITNESS_S
+        self._idle_commit_s = IDLE_COMMIT_S - int(name.rpartition("/")[2]) % SPREAD_S
+        self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
+        self._is_quiet_time_left = False
+        """Whether the quiet time after the last tick is still to come."""
         self._ticked_at = 0.0
         self._ticked_s: int | None = None
         self._has_fired = False
@@ -181,7 +188,7 @@ class Runner:
         return answer
 
     def commit_soon(self) -> None:
-        """Commit with the next tick, also if nothing has happened: a fenced machine learns it so. Any thread."""
+        """Commit soon after the next tick, also if nothing has happened: a fenced machine learns it so. Any thread."""
         self._last_commit = monotonic() - 2 * IDLE_COMMIT_S
 
     def stop(self) -> None:
@@ -201,11 +208,10 @@ class Runner:
             self._report_recovery()
             while self._take():
                 self._note_wait()
-                idle_s = monotonic() - self._last_commit
                 size = self._loop.fetches[0].size if self._loop.fetches else 0
-                self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S), size)
-                if self._transaction.has_old_witness and not (self._loop.firing or self._until_quiet_s()):
-                    self._transaction.tell_group()
+                self._report(self._loop.step(), size)
+                if self._has_quiet_work and not (self._loop.firing or self._until_quiet_s()):
+                    self._work_quietly()
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
@@ -226,13 +232,13 @@ class Runner:
             self._metrics.heartbeat.rest()
         while True:
             try:
-                item = self._inbox.get(wait, self._until_quiet_s() if self._transaction.has_old_witness else None)
+                item = self._inbox.get(wait, self._until_quiet_s() if self._has_quiet_work else None)
             except Empty:
                 break
             wait = False
             if isinstance(item, QueuedTick):
                 self._loop.add_tick(*item)
-                self._ticked_at, self._ticked_s = monotonic(), item.tick.second
+                self._ticked_at, self._ticked_s, self._is_quiet_time_left = monotonic(), item.tick.second, True
                 # Also before the step: a step may take seconds, and metrics must show the lag meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
@@ -243,6 +249,24 @@ class Runner:
                 self._loop.add_fetch(item)
         self._metrics.heartbeat.beat()
         return not self._stop.is_set()
+
+    @property
+    def _is_idle_too_long(self) -> bool:
+        is_due = self._is_quiet_time_left and monotonic() - self._last_commit > self._idle_commit_s
+        return is_due and not (self.machine.recovering or self.machine.rescuing)
+
+    @property
+    def _has_quiet_work(self) -> bool:
+        return self._is_idle_too_long or self._transaction.has_old_witness
+
+    def _work_quietly(self) -> None:
+        """Commit what no receiver waits for."""
+        if self._is_idle_too_long:
+            self.machine.commit_progress(even_if_idle=True)
+            self._last_commit = monotonic()
+        self._is_quiet_time_left = False
+        if self._transaction.has_old_witness:
+            self._transaction.tell_group()
 
     def _until_quiet_s(self) -> float:
         return max(0.0, self._ticked_at + QUIET_S - monotonic())

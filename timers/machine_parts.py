@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from timers import __version__
@@ -63,6 +63,10 @@ class Parts:
         """Returns the outbox of a machine."""
         parts = self.request_reader, producer, metrics.counters, self.compute_lock, self.now_s
         return policy_of(self.settings, tp, self.targets, *parts)
+
+    def expect(self, producer: TransactionalProducer, outbox: Policy, topics: Collection[str]) -> None:
+        """Learn what a machine must know of the callback topics of timers that are due soon. Returns at once."""
+        producer.expect(self.targets.expect(outbox.allowed(topics)))
 
     def machine(
         self,

@@ -77,6 +77,15 @@ def test_an_existing_topic_is_usable(targets: Targets) -> None:
     assert targets.usable == {"t": 3}
 
 
+def test_no_timer_waits_for_what_was_asked_before_it_was_due(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1, 1, 1]
+    assert targets.expect(["t", "none"]) == [], "not known yet"
+    wait_until_used(targets)
+    assert targets.expect(["t", "none"]) == ["t"]
+    assert targets.route("t", retried=False) == 3
+    assert isinstance(targets.route("none", retried=False), DeliveryProblem)
+
+
 def test_many_unmodule_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
     """The first name does not wait for the others, which are asked for together."""
     admin = cluster(targets)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
+from timers.core.counters import Counters
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
@@ -41,6 +42,7 @@ class SimMachine:
     may_accept = True
     oldest_due_s = released_s = None
     position = 0
+    counters = Counters()
 
     def __init__(self) -> None:
         self.fires = threading.Event()
@@ -72,7 +74,7 @@ def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     pool: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
     transaction: Any = SimpleNamespace(has_old_witness=False)
     held: Any = machine
-    opened = OpenMachine(held, transaction, lambda: None, threading.Event(), NO_VIEW)
+    opened = OpenMachine(held, transaction, lambda: None, threading.Event(), NO_VIEW, lambda topics: None)
     runner = Runner("requests/3", opened, pool, lambda call, *args: call(*args), metrics)
     machine.go_on.set()
     runner.start()

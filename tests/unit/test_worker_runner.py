@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.harness.machines import NativeRig
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
+from timers.core.ports import NOTHING, Output
+from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
@@ -66,9 +69,16 @@ class Owing:
         self.told.set()
 
 
-def runner_of(pool: Any, machine: Machine, transaction: Any = TOLD, *, reads_ahead: bool = False) -> Runner:
+def runner_of(
+    pool: Any,
+    machine: Machine,
+    transaction: Any = TOLD,
+    *,
+    reads_ahead: bool = False,
+    expect: Callable[[Collection[str]], None] = lambda topics: None,
+) -> Runner:
     """A runner, not started, whose reports arrive at once."""
-    opened = OpenMachine(machine, transaction, lambda: None, threading.Event(), NO_VIEW, reads_ahead)
+    opened = OpenMachine(machine, transaction, lambda: None, threading.Event(), NO_VIEW, expect, reads_ahead)
     return Runner("timer-request/0", opened, pool, lambda call, *args: call(*args), PartitionMetrics())
 
 
@@ -205,5 +215,32 @@ def test_that_time_has_passed_is_committed_when_no_receiver_waits(monkeypatch: p
     assert [progress.fired_through[0] for _, _, progress in rig.outbox.commits] == [1, 3]
     runner.tick(Tick(4000))
     assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 2, "once in a while is enough"
+    runner.stop()
+    assert runner.join(PATIENCE_S)
+
+
+def test_callback_topics_are_asked_about_before_the_first_timers_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "QUIET_S", 0)
+    rig = NativeRig()
+    rig.machine.observe(Tick(9000))
+    rig.accept(12, 13, 14)
+    commit, asked = rig.outbox.commit, []
+
+    def count(progress: Progress, output: Output = NOTHING) -> None:
+        commit(progress, output)
+        rig.machine.counters.fired += sum(len(rows) for _, rows in output.due)
+
+    monkeypatch.setattr(rig.outbox, "commit", count)
+
+    def expect(topics: Collection[str]) -> None:
+        asked.append((rig.machine.progress.fired_through[0], {*topics}))
+
+    runner = runner_of(SimPool(), rig.machine, expect=expect)
+    runner.start()
+    for second in range(9, 16):
+        runner.tick(Tick(second * 1000))
+        runner.ask(lambda _: None).result(PATIENCE_S)
+    assert asked == [(10, {"t"}), (11, {"t"})], "while it fires, nothing has to be asked"
+    assert [due_s for due_s, _ in rig.outbox.fired] == [12, 13, 14]
     runner.stop()
     assert runner.join(PATIENCE_S)

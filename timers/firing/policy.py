@@ -220,6 +220,10 @@ class Policy:
         for topic, due in unanswered.items():
             self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
 
+    def allowed(self, topics: Iterable[str]) -> list[str]:
+        """Return those callback topics that the settings allow."""
+        return [topic for topic in topics if self._rules.check_topic(topic) is None]
+
     # ---- overridden by subclasses -------------------------------------------------------------------------------
 
     def _fire(self, due: Sequence[DueRows]) -> None:

@@ -257,6 +257,11 @@ class TransactionalProducer:
         self._metrics.transactions.observe(monotonic() - began_s)
         return with_offsets
 
+    def expect(self, topics: Collection[str]) -> None:
+        """Learn the leaders of topics that a transaction will use soon. Returns at once."""
+        if self._producer is not None and topics:
+            self._loop.call_soon(produce.track_topics, self._producer, [(topic, 0) for topic in topics])
+
     async def _transact(self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: Offsets) -> bool:
         producer = self._producer
         assert producer is not None, "call open() first"

@@ -179,6 +179,18 @@ class Targets:
         self.open_circuit(topic, LeaderNotAvailableError())
         return self.circuit_breaker.problem(topic, retried=retried) or count
 
+    def expect(self, topics: Iterable[str]) -> list[str]:
+        """Ask the brokers about topics of timers that are due soon, so that no timer waits for the answers.
+
+        Returns:
+            Those of which it is known that they exist.
+        """
+        with self._changed:
+            unknown = [topic for topic in topics if self._answer(topic) is None]
+            if unknown:
+                self._ask(*unknown)
+            return [topic for topic in topics if topic in self.counts]
+
     def _missing(self, topic: str) -> DeliveryProblem:
         """Why nothing can be sent to a topic that does not exist."""
         if self.circuit_breaker.drop(topic):

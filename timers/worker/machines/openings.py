@@ -309,7 +309,8 @@ class Openings:
         to_release = contextlib.ExitStack()
         to_release.callback(capacity.leave)
         try:
-            outbox = parts.outbox(tp, parts.producer(tp, opening.stop, opening.metrics), opening.metrics)
+            producer = parts.producer(tp, opening.stop, opening.metrics)
+            outbox = parts.outbox(tp, producer, opening.metrics)
             to_release.callback(outbox.transaction.close)
             # Asked beside the next questions, so that it takes no further time.
             asked = self._ask(parts, compacted_now, parts.settings, parts.cluster, ANSWER_S)
@@ -339,7 +340,8 @@ class Openings:
             opening.metrics.opened_at = monotonic()
         else:
             opening.metrics.ahead_from = opening.metrics.opened_from
-        return OpenMachine(machine, outbox.transaction, to_release.close, opening.stop, store.view, not fences)
+        expect = partial(parts.expect, producer, outbox)
+        return OpenMachine(machine, outbox.transaction, to_release.close, opening.stop, store.view, expect, not fences)
 
     async def _read(
         self, parts: Parts, opening: Opening, compacted: str | None, topics: Collection[str], *, fenced: bool

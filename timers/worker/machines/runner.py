@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -43,7 +43,11 @@ SPREAD_S = 16
 
 QUIET_S = 0.2
 """Seconds after a tick at which a machine does what no receiver should wait for, if no timer is due: it commits that
-time has passed, and tells the group what it has committed."""
+time has passed, tells the group what it has committed, and asks about the callback topics of the next timers."""
+
+SOON_S = 2
+"""Seconds before the first timers are due at which a machine that does not fire asks about their callback topics: else
+the timers of the first second wait for the answers, 10 to 20 ms."""
 
 REWIND_AGAIN_S = 1.0
 """Seconds after which a rewind is requested again, if it had no effect."""
@@ -60,6 +64,8 @@ class OpenMachine(NamedTuple):
     """When set, it ends the waiting for brokers."""
     view: Callable[[], View]
     """Returns a view of its store. Call it on the machine's thread."""
+    expect: Callable[[Collection[str]], None]
+    """Asks about the callback topics of timers that are due soon."""
     reads_ahead: bool = False
     """Another worker owns the machine and fires it. This one only reads its log again: it gets no ticks, and its runner
     ends with :class:`ReadAhead`."""
@@ -115,7 +121,7 @@ class Runner:
         self.name = name
         self.is_verified = False
         self.is_recovered = False
-        self.machine, self._transaction, self._close, self._stop, self.view, self._reads_ahead = opened
+        self.machine, self._transaction, self._close, self._stop, self.view, self._expect, self._reads_ahead = opened
         self._pool = pool
         self._post = post
         self._loop = Loop(self.machine)
@@ -132,6 +138,8 @@ class Runner:
         self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
         self._is_quiet_time_left = False
         """Whether the quiet time after the last tick is still to come."""
+        self._fired_before = 0
+        """Number of callbacks before the last tick."""
         self._ticked_at = 0.0
         self._ticked_s: int | None = None
         self._has_fired = False
@@ -239,6 +247,7 @@ class Runner:
             if isinstance(item, QueuedTick):
                 self._loop.add_tick(*item)
                 self._ticked_at, self._ticked_s, self._is_quiet_time_left = monotonic(), item.tick.second, True
+                self._fired_before = self.machine.counters.fired
                 # Also before the step: a step may take seconds, and metrics must show the lag meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
@@ -256,17 +265,26 @@ class Runner:
         return is_due and not (self.machine.recovering or self.machine.rescuing)
 
     @property
+    def _begins_to_fire_soon(self) -> bool:
+        due_s, now_s = self._metrics.oldest_due_s, self._ticked_s
+        is_soon = due_s is not None and now_s is not None and now_s < due_s <= now_s + SOON_S
+        return self._is_quiet_time_left and is_soon and self.machine.counters.fired == self._fired_before
+
+    @property
     def _has_quiet_work(self) -> bool:
-        return self._is_idle_too_long or self._transaction.has_old_witness
+        return self._is_idle_too_long or self._transaction.has_old_witness or self._begins_to_fire_soon
 
     def _work_quietly(self) -> None:
-        """Commit what no receiver waits for."""
+        """Commit what no receiver waits for, and ask about the callback topics of the first of the next timers."""
         if self._is_idle_too_long:
             self.machine.commit_progress(even_if_idle=True)
             self._last_commit = monotonic()
-        self._is_quiet_time_left = False
         if self._transaction.has_old_witness:
             self._transaction.tell_group()
+        if self._begins_to_fire_soon:
+            _, rows = next(self.machine.waiting(self.machine.progress.fired_through), (None, ()))
+            self._expect({row[1] for row in rows})
+        self._is_quiet_time_left = False
 
     def _until_quiet_s(self) -> float:
         return max(0.0, self._ticked_at + QUIET_S - monotonic())

@@ -143,8 +143,7 @@ WALKS: dict[str, Walks] = {
 NOT_WALKED = {
     "worker": "it runs until a signal, and prints its log only: tests/unit/test_logs.py",
     "console": "as the worker; its pages: tests/unit/test_web_unsafe_text.py",
-    "demo": "it runs until a signal, and prints only callbacks of timers that it has set itself",
-    "run": "as demo",
+    "run": "it runs until a signal, and prints only callbacks of timers that it has set itself",
     "broker start": "it starts a process, and reads no records",
     "broker stop": "it ends a process, and reads no records",
     "broker reset": "it deletes a folder, and reads no records",

@@ -59,7 +59,6 @@ def test_help_names_all_commands_and_a_first_example(capsys: pytest.CaptureFixtu
         "schedule",
         "watch",
         "dead-letters",
-        "demo",
         "run",
         "worker",
         "broker",
@@ -71,7 +70,7 @@ def test_help_names_all_commands_and_a_first_example(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "command", ["schedule", "cancel", "watch", "dead-letters", "demo", "run", "worker", "broker", "settings"]
+    "command", ["schedule", "cancel", "watch", "dead-letters", "run", "worker", "broker", "settings"]
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, _ = run(capsys, command, "-h")
@@ -96,7 +95,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["demo", "-t", "a b"]]
+    "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["run", "-t", "a b"]]
 )
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
     code, out, err = run(capsys, *args)

@@ -203,7 +203,6 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         ["cancel", "order-17"],
         ["watch", "orders"],
         ["topics", "create", "orders"],
-        ["demo"],
         ["run"],
         ["levels"],
         ["clock"],

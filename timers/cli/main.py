@@ -43,7 +43,6 @@ _COMMANDS = {
     "export": ("progress:export", "Write all that is pending to a file; move it out of the app, if told to."),
     "import-pending": ("progress:import_pending", "Set the timers of such a file in this app, each once."),
     "clock": ("progress:clock", "Show up to which second partitions have fired, and take a wrong time back."),
-    "demo": ("run:demo", "Schedule timers and show each one fire."),
     "run": ("run:run", "Start everything on this machine: broker, worker, console and demo."),
     "spark": ("spark:spark", "Jobs on Spark: audit and more, on this machine or a cluster."),
     "console": ("run:console", "Run the HTTP API and its pages: set, find, change and watch timers."),

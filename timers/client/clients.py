@@ -6,16 +6,12 @@ They differ in how they wait for the brokers.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
-from weakref import WeakKeyDictionary
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.calls import TimerCalls, TimerId
@@ -24,7 +20,7 @@ from timers.client.publish import OnResult, Publisher, left_s, set_result
 from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.core.operation import ABSENT
-from timers.errors import PublishError, TimersError
+from timers.errors import PublishError
 from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
@@ -68,9 +64,6 @@ class Submission(Generic[_T]):
 class ClientParts:
     """The connection, the publisher, and the part for timers with an id, which is created at its first use."""
 
-    polling_thread: ClassVar[str] = ""
-    """Name of a thread that polls the publisher; empty: the client polls."""
-
     def __init__(
         self,
         brokers: str | Sequence[str] | None = None,
@@ -84,7 +77,7 @@ class ClientParts:
     ) -> None:
         arguments = brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic
         self._kafka = Connection.resolve(*arguments)
-        self._publisher = Publisher(self._kafka, thread=self.polling_thread, keep_order=keep_order)
+        self._publisher = Publisher(self._kafka, thread="timers-client", keep_order=keep_order)
         self._ids: ById | None = None
         self._lock = threading.Lock()
         tell_of_forks(self)
@@ -100,6 +93,11 @@ class ClientParts:
     def _connecting_deadline(self, timeout_s: float) -> float:
         """Until when a call that may take ``timeout_s`` may connect. A short one may take a little longer for this."""
         return self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S)
+
+    def _disconnect(self, deadline: float) -> None:
+        self._publisher.close(deadline)
+        if self._ids is not None:
+            self._ids.close(deadline)
 
     def _by_id(self) -> ById:
         with self._lock:
@@ -142,8 +140,6 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
         SettingsError: an environment variable or a property is wrong.
         AccessError: at the first use, if the brokers refuse the login.
     """
-
-    polling_thread = "timers-client"
 
     def __enter__(self) -> Self:
         return self
@@ -263,14 +259,8 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
         Args:
             deadline: how long to wait, by the monotonic clock; None waits for up to ``timeout_s``.
         """
-        deadline = self._deadline() if deadline is None else deadline
-        self._publisher.close(deadline)
-        if self._ids is not None:
-            self._ids.close(deadline)
+        self._disconnect(self._deadline() if deadline is None else deadline)
 
-
-_POLL_EVERY_S = 0.001
-"""Interval of polls while requests are unanswered. A poll without an answer takes 2 µs."""
 
 _LAST_ANSWER_S = 0.3
 """A thread that connects until a deadline may take this much longer."""
@@ -279,49 +269,22 @@ _MAX_BULKS = 64
 """Calls of ``schedule_many`` that run at the same time."""
 
 
-class _Answers:
-    """The requests of one event loop that have no answer yet. Only its own loop uses it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.polling: asyncio.TimerHandle | None = None
-        self._waiting: deque[tuple[float, asyncio.Future[str]]] = deque()
-
-    def add(self, future: asyncio.Future[str], deadline: float) -> None:
-        self.count += 1
-        self._waiting.append((deadline, future))
-
-    def set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
-        self.count -= 1
-        if not future.done():  # its task was not cancelled, and its time is not over
-            set_result(future, result)
-
-    def give_up(self, error: Callable[[], TimersError]) -> None:
-        """End the calls whose time is over. They are in the order of their deadlines."""
-        now_s = time.monotonic()
-        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] < now_s):
-            _, future = self._waiting.popleft()
-            if not future.done():
-                set_result(future, error())
-
-
 class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
     Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
-    several threads or one after the other: a request that a loop left unanswered is no trouble for the next loop.
-    Arguments are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
+    several threads or one after the other: a thread passes the answers on, so no loop waits for another one. Arguments
+    are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Answers] = WeakKeyDictionary()
-        self._openings: dict[str, concurrent.futures.Future[None]] = {}
+        self._openings: dict[str, Future[None]] = {}
         self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._loops, self._openings = WeakKeyDictionary(), {}
+        self._openings = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -336,20 +299,12 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         if if_absent:
             return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is None:
-            publishing = self._publish(partial(self._publisher.submit, request))
-            try:
-                return TimerId(await asyncio.wait_for(publishing, timeout_s))
-            except TimeoutError:
-                raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+            return TimerId(await self._publish(partial(self._publisher.submit, request), timeout_s))
         deadline, ids = self._deadline(timeout_s), self._by_id()
         if not ids.is_open:
             await self._connect("ids", partial(ids.open, deadline), deadline)
         future = await self._retry_while_full(partial(ids.schedule, request), deadline)
-        try:
-            id = await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
-        except TimeoutError:
-            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
-        return TimerId(id)
+        return TimerId(await self._answer(future, deadline, timeout_s))
 
     async def retry_later(
         self,
@@ -385,7 +340,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         return await self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
     async def _await_verdict(
-        self, submit: Callable[[ById], concurrent.futures.Future[VerdictMessage]], timeout_s: float | None
+        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
     ) -> VerdictMessage:
         timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
         deadline, connecting, ids = self._deadline(timeout_s), self._connecting_deadline(timeout_s), self._by_id()
@@ -414,36 +369,19 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
             await asyncio.sleep(FULL_QUEUE_WAIT_S)
         return submission.result
 
-    async def _publish(self, submit: Callable[[OnResult], None]) -> str:
-        deadline = self._deadline()
+    async def _publish(self, submit: Callable[[OnResult], None], timeout_s: float | None = None) -> str:
+        deadline = self._deadline(timeout_s)
         if not self._publisher.is_open:
             await self._connect("single", partial(self._publisher.open, deadline), deadline)
-        loop = asyncio.get_running_loop()
-        answers = self._loops.get(loop)
-        if answers is None:
-            with self._lock:
-                answers = self._loops.setdefault(loop, _Answers())
-        future: asyncio.Future[str] = loop.create_future()
-        await self._retry_while_full(partial(submit, partial(self._set_result, answers, future)), deadline)
-        answers.add(future, deadline)
-        if answers.polling is None:
-            answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers)
-        return await future
+        future: Future[str] = Future()
+        await self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
+        return await self._answer(future, deadline, timeout_s)
 
-    def _poll(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
-        """Set the results that have arrived, and poll again while requests are unanswered."""
-        self._publisher.poll(0)
-        answers.give_up(self._kafka.unreachable_error)
-        answers.polling = loop.call_later(_POLL_EVERY_S, self._poll, loop, answers) if answers.count else None
-
-    def _set_result(self, answers: _Answers, future: asyncio.Future[str], result: str | TimersError) -> None:
-        """Set the result of a call, in its event loop: another loop or a thread may have polled."""
-        loop = future.get_loop()
-        if asyncio._get_running_loop() is loop:
-            answers.set_result(future, result)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(answers.set_result, future, result)
+    async def _answer(self, future: Future[str], deadline: float, timeout_s: float | None) -> str:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+        except TimeoutError:
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -461,14 +399,5 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
 
     async def close(self) -> None:
         """Wait for the answers to requests under way, for up to ``timeout_s``, and disconnect. May be called twice."""
-        deadline = self._deadline()
-        self._publisher.refuse()
-        answers = self._loops.get(asyncio.get_running_loop())
-        while answers is not None and answers.count and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_EVERY_S)  # the loop polls; a flush would set its futures from another thread
-        await asyncio.shield(asyncio.wrap_future(call_in_thread("timers-client-close", self._disconnect, deadline)))
-
-    def _disconnect(self, deadline: float) -> None:
-        if self._ids is not None:
-            self._ids.close(deadline)
-        self._publisher.close(deadline)
+        closing = call_in_thread("timers-client-close", self._disconnect, self._deadline())
+        await asyncio.shield(asyncio.wrap_future(closing))

@@ -2,8 +2,7 @@
 
 There are two ways, each with a librdkafka producer that is created at the first use:
 
-* :meth:`Publisher.submit`, for single timers: short linger; :meth:`Publisher.poll` calls back with the answer.
-  ``TimersClient`` polls in a thread, ``AsyncTimersClient`` in the event loop, where no thread competes for the GIL.
+* :meth:`Publisher.submit`, for single timers: short linger; a thread polls and calls back with the answer.
   (confluent-kafka's ``AIOProducer`` takes no headers and waits up to a second to fill its batches.)
 * :meth:`Publisher.publish_many`, for many timers: long linger, large batches, polled by the caller. Without ids,
   librdkafka reports failures only, which saves a Python call for each timer.
@@ -17,7 +16,6 @@ partitioner is a property of a producer.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -78,7 +76,7 @@ def forked(what: str) -> str:
     )
 
 
-def set_result(future: Future[_T] | asyncio.Future[_T], result: _T | TimersError) -> None:
+def set_result(future: Future[_T], result: _T | TimersError) -> None:
     """Set a future's result or exception, unless it has one or was cancelled."""
     with contextlib.suppress(InvalidStateError):
         if isinstance(result, TimersError):
@@ -91,18 +89,16 @@ class Publisher:
     """Publishes requests to one request topic. Thread-safe.
 
     Args:
-        thread: name of a thread that polls; without it, the caller polls.
+        thread: name of the thread that polls for answers.
         keep_order: whether the callback's key chooses the partition of a request without an id.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """
 
-    def __init__(
-        self, connection: Connection, *, thread: str = "", keep_order: bool = False, **properties: Any
-    ) -> None:
+    def __init__(self, connection: Connection, *, thread: str, keep_order: bool = False, **properties: Any) -> None:
         self._kafka = connection
         self._keep_order = keep_order
         self._partitions = 0
-        self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True) if thread else None
+        self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
         self._properties = properties
         self.timeout_s = connection.timeout_s
         self._submit_lock = threading.Lock()
@@ -145,8 +141,7 @@ class Publisher:
             self.refuse_if_closed()
             if self._single is None:
                 self._single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
-                if self._thread is not None:
-                    self._thread.start()
+                self._thread.start()
 
     @property
     def is_open(self) -> bool:
@@ -189,7 +184,7 @@ class Publisher:
     # --- single timers ------------------------------------------------------------------------------------------------
 
     def submit(self, request: TimerRequest, on_result: OnResult) -> None:
-        """Give one request to the producer. A later :meth:`poll` calls ``on_result``. Needs :meth:`open`.
+        """Give one request to the producer. The polling thread calls ``on_result``. Needs :meth:`open`.
 
         Raises:
             InvalidTimerError: the request is wrong.
@@ -222,22 +217,12 @@ class Publisher:
     def _report(self, on_result: OnResult, error: KafkaError | None, message: Message) -> None:
         on_result(_timer_id(message) if error is None else self._kafka.user_error(error, sent=True))
 
-    def poll(self, wait_s: float) -> bool:
-        """Call back with the brokers' answers; wait up to ``wait_s`` for the first one.
-
-        Returns:
-            False when the publisher is closed.
-        """
-        producer = self._single
-        if producer is not None:
-            # A fatal error of the producer is raised here, once. The reports say it too, and each later call.
-            with contextlib.suppress(KafkaException, SystemError):
-                producer.poll(wait_s)
-        return not self._closed.is_set()
-
     def _poll_until_closed(self) -> None:
-        while self.poll(POLL_S):
-            pass
+        while not self._closed.is_set():
+            if (producer := self._single) is not None:
+                # A fatal error of the producer is raised here, once. The reports say it too, and each later call.
+                with contextlib.suppress(KafkaException, SystemError):
+                    producer.poll(POLL_S)
 
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
@@ -370,7 +355,7 @@ class Publisher:
                 self._single.flush(left_s(deadline) + _GRACE_S)
             self._single = None
             self._bulk.clear()
-        if self._thread is not None and self._thread.ident is not None:
+        if self._thread.ident is not None:
             self._thread.join(left_s(deadline) + _GRACE_S)
 
 

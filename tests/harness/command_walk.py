@@ -136,7 +136,6 @@ WALKS: dict[str, Walks] = {
     "status": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "settings": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "broker status": lambda planted: [Walk((), code=3, shows=NOT_AT_ALL)],
-    "broker logs": lambda planted: [Walk(())],
 }
 """Command -> its calls, in this order: a later one may use what an earlier one has written."""
 

@@ -152,7 +152,7 @@ def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
     assert out.stdout.splitlines()[-1] == b"Gr\xfc\xdfe \\u2713"
 
 
-STARTING = {"worker", "console", "broker start", "broker stop", "broker reset", "broker logs", "spark jars"}
+STARTING = {"worker", "console", "broker start", "broker stop", "broker reset", "spark jars"}
 """Commands that replace this process, serve until a signal, or change the broker of the project."""
 
 

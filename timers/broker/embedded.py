@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ def server_properties(*, port: int, controller_port: int, log_dir: str, extra: M
         port: port for clients, on 127.0.0.1 only.
         controller_port: port of the controller, on 127.0.0.1 only.
         log_dir: data directory, relative to the broker's working directory.
-        extra: further Kafka properties; they override the others.
+        extra: further Kafka properties, as Java's Properties escapes them; they override the others.
     """
     properties = {
         **_SETTINGS,
@@ -74,17 +73,7 @@ def server_properties(*, port: int, controller_port: int, log_dir: str, extra: M
         "log.dirs": log_dir,
         **(extra or {}),
     }
-    return "".join(f"{_escaped(key, key=True)}={_escaped(value)}\n" for key, value in properties.items())
-
-
-def _escaped(text: str, *, key: bool = False) -> str:
-    """Escape text for Java's Properties: Latin-1, with escapes for other characters and for line breaks."""
-    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    if key:
-        text = "".join(f"\\{char}" if char in "=: #!" else char for char in text)
-    units = text.encode("utf-16-be")
-    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
-    return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def choose_port(preferred: Iterable[int]) -> int:
@@ -118,7 +107,6 @@ _OTHER_COMMAND_TIMEOUT_S = 1200.0
 _ERROR_LINES = 3000
 """Number of lines at the end of the log in which the cause of a failure is searched."""
 
-_WATCH_EVERY_S = 0.25
 _PORT_ATTEMPTS = 3
 _PROPERTIES = "server.properties"
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
@@ -247,20 +235,6 @@ class EmbeddedBroker:
             process.kill(pid, self._directory)
             self._collect_exit_code(pid)
 
-    def wait(self) -> bool:
-        """Wait until the broker has ended.
-
-        Returns:
-            True if a stop ended it, False if it ended by itself.
-        """
-        while True:
-            while self.pid is not None:
-                time.sleep(_WATCH_EVERY_S)
-            # Hold the lock: a stop removes the process id before it releases the lock, and a start writes a new one.
-            with self._locked():
-                if self.pid is None:
-                    return not self._pid_file.exists()
-
     def main_error(self) -> str:
         return process.main_error(process.last_lines(self.log_path, _ERROR_LINES))
 
@@ -286,7 +260,7 @@ class EmbeddedBroker:
         def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
             return self._run_format(runtime, class_path, name, cluster_id)
 
-        data.prepare(self._directory, jars.kafka_version(), format_data)
+        data.prepare(self._directory, format_data)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._write_properties(_PROPERTIES, self._choose_port(), data.NAME)
             try:
@@ -378,7 +352,8 @@ class EmbeddedBroker:
             return _PortTaken(reason)
         code = self._child.returncode if self._child is not None else None
         exit_code = f" (exit code {code})" if code is not None else ""
-        return BrokerError(f"the broker ended while starting{exit_code}: {reason}; log: {self.log_path}")
+        way_out = "if its data is broken, `timers broker reset` deletes it"
+        return BrokerError(f"the broker ended while starting{exit_code}: {reason}; log: {self.log_path}; {way_out}")
 
     def _answering_address(self) -> str | None:
         port = self._last_port()

@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from timers.broker import EmbeddedBroker, process
+from timers.broker import EmbeddedBroker
 from timers.cli.output import Output, confirm, output_option, say
-from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals, raise_interrupt
 
 NOT_RUNNING = 3
@@ -24,14 +23,13 @@ def broker() -> None:
 
 
 @broker.command()
-@click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then stop the broker.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
     help="Port on 127.0.0.1. Default: the last port, else 9092, else any free port.",
 )
 @output_option()
-def start(foreground: bool, port: int | None, output: Output) -> None:
+def start(port: int | None, output: Output) -> None:
     """Start the broker unless it runs; the last line is its address.
 
     Returns when the broker answers, and leaves it running. The very first start downloads Kafka (46 MB).
@@ -39,20 +37,7 @@ def start(foreground: bool, port: int | None, output: Output) -> None:
     server = EmbeddedBroker.of_project(port, out=sys.stderr)
     with on_signals(END_SIGNALS[1:], raise_interrupt):
         address = server.start()
-        output.show({"address": address}, address)
-        if foreground:
-            _wait_for_end(server)
-
-
-def _wait_for_end(server: EmbeddedBroker) -> None:
-    say("Ctrl-C stops the broker")
-    try:
-        stopped = server.wait()
-    except KeyboardInterrupt:
-        server.stop()
-        raise
-    if not stopped:
-        raise BrokerError(f"the broker died: {server.main_error()}; log: {server.log_path}")
+    output.show({"address": address}, address)
 
 
 @broker.command()
@@ -93,15 +78,3 @@ def reset(ctx: click.Context, yes: bool, output: Output) -> None:
         ctx.exit(1)
     server.reset()
     output.show({"deleted": str(server.directory)}, "data deleted")
-
-
-@broker.command()
-@click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show.")
-@output_option()
-def logs(lines: int, output: Output) -> None:
-    """Show the end of the broker's log. `timers broker status` names its file."""
-    path = EmbeddedBroker.of_project().log_path
-    if not path.exists():
-        raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
-    for line in process.last_lines(path, lines):
-        output.show({"line": line}, line.expandtabs())

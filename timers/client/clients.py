@@ -6,6 +6,7 @@ They differ in how they wait for the brokers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from timers.client.publish import OnResult, Publisher, left_s, set_result
 from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.core.operation import ABSENT
-from timers.errors import PublishError
+from timers.errors import PublishError, TimersError
 from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
@@ -269,6 +270,17 @@ _MAX_BULKS = 64
 """Calls of ``schedule_many`` that run at the same time."""
 
 
+def _pass_on(future: asyncio.Future[str], result: str | TimersError) -> None:
+    """Set the result of a call in its event loop, from the thread that polls."""
+
+    def in_loop() -> None:
+        if not future.done():  # its task was not cancelled, and its time is not over
+            set_result(future, result)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        future.get_loop().call_soon_threadsafe(in_loop)
+
+
 class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
@@ -304,7 +316,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         if not ids.is_open:
             await self._connect("ids", partial(ids.open, deadline), deadline)
         future = await self._retry_while_full(partial(ids.schedule, request), deadline)
-        return TimerId(await self._answer(future, deadline, timeout_s))
+        return TimerId(await self._answer(asyncio.wrap_future(future), deadline, timeout_s))
 
     async def retry_later(
         self,
@@ -373,13 +385,14 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         deadline = self._deadline(timeout_s)
         if not self._publisher.is_open:
             await self._connect("single", partial(self._publisher.open, deadline), deadline)
-        future: Future[str] = Future()
-        await self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        await self._retry_while_full(partial(submit, partial(_pass_on, future)), deadline)
         return await self._answer(future, deadline, timeout_s)
 
-    async def _answer(self, future: Future[str], deadline: float, timeout_s: float | None) -> str:
+    async def _answer(self, future: asyncio.Future[str], deadline: float, timeout_s: float | None) -> str:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
+            async with asyncio.timeout(left_s(deadline)):
+                return await future
         except TimeoutError:
             raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 

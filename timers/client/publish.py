@@ -16,6 +16,7 @@ partitioner is a property of a producer.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -76,7 +77,7 @@ def forked(what: str) -> str:
     )
 
 
-def set_result(future: Future[_T], result: _T | TimersError) -> None:
+def set_result(future: Future[_T] | asyncio.Future[_T], result: _T | TimersError) -> None:
     """Set a future's result or exception, unless it has one or was cancelled."""
     with contextlib.suppress(InvalidStateError):
         if isinstance(result, TimersError):

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
-from timers.console.web.rendering import environment
+from timers.console.web.page import environment
 from timers.console.web.timer_screens import COUNTED
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from timers.config.settings import Settings, describe
-from timers.console.web.rendering import meanings
+from timers.console.web.page import meanings
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES, RECEIVER_CODES
 from timers.worker.metrics import METRICS
 

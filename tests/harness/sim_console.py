@@ -14,9 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
-from timers.console.following import TopicsFollower
 from timers.console.history import FoundLetters, History, Ranges, RetryResult
-from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, WorkerAnswer
+from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, TopicsFollower, WorkerAnswer
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics

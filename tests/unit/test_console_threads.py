@@ -17,10 +17,10 @@ from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, basic
 from timers.config.settings import Settings
-from timers.console import following, kafka_cluster, server, threads
+from timers.console import history, kafka_cluster, server
+from timers.console.history import Threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
-from timers.console.threads import Threads
 from timers.dead_letters.letters import LetterLog, Span
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, records
@@ -52,7 +52,7 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
 
 
 async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(history, "MAX_WAIT_S", 0.05)
     async with one_thread_of_asyncio() as go_on:
         monkeypatch.setattr(kafka_cluster, "find_workers", lambda _: go_on.wait() and [])
         cluster = KafkaCluster(SETTINGS)
@@ -62,7 +62,7 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: 
         refused = 8 - kafka_cluster.MAX_FINDERS
         while sum(task.done() for task in asked) < refused:
             await asyncio.wait([task for task in asked if not task.done()], return_when=asyncio.FIRST_COMPLETED)
-        assert {str(task.exception()) for task in asked if task.done()} == {str(threads._busy())}
+        assert {str(task.exception()) for task in asked if task.done()} == {str(history._busy())}
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert found.count([]) == kafka_cluster.MAX_FINDERS
@@ -70,7 +70,7 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: 
 
 
 async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(history, "MAX_WAIT_S", 0.05)
     async with one_thread_of_asyncio() as go_on:
         pool = Threads("test", 1)
 
@@ -84,7 +84,7 @@ async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: py
         with pytest.raises(Problem, match="other requests"):
             await pool.run(str)
         go_on.set()
-        monkeypatch.setattr(threads, "MAX_WAIT_S", DEADLINE_S)
+        monkeypatch.setattr(history, "MAX_WAIT_S", DEADLINE_S)
         assert await pool.run(str, 7) == "7"
         await pool.close()
 
@@ -98,14 +98,14 @@ async def test_a_call_that_looks_frees_its_thread_when_its_request_is_gone(monke
         def read() -> None:
             loop.call_soon_threadsafe(begun.set)
             while not go_on.wait(0.001):
-                threads.check()
+                history.check()
 
         first, second = asyncio.create_task(pool.run(read)), asyncio.create_task(pool.run(str, 7))
         await begun.wait()
         first.cancel()
         assert await second == "7", "it got the only thread"
-        threads.check()  # in no thread of a pool
-        await pool.run(threads.check)  # the next call in the thread has its own client
+        history.check()  # in no thread of a pool
+        await pool.run(history.check)  # the next call in the thread has its own client
         await pool.close()
 
 
@@ -264,14 +264,14 @@ class SimConsumer:
 
 
 async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer, counts = SimConsumer(), {"orders": 3, "many": following.MAX_PARTITIONS}
-    monkeypatch.setattr(following, "reader", lambda *_: consumer)
+    consumer, counts = SimConsumer(), {"orders": 3, "many": kafka_cluster.MAX_PARTITIONS}
+    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
     cluster = KafkaCluster(SETTINGS)
     with pytest.raises(Problem, match="more than 256 partitions"):
         await cluster.follow(["many", "orders"], None)
     assert consumer.asked == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
-    monkeypatch.setattr(following, "OPENING_S", 3.0)
+    monkeypatch.setattr(kafka_cluster, "OPENING_S", 3.0)
     follower = await cluster.follow(["orders"], None)
     assert follower.positions == [[7, 7, 7]] and max(consumer.asked) <= 3.0, "one limit for all partitions"
     consumer.closed.clear()
@@ -282,7 +282,7 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: 
 
 async def test_a_stream_whose_client_went_while_it_began_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = SimConsumer()
-    monkeypatch.setattr(following, "reader", lambda *_: consumer)
+    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
     async with one_thread_of_asyncio() as go_on:
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -20,8 +20,8 @@ from tests.harness.secure import Certificates
 from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
-from timers.config.security import Secret
 from timers.config.settings import Settings
+from timers.config.variables import Secret
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
 from timers.worker.service import faust_credentials, hide_logins

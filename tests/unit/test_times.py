@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.client.request import Encoder, TimerRequest
-from timers.client.times import parse_ahead, parse_due, parse_duration, parse_moment
+from timers.client.request import Encoder, TimerRequest, parse_ahead, parse_due, parse_duration, parse_moment
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 

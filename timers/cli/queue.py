@@ -24,7 +24,7 @@ from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import INTERRUPTED, Output, argument_bytes, confirm, output_option, say
 from timers.cli.reach import load_settings
 from timers.cli.timers import due_second, header, show_due
-from timers.client.times import parse_duration
+from timers.client.request import parse_duration
 from timers.counted import counted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
 from timers.logs import make_safe

@@ -19,7 +19,7 @@ import click
 from timers.asking import missing
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, worker_option
-from timers.client.times import from_now, parse_ahead, parse_due, parse_duration
+from timers.client.request import from_now, parse_ahead, parse_due, parse_duration
 from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED

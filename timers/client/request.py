@@ -5,9 +5,11 @@ Pure, except for the clock to which delays are added. Both clients and the comma
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from numbers import Real
@@ -20,7 +22,7 @@ from timers.wire import headers as names
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
-from timers.wire.instants import epoch_second
+from timers.wire.instants import epoch_second, parse_instant, parse_local
 from timers.wire.printable import quoted
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -172,7 +174,7 @@ def due_second(at: At | None, delay: timedelta | float | None, *, now_ns: int | 
     """The due second of a due time. Fractions are rounded up, so that no timer is early. A past second is valid.
 
     Args:
-        at: aware datetime, epoch seconds, or a text; :func:`timers.client.times.parse_due` says which.
+        at: aware datetime, epoch seconds, or a text; :func:`parse_due` says which.
         delay: timedelta or seconds from now.
         now_ns: the present time in epoch nanoseconds; this machine's clock if None.
 
@@ -204,8 +206,6 @@ def _no_time_span(delay: object) -> str:
 
 def _absolute(at: object) -> int:
     if isinstance(at, str):
-        from timers.client.times import parse_due  # not at the top: that module needs this one
-
         return parse_due(at)
     if isinstance(at, datetime):
         if at.utcoffset() is None:
@@ -353,3 +353,90 @@ def _headers(headers: HeadersLike, token: str | None) -> SentHeaders:
             )
         checked.append((names.TOKEN, token.encode()))
     return checked
+
+
+_UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``."""
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
+        raise InvalidTimerError(
+            f"{quoted(text):.100} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, "
+            "such as 1h30m"
+        )
+    total_s = sum(int(count or 0) * unit_s for count, unit_s in zip(found.groups(), _UNITS_S.values(), strict=True))
+    if total_s > MAX_DUE_S:
+        raise InvalidTimerError(f"{quoted(text):.100} is {total_s} seconds, which ends after the year 5138")
+    return total_s
+
+
+tell = logging.getLogger("timers.client").warning
+"""Says what happened to a local time, if the caller does not take it."""
+
+
+def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
+    """Epoch second of an absolute time: RFC 3339 with an offset, a local time with the name of its zone, or epoch
+    seconds of up to 11 digits.
+
+    A fraction of a second is rounded up, so that the timer is not early.
+
+    Args:
+        say: called with a sentence if a local time is missing or comes twice; :func:`~timers.wire.instants.parse_local`
+            says which second it is then.
+
+    Raises:
+        InvalidTimerError: another form, no offset, or milliseconds (with the corrected number).
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)  # the client would refuse a time before the year 2002
+    if re.fullmatch(r"[0-9]{1,25}", text):
+        return due_second(int(text), None)
+    try:
+        local = parse_local(text)
+        if local is not None:
+            due_s, note = local
+            if note:
+                say(note)
+            return in_range(due_s, f"{quoted(text):.100}")
+        if not _RFC3339.fullmatch(text):
+            raise InvalidTimerError(
+                f"{quoted(text):.100} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or "
+                "2030-01-31T12:00:00+02:00, a local time and its zone, such as 2030-01-31T12:00:00 Europe/Berlin, or "
+                "epoch seconds, such as 1896091200"
+            )
+        instant_s = parse_instant(text.upper())
+    except (ValueError, OverflowError) as error:
+        raise InvalidTimerError(f"{quoted(text):.100} is not a time: {error}") from error
+    if instant_s is None:
+        raise InvalidTimerError(
+            f"{quoted(text):.100} names no offset, so it is no instant: add Z for UTC, an offset such as +02:00, or a "
+            "space and a zone such as Europe/Berlin"
+        )
+    due_s = instant_s
+    return in_range(due_s, f"{quoted(text):.100}")
+
+
+def parse_ahead(text: str, now_s: float) -> int:
+    """Epoch second of a duration after ``now_s``, rounded up, or with a minus before it, or of an absolute time."""
+    if re.fullmatch(r"-([0-9]+[wdhms])+", text):
+        return parse_moment(text[1:], now_s)
+    if re.fullmatch(r"([0-9]+[wdhms])+", text):
+        return math.ceil(now_s) + parse_duration(text)
+    return parse_due(text)
+
+
+def parse_moment(text: str, now_s: float) -> int:
+    """Epoch second of a duration before ``now_s``, or of an absolute time."""
+    if re.fullmatch(r"([0-9]+[wdhms])+", text):
+        return max(0, int(now_s) - parse_duration(text))
+    return parse_due(text)
+
+
+def from_now(seconds: float) -> str:
+    """Words for a time that is ``seconds`` from now; negative: in the past."""
+    return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"

@@ -6,8 +6,8 @@ One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timer
     {"topic": "orders", "value": {"base64": "/wA="}, "at": "2030-01-31T12:00:00Z", "id": "order-18",
      "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
 
-Each line has ``at`` (as :func:`timers.client.times.parse_due` reads it) or ``delay`` (``15m`` or seconds). ``key`` may
-be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat. A
+Each line has ``at`` (as :func:`~timers.client.request.parse_due` reads it) or ``delay`` (``15m`` or seconds). ``key``
+may be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat. A
 ``value`` that is another object, or a list, is sent as JSON without spaces.
 
 In CSV the first line names the fields, and cells that are empty are missing, except that of the value::
@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from timers.client.request import TimerRequest, due_second
-from timers.client.times import parse_due, parse_duration, tell
+from timers.client.request import TimerRequest, due_second, parse_due, parse_duration, tell
 from timers.counted import counted
 from timers.errors import InvalidTimerError
 from timers.wire.printable import quoted

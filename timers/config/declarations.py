@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from timers.config import security, variables
+from timers.config import variables
 from timers.config.variables import Setting, number_setting, setting
 from timers.wire import topics
 
@@ -87,12 +87,12 @@ class Declarations:
         "an app.",
         default="timers",
     )
-    query_secret: security.Secret = setting(
-        security.query_secret,
+    query_secret: variables.Secret = setting(
+        variables.query_secret,
         "Secret of 32 characters or more that the workers, `timers get`, `timers list` and consoles of an app share. A "
         "worker with a secret answers only queries that are signed with it. Without a secret it answers queries only "
         "if no other machine can reach TIMERS_WEB_BIND. The secret is never shown, and never sent.",
-        default=security.Secret(),
+        default=variables.Secret(),
     )
     query_secret_file: Path | None = setting(
         variables.file,
@@ -106,24 +106,24 @@ class Declarations:
         unit="URL",
     )
     security_protocol: str = setting(
-        variables.one_of(*security.PROTOCOLS),
+        variables.one_of(*variables.PROTOCOLS),
         "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. With "
         "SASL the client logs in with a user name and a password.",
         default="PLAINTEXT",
     )
     sasl_mechanism: str = setting(
-        variables.one_of(*security.MECHANISMS),
+        variables.one_of(*variables.MECHANISMS),
         "How the client proves its password. SCRAM does not send the password. PLAIN does: use it with SASL_SSL only.",
         default="SCRAM-SHA-512",
     )
     sasl_username: str = setting(
         variables.one_line, "User name for the brokers; in ACLs it is `User:<name>`.", default=""
     )
-    sasl_password: security.Secret = setting(
-        security.secret,
+    sasl_password: variables.Secret = setting(
+        variables.secret,
         "Password of TIMERS_SASL_USERNAME. It is never shown. A file is safer, because other processes of the same "
         "user can read an environment.",
-        default=security.Secret(),
+        default=variables.Secret(),
     )
     sasl_password_file: Path | None = setting(
         variables.file,
@@ -140,10 +140,10 @@ class Declarations:
         "PEM certificate of this client, with its chain, for brokers that require one (ssl.client.auth).",
     )
     ssl_key_file: Path | None = setting(variables.file, "PEM private key of TIMERS_SSL_CERT_FILE.")
-    ssl_key_password: security.Secret = setting(
-        security.secret,
+    ssl_key_password: variables.Secret = setting(
+        variables.secret,
         "Password of TIMERS_SSL_KEY_FILE, if the key is encrypted. It is never shown.",
-        default=security.Secret(),
+        default=variables.Secret(),
     )
     ssl_key_password_file: Path | None = setting(
         variables.file, "File with the password of TIMERS_SSL_KEY_FILE. It is read once, at the start."

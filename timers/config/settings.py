@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timers.config import security
+from timers.config import variables
 from timers.config.declarations import SETTINGS, Declarations
 from timers.config.project import project_broker, project_dir
 from timers.config.variables import Setting
@@ -127,12 +127,12 @@ class Settings(Declarations):
         given = {name: setting for name, setting in SETTINGS.items() if setting.is_given(env)}
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
-        security.check(protocol, [setting.env for setting in given.values()])
+        variables.check(protocol, [setting.env for setting in given.values()])
         for name in ("sasl_password", "ssl_key_password", "query_secret"):
             path = values.get(f"{name}_file")
             if path is not None:
                 file_env = SETTINGS[f"{name}_file"].env
-                values[name] = SETTINGS[name].parse(file_env, security.read_secret(file_env, path).reveal())
+                values[name] = SETTINGS[name].parse(file_env, variables.read_secret(file_env, path).reveal())
         if "brokers" not in values:
             embedded = project_broker() if protocol == "PLAINTEXT" else None
             values["brokers"] = embedded or FALLBACK_BROKERS

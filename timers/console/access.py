@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from timers import hosts
-from timers.config import security
+from timers.config import variables
 from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER
@@ -306,7 +306,7 @@ def check_settings(settings: Settings) -> None:
     ):
         if getattr(settings, name.removeprefix("TIMERS_").lower()) and not value:
             raise SettingsError(f"{name} needs {needed}, which is not set")
-    if security.only_this_machine(settings.console_bind):
+    if variables.only_this_machine(settings.console_bind):
         return
     encrypted = settings.console_cert_file or settings.console_proxies
     missing = [
@@ -334,7 +334,7 @@ class Access:
         self._hosts = Hosts([settings.console_url], settings.web_hosts)
         self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]
         self._only_proxies = (
-            not security.only_this_machine(settings.console_bind) and settings.console_cert_file is None
+            not variables.only_this_machine(settings.console_bind) and settings.console_cert_file is None
         )
         self._header = settings.console_proxy_header.lower()
         self._passwords = PasswordChecks()

@@ -16,7 +16,7 @@ from aiohttp import web
 from timers.client.fired import CallbackRecord
 from timers.console.access import Principal
 from timers.console.call import Call, Handler
-from timers.console.following import MAX_PARTITIONS, TopicsFollower
+from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.errors import TimersError
 

@@ -4,21 +4,25 @@ Each topic is read for a limited time. A history says which topics were not read
 
 A worker forgets a cancelled timer at once, and a fired one after some time. Then the topic of timers with ids is read
 for records with this id as key.
+
+asyncio has one pool of a few threads for all that a process does. If reads of slow brokers filled it, no timer could be
+set and no password checked. So reads of each kind have threads of their own: :class:`Threads`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.problems import Problem
-from timers.console.threads import check
 from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
 from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
@@ -29,10 +33,77 @@ from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.key_partition import partition_of
 from timers.request_formats import enabled_formats
+from timers.slots import Slots
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestFormat, RequestRecord
+
+MAX_WAIT_S = 5.0
+"""How long a request waits for a thread before it is refused."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+_current = threading.local()
+
+
+class AbandonedError(Exception):
+    """The task that waited for the result of a call was cancelled."""
+
+
+def check() -> None:
+    """Raise AbandonedError if no task waits for the call of this thread. Long calls ask between two steps."""
+    gone: threading.Event | None = getattr(_current, "gone", None)
+    if gone is not None and gone.is_set():
+        raise AbandonedError
+
+
+class Threads:
+    """A few threads for blocking calls of one kind: ``count`` calls run at the same time."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._executor = ThreadPoolExecutor(count, f"timers-console-{name}")
+        self._slots = Slots(count, MAX_WAIT_S, _busy)
+
+    async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The result of a call. If the awaiting task is cancelled, the call holds its thread until it ends or asks
+        :func:`check`.
+
+        Raises:
+            Problem: no thread became free in time.
+        """
+        await self._slots.take()
+
+        def give_back(running: asyncio.Future[_T]) -> None:
+            self._slots.give_back()
+            if not running.cancelled():
+                running.exception()  # read here, or asyncio logs the failure of a call whose task was cancelled
+
+        gone = threading.Event()
+
+        def run() -> _T:
+            _current.gone = gone
+            return call(*args, **kwargs)
+
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, run)
+        running.add_done_callback(give_back)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    async def close(self) -> None:
+        """Wait for the calls that run."""
+        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+
+
+def _busy() -> Problem:
+    return Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"})
+
 
 MAX_PAGE_S = 5.0
 MAX_RETRYING_S = 10.0

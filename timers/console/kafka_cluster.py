@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -12,26 +14,27 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as Place
 from yarl import URL
 
 from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
-from timers.client.fired import PastFirings, callback_topics, read_past_firings
+from timers.client.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.client.publish import Publisher, set_result
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console import history
-from timers.console.following import TopicsFollower
-from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult
+from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult, Threads, check
 from timers.console.problems import Problem
-from timers.console.threads import Threads, check
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import QueryError, QueueError, TimersError
-from timers.kafka import topic_admin
+from timers.kafka import connection, topic_admin
+from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue.inspection import Inspection, QueueStats
 from timers.request_formats import enabled_formats
@@ -44,6 +47,172 @@ from timers.wire.topics import queue_group, queue_returns
 
 if TYPE_CHECKING:
     from timers.kafka.request_reader import Deleted, RequestReader
+
+
+MAX_PARTITIONS = 256
+"""Each event has an offset of each partition of its stream, from which the stream can go on."""
+
+MAX_RECORDS = 1000
+MAX_BYTES = 8 * 1024 * 1024
+"""Limits of what waits for a slow reader. Above one of them the oldest records are dropped, and counted."""
+
+OPENING_S = 15.0
+"""How long the ends of all partitions are looked for."""
+
+_POLL_S = 0.2
+_BATCH = 200
+
+
+class TopicsFollower:
+    """Reads callback topics as their records arrive, with a consumer and a thread of its own.
+
+    Attributes:
+        positions: for each topic, the next offset of each partition.
+    """
+
+    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
+        self.positions: list[list[int]] = []
+        self._topics = topics
+        self._properties = connection.librdkafka(settings)
+        self._reports = connection.ErrorReports(settings)
+        self._loop = asyncio.get_running_loop()
+        self._arrived, self._closed = asyncio.Event(), asyncio.Event()
+        self._lock = threading.Lock()
+        self.forget_all()
+        self._failure: TimersError | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="timers-console-events", daemon=True)
+
+    def open(self, positions: Sequence[Sequence[int]] | None) -> None:
+        """Begin at these offsets, or with what comes from now on. Blocks.
+
+        Raises:
+            Problem: a topic does not exist, or the topics have too many partitions.
+            TimersError: it cannot be read.
+        """
+        self._consumer = reader({**self._properties, "error_cb": self._reports, "queued.max.messages.kbytes": 4096})
+        try:
+            end_s = monotonic() + OPENING_S
+            counts = self._count_partitions(end_s)
+            for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
+                given = positions[number] if positions and number < len(positions) else ()
+                offsets = [
+                    given[partition]
+                    if partition < len(given)
+                    else self._end(topic, partition, end_s)
+                    if not given
+                    else 0
+                    for partition in range(count)
+                ]
+                self.positions.append(offsets)
+            self._consumer.assign(
+                [
+                    Place(topic, partition, offset)
+                    for topic, offsets in zip(self._topics, self.positions, strict=True)
+                    for partition, offset in enumerate(offsets)
+                ]
+            )
+        except KafkaException as error:
+            self._consumer.close()
+            raise self._reports.user_error(error, "the topics cannot be read") from None
+        except BaseException:
+            self._consumer.close()
+            raise
+        self._thread.start()
+
+    def _count_partitions(self, end_s: float) -> list[int]:
+        """The number of partitions of each topic."""
+        counts = []
+        for topic in self._topics:
+            count = connection.partitions_of(self._consumer, self._reports, topic, _left_s(end_s))
+            if not count:
+                raise Problem("not-found", f"topic {topic!r} does not exist")
+            counts.append(count)
+        if sum(counts) > MAX_PARTITIONS:
+            raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
+        return counts
+
+    def _end(self, topic: str, partition: int, end_s: float) -> int:
+        place = Place(topic, partition)
+        _, end = connection.while_moving(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=_left_s(end_s), cached=False), _left_s(end_s)
+        )
+        return int(end)
+
+    async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
+        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return [], 0
+        with self._lock:
+            self._arrived.clear()
+            failure = self._failure
+            records, dropped = self.take()
+        if failure is not None and not records:
+            raise failure
+        if failure is not None:
+            self._arrived.set()
+        return records, dropped
+
+    async def close(self) -> None:
+        """Stop reading, and wait until the consumer is closed."""
+        self.stop()
+        await self._closed.wait()
+
+    def stop(self) -> None:
+        """Stop reading soon. Thread-safe."""
+        self._ended.set()
+
+    def _read(self) -> None:
+        try:
+            self._poll()
+        finally:
+            self._consumer.close()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _poll(self) -> None:
+        while not self._ended.is_set():
+            first = self._consumer.poll(_POLL_S)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
+            errors = [error for message in messages if (error := message.error()) is not None]
+            failed = [error for error in errors if not error.retriable()]
+            with self._lock:
+                for message in messages:
+                    if not message.error():
+                        self.add(CallbackRecord.of(message))
+                if failed:
+                    self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
+            if messages:
+                self._loop.call_soon_threadsafe(self._arrived.set)
+            if failed:
+                break
+
+    def forget_all(self) -> None:
+        """Begin with nothing."""
+        self._records: deque[CallbackRecord] = deque()
+        self._bytes = self._dropped = 0
+
+    def take(self) -> tuple[list[CallbackRecord], int]:
+        """What waits for the reader, and how many were dropped; nothing waits after that."""
+        taken = list(self._records), self._dropped
+        self.forget_all()
+        return taken
+
+    def add(self, record: CallbackRecord) -> None:
+        """Keep a record for the reader, and drop the oldest ones above the limits."""
+        self._records.append(record)
+        self._bytes += record.size
+        while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
+            self._bytes -= self._records.popleft().size
+            self._dropped += 1
+
+
+def _left_s(end_s: float) -> float:
+    """Seconds that one request to the brokers may take."""
+    return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))
 
 
 class WorkerAnswer(NamedTuple):
@@ -145,8 +314,8 @@ class KafkaCluster:
         if self._log_opening is not None:
             with suppress(TimersError):
                 await asyncio.to_thread((await self._log_opening).close)
-        for reader in (self._requests, self._times, self._reading, self._retrying, self._finding, self._opening):
-            await reader.close()
+        for each in (self._requests, self._times, self._reading, self._retrying, self._finding, self._opening):
+            await each.close()
         if self._session is not None:
             await self._session.close()
 

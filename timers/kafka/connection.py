@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.config.security import Secret, uses_sasl, uses_tls
 from timers.config.settings import Settings
+from timers.config.variables import Secret, uses_sasl, uses_tls
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.renewed_tls import RenewedContext

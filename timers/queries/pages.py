@@ -8,8 +8,8 @@ from itertools import product
 from time import monotonic
 from typing import Any, TypeAlias
 
-from timers.config.security import only_this_machine
 from timers.config.settings import Settings
+from timers.config.variables import only_this_machine
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
 from timers.hosts import Hosts, why_cross_site

@@ -12,7 +12,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import MakeLaunch, launch_options, written
-from timers.client.times import parse_duration, parse_moment
+from timers.client.request import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
 from timers.wire.printable import quoted

@@ -16,7 +16,7 @@ from timers.cli.output import Output, output_option, say
 from timers.cli.progress import existing, explained
 from timers.cli.reach import check_brokers
 from timers.cli.spark import MakeLaunch, Monitored, launch_options, metrics_options, stop_event, written
-from timers.client.times import parse_duration
+from timers.client.request import parse_duration
 from timers.clock import Clock
 from timers.config.project import project_dir
 from timers.config.settings import Settings

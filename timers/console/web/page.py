@@ -1,19 +1,278 @@
-"""A request for a page, and how its answer is made."""
+"""A request for a page, and how its answer is made. All that templates show is escaped, and made safe by
+:func:`timers.wire.printable.printable`: any sender chooses ids, keys, topics and values.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
+import base64
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from timers.client.request import parse_ahead, parse_moment
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
-from timers.console.routes import OPERATOR, Answer, Route
-from timers.console.web.board import Board, Figures
-from timers.wire.query import given_in
+from timers.console.routes import OPERATOR, PUBLIC, Answer, Route
+from timers.errors import InvalidTimerError
+from timers.wire.printable import UNSAFE, printable, printable_in_html, quoted
+from timers.wire.query import format_due, given_in
+
+if TYPE_CHECKING:
+    from timers.console.web.board import Board, Figures
+
+_HERE = Path(__file__).parent
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_BYTES = 1024
+
+
+def environment(base_path: str) -> Environment:
+    """The templates, with what all of them use."""
+    found = Environment(
+        loader=PackageLoader("timers.console.web"),
+        autoescape=True,
+        finalize=printable_in_html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "iso": iso,
+        "field_time": field_time,
+        "count": count,
+        "bytes": size,
+        "span": span,
+        "data": data,
+        "ranges": ranges,
+        "lines": lines,
+        "exact": escape,
+        "unseen": unseen,
+        "section_links": lambda text: section_links(text, base_path),
+    }
+    found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
+    found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
+    return found
+
+
+def lines(text: str) -> Markup:
+    """Text for an element that shows its lines and tabs."""
+    return escape(_safe_lines(text))
+
+
+@cache
+def runbooks() -> dict[str, tuple[str, str]]:
+    """Name of a section of docs/operations.md, as in its links -> its heading and its text."""
+    text = (_HERE / "operations.md").read_text("utf-8")
+    found = {}
+    for heading in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
+        following = re.compile(rf"^#{{2,{len(heading[1])}}} ", re.MULTILINE).search(text, heading.end())
+        name = re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-")
+        found[name] = heading[2], text[heading.end() : following.start() if following else None].strip()
+    return found
+
+
+class Meaning(NamedTuple):
+    """Why a request became a dead letter, and what to do about it."""
+
+    why: str
+    way_out: str
+
+
+@cache
+def meanings() -> dict[str, Meaning]:
+    """Code of dead letters -> its meaning: the tables of docs/bad-input.md, as plain text."""
+    text = (_HERE / "bad-input.md").read_text("utf-8")
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"; see \[[^]]*\]\([^)]*\)", "", text))
+    row = r"^\| `([a-z-]+)` \|(?: (?:on arrival|when due|after a loss) \|)? (.+) \| (.+) \|$"
+    found = re.findall(row, plain, re.MULTILINE)
+    return {code: Meaning(why.replace("`", ""), way_out.replace("`", "")) for code, why, way_out in found}
+
+
+def section_links(text: str, base_path: str) -> Markup:
+    """A section whose links to other sections lead to their pages."""
+    target = rf'<a href="{base_path}/runbook?name=\2">\1</a>'
+    return Markup(re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, str(escape(text))))
+
+
+def unseen(text: str) -> str:
+    """Text for people, if it has characters that a field of a form does not show; otherwise nothing."""
+    safe = _safe_lines(text)
+    return "" if safe == text else safe
+
+
+def _safe_lines(text: str) -> str:
+    return re.sub(r"[^\n\t]+", lambda found: printable(found[0]), text)
+
+
+def link(path: str, **parameters: Any) -> str:
+    """A path with the parameters that are not empty."""
+    given = {name.rstrip("_"): value for name, value in parameters.items() if value not in (None, "", [])}
+    return path + (f"?{urlencode(given, doseq=True, errors='surrogateescape')}" if given else "")
+
+
+def iso(second: float) -> str:
+    """An epoch second for people, in UTC. A producer can give its records any time."""
+    try:
+        return format_due(int(second)).replace("T", " ")
+    except ValueError:
+        return "after 9999" if second > 0 else "before 1"
+
+
+def field_time(second: float) -> str:
+    """An epoch second as a person would write it in a filter, in UTC."""
+    return iso(second).removesuffix("Z").removesuffix(":00")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in their order, with neighbours as a range: ``0–2, 5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("–".join(map(str, each)) for each in found)
+
+
+def count(number: float | None) -> str:
+    """A number with separators; a dash if it is not known."""
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Bytes for people."""
+    if number is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < _BYTES or unit == "TiB":
+            break
+        number /= _BYTES
+    return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time for people: two units, or milliseconds."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:,.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    left, parts = int(seconds), []
+    for unit_s, name in _UNITS:
+        whole, left = divmod(left, unit_s)
+        if whole:
+            parts.append(f"{whole:,} {name}")
+    return " ".join(parts[:2])
+
+
+def ago(second: float, now_s: float) -> str:
+    """A time relative to now. ``console.js`` has the same words."""
+    seconds = int(second) - int(now_s)
+    if seconds == 0:
+        return "now"
+    shown = span(float(max(1, abs(seconds)))).replace(".0", "")
+    return f"in {shown}" if seconds > 0 else f"{shown} ago"
+
+
+def data(value: Any) -> str:
+    """A key as the API shows it: text, bytes as ``{"base64": ...}``, or null."""
+    if value is None:
+        return "–"
+    if isinstance(value, dict):
+        return "0x" + base64.b64decode(value["base64"]).hex()
+    return str(value)
+
+
+FORMS = "now, 1h (from now), -1h (ago), 12:00 or tomorrow 09:00 (UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
+
+_DAY_S = 86_400
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+
+
+def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
+    """The epoch second that a text names.
+
+    Args:
+        is_past: a time without a day is the last one: at 03:00, 12:00 is yesterday's. Without this it is today's.
+    """
+    text = text.strip()
+    try:
+        if text.lower() == "now":
+            return int(now_s)
+        found = re.fullmatch(r"(?:(yesterday|today|tomorrow)\b ?)?(\d{1,2}:\d{2}(?::\d{2})?)?", text.lower(), re.ASCII)
+        if text and found:
+            day, time = found[1], (found[2] or "00:00").zfill(5)
+            text = f"{format_due(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
+            second = parse_ahead(_instant(text), now_s)
+            return second - _DAY_S if is_past and day is None and second > now_s else second
+        if text.startswith("-"):
+            return parse_moment(text[1:], now_s)
+        return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
+    except InvalidTimerError:
+        raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time: write {FORMS}") from None
+
+
+def selected(
+    given: Mapping[str, str], texts: Iterable[str], times: Iterable[str], now_s: float, *, is_past: bool = False
+) -> dict[str, Any]:
+    """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
+    found: dict[str, Any] = {name: given[name] for name in texts if given.get(name)}
+    return found | {name: moment(name, given[name], now_s, is_past=is_past) for name in times if given.get(name)}
+
+
+def _instant(text: str) -> str:
+    """A time of a day in UTC as RFC 3339; other texts unchanged."""
+    found = re.fullmatch(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?)?Z?", text, re.ASCII)
+    return f"{found[1]}T{found[2] or '00:00'}{found[3] or ':00'}Z" if found else text
+
+
+PATH = "/static"
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+_HASH_DIGITS = 12
+_KEEP = "public, max-age=31536000, immutable"
+"""The URL changes with the content, so browsers need not ask again."""
+
+ROUTE = Route(
+    PATH + "/{hash:[0-9a-f]+}/{name:.+}",
+    "page:static",
+    "A file that pages load.",
+    (Answer(200, "the file", content="text/css"),),
+    role=PUBLIC,
+    is_foreign=True,
+)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Name below ``static`` -> content."""
+    paths = (path for path in (_HERE / "static").rglob("*") if path.suffix[1:] in _TYPES)
+    return {path.relative_to(_HERE / "static").as_posix(): path.read_bytes() for path in paths}
+
+
+@cache
+def url(name: str) -> str:
+    """The URL of a file, below the base path."""
+    digits = hashlib.sha256(_files()[name]).hexdigest()[:_HASH_DIGITS]
+    return f"{PATH}/{digits}/{name}"
+
+
+async def serve(call: Call) -> Reply:
+    name = call.request.match_info["name"]
+    content = _files().get(name)
+    if content is None:
+        raise Problem("not-found", f"there is no file {quoted(name)}")
+    kind = _TYPES[name.rpartition(".")[2]]
+    return Reply(content, headers={"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": _KEEP})
+
 
 _T = TypeVar("_T")
 

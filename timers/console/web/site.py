@@ -12,13 +12,22 @@ from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.web import (
-    rendering,
     timer_screens,  # noqa: F401  # this import and the next one fill SCREENS
     worker_screens,  # noqa: F401
 )
 from timers.console.web.board import Board
-from timers.console.web.page import FRAGMENT, HEADERS, HTML, SCREENS, Page, PageHandler, Perform
-from timers.console.web.rendering import environment
+from timers.console.web.page import (
+    FRAGMENT,
+    HEADERS,
+    HTML,
+    ROUTE,
+    SCREENS,
+    Page,
+    PageHandler,
+    Perform,
+    environment,
+    serve,
+)
 
 _API = ("/v1/", "/metrics", "/static/", "/api/")
 
@@ -49,7 +58,7 @@ class Site:
 
     def routes(self) -> list[tuple[Route, Handler]]:
         found = [(route, self._handler(handler)) for route, handler in SCREENS]
-        return [*found, (rendering.ROUTE, rendering.serve)]
+        return [*found, (ROUTE, serve)]
 
     def _handler(self, handler: PageHandler) -> Handler:
         async def answer(call: Call) -> Reply:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from timers.client.times import parse_duration
+from timers.client.request import parse_duration
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
-from timers.console.web.page import Page, kept_number, screen
-from timers.console.web.rendering import Meaning, link, meanings, moment, selected
+from timers.console.web.page import Meaning, Page, kept_number, link, meanings, moment, screen, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.errors import InvalidTimerError
 from timers.wire.printable import printable_json

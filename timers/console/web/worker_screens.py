@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 from timers.console.call import Reply
 from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
-from timers.console.web.board import WAITED, Figures, Recent, lag_s
-from timers.console.web.diagnosis import UNKNOWN, findings, headline, level
-from timers.console.web.page import Page, screen
-from timers.console.web.rendering import link, runbooks, span
+from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
+from timers.console.web.page import Page, link, runbooks, screen, span
 from timers.wire.printable import quoted
 from timers.wire.query import format_due
 

@@ -1,4 +1,4 @@
-"""The data directory of the embedded broker: a formatted one is recognized, whichever Kafka wrote it."""
+"""The data directory of the embedded broker is formatted once, and completely."""
 
 from __future__ import annotations
 
@@ -11,36 +11,28 @@ from timers.broker import data
 from timers.errors import BrokerError
 
 
-@pytest.mark.parametrize(
-    "checkpoint",
-    [
-        pytest.param("bootstrap.checkpoint", id="4.2.1"),
-        pytest.param("__cluster_metadata-0/00000000000000000000-0000000000.checkpoint", id="4.4.0"),
-        pytest.param("__cluster_metadata-0/00000000000000012345-0000000007.checkpoint", id="4.4.0, a later snapshot"),
-    ],
-)
-def test_a_directory_that_kafka_has_formatted_is_kept(tmp_path: Path, checkpoint: str) -> None:
+@pytest.mark.parametrize("meta", ["version=1\nnode.id=1\ncluster.id={}\n", "version=1\nclus"])
+def test_a_directory_that_exists_is_kept_whatever_it_holds(tmp_path: Path, meta: str) -> None:
     formatted: list[str] = []
 
     def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
         formatted.append(cluster_id)
-        file = tmp_path / name / checkpoint
-        file.parent.mkdir(parents=True)
-        file.touch()
-        (tmp_path / name / data.META_FILE).write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / data.META_FILE).write_text(meta.format(cluster_id))
         return subprocess.CompletedProcess([], 0, stdout="")
 
-    data.prepare(tmp_path, "4.4.0", format_data)
-    data.prepare(tmp_path, "4.4.0", format_data)
-    assert formatted == [data.cluster_id(tmp_path)]
+    (tmp_path / data.UNFINISHED_NAME).mkdir()  # an attempt before was interrupted
+    for _ in range(2):
+        data.prepare(tmp_path, format_data)
+    assert len(formatted) == 1
+    assert data.cluster_id(tmp_path) == (formatted[0] if "cluster.id" in meta else None)
 
 
-def test_a_directory_without_first_metadata_is_not_taken_for_formatted(tmp_path: Path) -> None:
+def test_a_format_that_fails_leaves_no_data(tmp_path: Path) -> None:
     def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / name).mkdir()
-        (tmp_path / name / data.META_FILE).write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
-        return subprocess.CompletedProcess([], 0, stdout="disk full")
+        return subprocess.CompletedProcess([], 1, stdout="disk full")
 
     with pytest.raises(BrokerError, match="disk full"):
-        data.prepare(tmp_path, "4.4.0", format_data)
+        data.prepare(tmp_path, format_data)
     assert not (tmp_path / data.NAME).exists()

@@ -9,7 +9,7 @@ from typing import Any
 from mode import Service
 
 from timers.config.settings import Settings
-from timers.worker.consumer.group_watch import GroupWatch, LevelWatch, UnownedPartitions
+from timers.worker.consumer.group_watch import GroupWatch
 
 
 async def ends_at_once(watch: Service) -> None:
@@ -27,6 +27,5 @@ async def test_a_watch_of_the_group_that_is_stopped_in_its_sleep_asks_nothing() 
 
     consumer: Any = SimpleNamespace(note_raised=lambda level: None, described=ask, in_group=True, dealt=frozenset())
     pool: Any = SimpleNamespace(runners={}, stopped={}, partitions={}, formats={})
-    await ends_at_once(LevelWatch(Settings(), pool, consumer))
-    await ends_at_once(GroupWatch("worker", UnownedPartitions(), consumer, pool))
+    await ends_at_once(GroupWatch(Settings(), pool, consumer))
     assert asked == []

@@ -48,7 +48,7 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
     """Partitions whose timers do not fire -> why, in a sentence. Of other workers: only those without an owner."""
     unowned = {
         tp: f"no worker has owned this partition for {seconds:.0f} s, although a worker of the group reads its topic"
-        for tp, seconds in status.unowned.red().items()
+        for tp, seconds in status.group_watch.unowned.red().items()
     }
     waiting = {tp: waiting.sentence for tp, waiting in status.pool.waiting.items()}
     return {**unowned, **waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
@@ -94,7 +94,7 @@ def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
 
 def unready(status: WorkerStatus) -> list[str]:
     """The reasons why some or all timers do not fire, a sentence each."""
-    pool, ticks, refusal = status.pool, status.tick_reader, status.level_watch.refusal
+    pool, ticks, refusal = status.pool, status.tick_reader, status.group_watch.refusal
     reasons: list[str] = []
     if ticks.age_s > SILENCE_S and ticks.judge.holds:
         reasons.extend(hold.sentence for hold in ticks.judge.holds)

@@ -493,7 +493,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_partitions_unowned",
         "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic.",
-        lambda status: single(len(status.unowned.red())),
+        lambda status: single(len(status.group_watch.unowned.red())),
     ),
     Entry(
         "timers_topic_partitions{topic}",

@@ -40,7 +40,7 @@ from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
-from timers.worker.consumer.group_watch import GroupWatch, LevelWatch
+from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.capacity import memory_shortage
@@ -182,7 +182,6 @@ class TimersApp(faust_internals.App):
         fatal: why the worker must end, if it must.
     """
 
-    group_watch: GroupWatch
     _snapshot_taker: SnapshotTaker | None = None
 
     def __init__(self, settings: Settings) -> None:
@@ -299,8 +298,7 @@ class TimersApp(faust_internals.App):
             settings, pool, consumer.members, lambda: self.http_client, Turns(now_s), wanted
         )
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
-        self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
-        self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
+        self.status.group_watch = GroupWatch(settings, pool, consumer, **service)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.status.tick_reader = TickReader(
             settings,
@@ -323,8 +321,7 @@ class TimersApp(faust_internals.App):
         await self.add_runtime_dependency(self.status.tick_reader)
         await self.add_runtime_dependency(self._tick_scheduler)
         await self.add_runtime_dependency(self.status.log_watch)
-        await self.add_runtime_dependency(self.status.level_watch)
-        await self.add_runtime_dependency(self.group_watch)
+        await self.add_runtime_dependency(self.status.group_watch)
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 

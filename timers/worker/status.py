@@ -7,7 +7,7 @@ from timers.config.settings import Settings
 from timers.queries.pages import QueryCounts
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary
-from timers.worker.consumer.group_watch import LevelWatch, UnownedPartitions
+from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
@@ -23,14 +23,13 @@ class WorkerStatus:
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
         shown_topics: callback topics that have one.
-        unowned: partitions without an owner.
         was_ready: whether the worker has been ready since its start.
         tick_scheduler: counts the seconds without a tick of this worker.
         cluster_id: of the brokers. The app sets this and the next five before its web port answers.
         consumer: member of the group, reader of the requests.
         tick_reader: reads the ticks.
         log_watch: watches the topics.
-        level_watch: raises feature levels.
+        group_watch: partitions without an owner, and feature levels.
         canary: sends canary timers; None if they are off.
     """
 
@@ -38,7 +37,7 @@ class WorkerStatus:
     consumer: PartitionConsumer
     tick_reader: TickReader
     log_watch: LogWatch
-    level_watch: LevelWatch
+    group_watch: GroupWatch
 
     def __init__(
         self, settings: Settings, pool: Pool, query_counts: QueryCounts, tick_scheduler: TickScheduler, clock: Clock
@@ -48,7 +47,6 @@ class WorkerStatus:
         self.query_counts = query_counts
         self.shown_callers: set[str] = set()
         self.shown_topics: set[str] = set()
-        self.unowned = UnownedPartitions()
         self.was_ready = False
         self.tick_scheduler = tick_scheduler
         self._clock = clock

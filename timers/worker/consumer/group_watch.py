@@ -51,6 +51,12 @@ twice as long as the one before, because a rebalance interrupts all partitions."
 RED_S = 30.0
 """After this long without an owner, a partition is red."""
 
+LEVEL_LOOK_S = 5.0
+"""Seconds between two looks while a machine could be raised, or this worker owns none."""
+
+RAISE_TIMEOUT_S = 20.0
+"""Longer than a transaction may last."""
+
 Unowned = Mapping[TopicPartition, Sequence[str]]
 """Partition without an owner -> ids of the workers that read its topic, sorted."""
 
@@ -109,69 +115,22 @@ class UnownedPartitions:
 
 
 class GroupWatch(Service):
-    """Looks for partitions without an owner.
-
-    Args:
-        worker_id: id of this worker.
-        unowned: notes the partitions without an owner.
-        consumer: the member of the group.
-        pool: knows the request topics and their numbers of partitions.
-    """
-
-    def __init__(
-        self, worker_id: str, unowned: UnownedPartitions, consumer: PartitionConsumer, pool: Pool, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self._worker_id = worker_id
-        self._unowned = unowned
-        self._consumer = consumer
-        self._pool = pool
-
-    @Service.task
-    async def _watch(self) -> None:
-        async for _ in every(LOOK_S, self):
-            if not self._consumer.in_group:
-                continue  # the group rebalances, or the worker has not joined yet
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await self._check_group()
-            except (Unsettled, TimeoutError) as error:
-                logger.debug("the group's coordinator did not answer: %r", error)
-
-    async def _check_group(self) -> None:
-        counts = self._pool.partitions
-        partitions = {topic: range(counts[topic]) for topic in self._pool.formats if topic in counts}
-        own = self._consumer.dealt
-        found: Unowned = {}  # a worker that owns all partitions need not ask, which takes 1.5 ms of CPU
-        if not all((topic, each) in own for topic, ids in partitions.items() for each in ids):
-            found = unowned_partitions(await self._consumer.described(), partitions)
-        if self._unowned.note(found, self._worker_id):
-            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(found))
-            logger.warning("no worker owns %s: asking for a rebalance", names)
-            self._consumer.request_rebalance()
-
-
-LEVEL_LOOK_S = 5.0
-"""Seconds between two looks while a machine could be raised, or this worker owns none."""
-
-RAISE_TIMEOUT_S = 20.0
-"""Longer than a transaction may last."""
-
-
-class LevelWatch(Service):
-    """Raises machines, and notices that this worker does not support the level of the app.
+    """Looks for partitions without an owner, raises machines, and notices that this worker does not support the level
+    of the app.
 
     Args:
         settings: of the worker.
-        pool: its machines.
-        consumer: of the worker.
+        pool: its machines; knows the request topics and their numbers of partitions.
+        consumer: the member of the group.
 
     Attributes:
+        unowned: the partitions without an owner.
         refusal: why this worker may own no partitions; None if it may.
     """
 
     def __init__(self, settings: Settings, pool: Pool, consumer: PartitionConsumer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.unowned = UnownedPartitions()
         self.refusal: LevelTooHigh | None = None
         self._settings = settings
         self._pool = pool
@@ -180,14 +139,37 @@ class LevelWatch(Service):
         self._rejoined_with = 0
 
     @Service.task
-    async def _watch(self) -> None:
+    async def _watch_owners(self) -> None:
+        async for _ in every(LOOK_S, self):
+            if not self._consumer.in_group:
+                continue  # the group rebalances, or the worker has not joined yet
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._check_owners()
+            except (Unsettled, TimeoutError) as error:
+                logger.debug("the group's coordinator did not answer: %r", error)
+
+    async def _check_owners(self) -> None:
+        counts = self._pool.partitions
+        partitions = {topic: range(counts[topic]) for topic in self._pool.formats if topic in counts}
+        own = self._consumer.dealt
+        found: Unowned = {}  # a worker that owns all partitions need not ask, which takes 1.5 ms of CPU
+        if not all((topic, each) in own for topic, ids in partitions.items() for each in ids):
+            found = unowned_partitions(await self._consumer.described(), partitions)
+        if self.unowned.note(found, self._settings.worker_id):
+            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(found))
+            logger.warning("no worker owns %s: asking for a rebalance", names)
+            self._consumer.request_rebalance()
+
+    @Service.task
+    async def _watch_levels(self) -> None:
         async for _ in every(LEVEL_LOOK_S, self):
             try:
-                await self._check_group()
+                await self._check_levels()
             except (KafkaException, LogMismatch, Unsettled) as error:
                 logger.warning("the feature level cannot be looked up (%s); trying again", error)
 
-    async def _check_group(self) -> None:
+    async def _check_levels(self) -> None:
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))

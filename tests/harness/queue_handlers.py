@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,83 +127,12 @@ def _beat(message: Any) -> None:
             message.extend(60)
 
 
-def _cancel_others() -> None:
-    """Cancel all tasks. The own one is the last, so that it does not end before."""
-    me = asyncio.current_task()
-    for task in sorted(asyncio.all_tasks(), key=lambda task: task is me):
-        task.cancel()
-
-
-def _run_another() -> None:
-    coroutine = asyncio.sleep(0)
-    with contextlib.closing(coroutine):
-        asyncio.get_running_loop().run_until_complete(coroutine)
-
-
-LOOP_ENDS: dict[str, Callable[[], object]] = {
-    "stop": lambda: asyncio.get_running_loop().stop(),
-    "close": lambda: asyncio.get_running_loop().close(),
-    "cancel": _cancel_others,
-    "run": _run_another,
-    "no-executor": lambda: asyncio.get_running_loop().shutdown_default_executor(),
-    "no-generators": lambda: asyncio.get_running_loop().shutdown_asyncgens(),
-    "exit-handler": lambda: asyncio.get_running_loop().set_exception_handler(lambda *_: sys.exit(3)),
-    "cancel-itself": lambda: asyncio.tasks.current_task().cancel() and asyncio.sleep(0),  # type: ignore[union-attr]
-}
-"""How handlers may try to end the event loop that runs them. Each of them makes a retry."""
-
-
-async def _exit_in(schedule: Callable[..., object]) -> None:
-    """Let the event loop call ``sys.exit``, wait until it has, and fail."""
-    schedule(sys.exit, 3)
-    await asyncio.sleep(0.01)
-    raise ValueError("after the callback")
-
-
-def _exit_when_writable(exit: Callable[..., object], code: int) -> None:
-    loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-
-    def write() -> None:
-        loop.remove_writer(ours)
-        ours.close()
-        theirs.close()
-        exit(code)
-
-    loop.add_writer(ours, write)
-
-
-def _exit_when_done(exit: Callable[..., object], code: int) -> None:
-    done = asyncio.get_running_loop().create_future()
-    done.add_done_callback(lambda _: exit(code))
-    done.set_result(None)
-
-
-EXITS: dict[str, Callable[[asyncio.AbstractEventLoop], Callable[..., object]]] = {
-    "soon": lambda loop: loop.call_soon,
-    "threadsafe": lambda loop: loop.call_soon_threadsafe,
-    "later": lambda loop: partial(loop.call_later, 0.001),
-    "at": lambda loop: partial(loop.call_at, loop.time()),
-    "writer": lambda loop: _exit_when_writable,
-    "future": lambda loop: _exit_when_done,
-}
-"""Ways to a callback of the event loop. Each of them makes a retry."""
-
-
 async def handle_in_task(message: Any) -> None:
-    """As :func:`handle`, for an event loop; `raise-in-task` does it in a task of its own, `exit-in` in a callback, and
-    `end-loop` tries to end the event loop, now or, in a callback, a moment later."""
+    """As :func:`handle`, for an event loop; `raise-in-task` raises in a task of its own."""
     await asyncio.sleep(0)
     word, _, argument = (message.value or b"").decode().partition(" ")
     if word == "raise-in-task":
         await asyncio.gather(_raise(argument))
-    elif word == "exit-in":
-        await _exit_in(EXITS[argument](asyncio.get_running_loop()))
-    elif word == "end-loop":
-        asyncio.get_running_loop().call_soon(LOOP_ENDS[argument])
-        ending = LOOP_ENDS[argument]()
-        if asyncio.iscoroutine(ending):
-            await ending
     elif word == "raise" and argument == "stop":
         raise StopAsyncIteration  # a coroutine cannot raise the other one
     else:

@@ -34,7 +34,6 @@ from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
 from timers.spark.columns import LOG_APPEND_TIME, RECORD, record_batch
-from timers.spark.requests import OTHER
 from timers.spark.storage import Kept
 from timers.wire import progress
 from timers.wire.formats import RequestFormat
@@ -246,25 +245,10 @@ class Reading:
 
     def requests(self) -> tuple[DataFrame, list[Counted]]:
         """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST`, on disk; and their numbers."""
-        native = self._settings.request_topic
-        others = {topic: of for topic, of in self.span.starts.items() if topic != native}
-        rows = self._decode(self._read(others, self.span.ends))
-        if native in self.span.starts:
-            records = self._read({native: self.span.starts[native]}, self.span.ends)
-            rows = rows.unionByName(requests.decode_native(records, _NO_LIMIT, native))
-        rows = self._kept.on_disk(rows)
-        counted = self._counted(rows)
-        if any(each.kind == OTHER for each in counted):
-            unusual = rows.where(F.col("kind") == OTHER).groupBy("partition").agg(F.min("offset"), F.max("offset"))
-            ranges = {partition: range(first, last + 1) for partition, first, last in unusual.collect()}
-            records = self._read(
-                {native: {partition: each.start for partition, each in ranges.items()}},
-                {native: {partition: each.stop for partition, each in ranges.items()}},
-            )
-            left = self._kept.on_disk(self._decode(requests.unusual_native(records, _NO_LIMIT)))
-            rows = rows.where(F.col("kind") != OTHER).unionByName(left)
-            counted = [each for each in counted if each.kind != OTHER] + self._counted(left)
-        return rows, counted
+        rows = self._kept.on_disk(self._decode(self._read(self.span.starts, self.span.ends)))
+        numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
+        groups = self.with_existing(rows).groupBy("topic", "callback_topic", "kind").agg(*numbers)
+        return rows, [Counted(*group) for group in groups.collect()]
 
     def cold(self, tables: ColdTables) -> Cold:
         """The requests in the cold tier."""
@@ -294,11 +278,6 @@ class Reading:
         existing = self._spark.createDataFrame(names, "callback_topic string, existing string")
         joined = rows.join(F.broadcast(existing), "callback_topic", "left")
         return joined.withColumn("callback_topic", F.col("existing")).select(rows.columns)
-
-    def _counted(self, rows: DataFrame) -> list[Counted]:
-        numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
-        groups = self.with_existing(rows).groupBy("topic", "callback_topic", "kind").agg(*numbers)
-        return [Counted(*group) for group in groups.collect()]
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 

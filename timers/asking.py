@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError
-from timers.wire import foreign_json, query_signature
-from timers.wire.query import MAX_ANSWER_BYTES
+from timers.wire.printable import decode_json
+from timers.wire.query import ANY_WORKER, MAX_ANSWER_BYTES, signed_headers
 
 TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
@@ -61,9 +61,7 @@ def ask(
     """
     target = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
     clock = Clock(settings.clock_offset_s)
-    signature = query_signature.headers(
-        settings.query_secret.reveal(), target, query_signature.ANY_WORKER, clock.now_s()
-    )
+    signature = signed_headers(settings.query_secret.reveal(), target, ANY_WORKER, clock.now_s())
     request = urllib.request.Request(f"{settings.query_url}{target}", headers=signature)
     # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -109,7 +107,7 @@ def decode_answer(settings: Settings, body: bytes, cluster_id: str | None) -> di
         QueryError: it is something else.
     """
     try:
-        answer = foreign_json.decode(body) if len(body) <= MAX_ANSWER_BYTES else None
+        answer = decode_json(body) if len(body) <= MAX_ANSWER_BYTES else None
     except ValueError:
         answer = None
     if isinstance(answer, dict) and (

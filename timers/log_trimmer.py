@@ -29,14 +29,14 @@ from timers.core.progress import Progress
 from timers.core.snapshots import Place as MachinePlace
 from timers.core.snapshots import Unreadable, deletable_before, is_far_apart, trimmed_to
 from timers.core.timer import TopicPartition
-from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
 from timers.kafka.error_codes import NO_GROUP, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import SEGMENT_MS
+from timers.kafka.progress_log import allowed_level
+from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.partition_metrics import PartitionMetrics
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
@@ -245,7 +245,6 @@ class Trimmer:
     ) -> None:
         self._settings, self._pool, self._now_s, self._ask, self._want = settings, pool, now_s, ask, want
         self._clock = Clock()
-        self._allowed = AllowedLevel(settings)
         self._known: dict[TopicPartition, _Known] = {}
         self._others: dict[str, tuple[float, list[str]]] = {}
         """Topic -> when its other readers were looked for, and who they are."""
@@ -343,7 +342,7 @@ class Trimmer:
         if known.runner.is_verified:
             known.next_at = monotonic() + LEAST_S
             return
-        if not levels.trims(self._allowed.read()):
+        if not levels.trims(allowed_level(self._settings)):
             return
         if is_far_apart(progress):
             known.next_at = 0.0

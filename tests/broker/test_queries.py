@@ -19,8 +19,9 @@ from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.main import main
-from timers.wire import future, query_signature, topics
+from timers.wire import future, topics
 from timers.wire.formats import future_by_id
+from timers.wire.query import ANY_WORKER, signed_headers
 
 pytestmark = pytest.mark.broker
 
@@ -68,7 +69,7 @@ class Fleet:
         return self.ask_signed(worker, f"{path}?{urllib.parse.urlencode(parameters)}", SECRET)
 
     def ask_signed(self, worker: Worker, target: str, secret: str) -> tuple[int, dict[str, Any]]:
-        headers = query_signature.headers(secret, target, query_signature.ANY_WORKER, time.time())
+        headers = signed_headers(secret, target, ANY_WORKER, time.time())
         status, body = get(worker.port, target, headers)
         return status, json.loads(body)
 

@@ -55,8 +55,8 @@ from timers.core import levels
 from timers.core.timer import Rejected
 from timers.errors import AccessError, LeaseLostError, TimersError
 from timers.kafka import topics
-from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.own_topics import own_topics
+from timers.kafka.progress_log import allowed_level
 from timers.queue import Queue
 from timers.wire import dead_letter, future
 
@@ -96,9 +96,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
         ],
     )
     worker = guarded.worker().start().ready()
-    assert AllowedLevel(as_worker(guarded)).read() == levels.RAISED_TO, (
-        "and it may read which level the operator allows"
-    )
+    assert allowed_level(as_worker(guarded)) == levels.RAISED_TO, "and it may read which level the operator allows"
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
     (unknown,) = guarded.send(Request(missing, due_in(1)))

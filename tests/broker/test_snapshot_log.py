@@ -23,9 +23,9 @@ from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.kafka import topics
 from timers.kafka.progress_log import progress_partition
+from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
 from timers.kafka.topic_admin import configs
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.store.memory import MemoryStore, MemoryView
 from timers.wire import snapshot
 from timers.wire.progress import encode, encode_key, machine_name

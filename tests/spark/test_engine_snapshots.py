@@ -12,7 +12,7 @@ from tests.harness.spark_query import SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY
-from timers.kafka.allowed_level import allow_in_new_app
+from timers.kafka.progress_log import allow_in_new_app
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -18,9 +18,9 @@ from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
 from timers.core.timer import Rejected
-from timers.dead_letters import letters
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import TimersError
+from timers.kafka import progress_log
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -200,13 +200,13 @@ def test_a_request_without_protobuf_is_published_when_its_level_is_allowed_or_no
     """Before that, workers would reject it again."""
     asked = []
 
-    def read() -> int:
+    def read(_settings: object) -> int:
         asked.append(1)
         if allowed is None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         return allowed
 
-    monkeypatch.setattr(letters, "AllowedLevel", lambda settings: SimpleNamespace(read=read))
+    monkeypatch.setattr(progress_log, "allowed_level", read)
     by_headers = [("timer-topic", b"orders")]
     topics.letters = [*(letter(0, offset, "level-too-low", by_headers) for offset in (0, 2)), letter(0, 4)]
     done = box.retry(LetterFilter(), {0: (0, 6)}, only_look=False)

@@ -119,11 +119,11 @@ class Trial:
         self.verified: Any = Verified(700, 900, 2, (), 0)
         monkeypatch.setattr(log_trimmer, "LogTrimmer", lambda settings: self.brokers)
         monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
+        monkeypatch.setattr(log_trimmer, "allowed_level", lambda _: self.allowed)
         self.wanted: list[Any] = []
         self.trimmer = Trimmer(
             settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine), self.wanted.append
         )
-        self.trimmer._allowed = SimpleNamespace(read=lambda: self.allowed)  # type: ignore[assignment]
         self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]
 
     def trim(self) -> int:

@@ -25,8 +25,7 @@ from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
 from timers.store.layout import ROWS_END
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opening, open_partition, open_store, store_path, stored_partitions
-from timers.store.restoring import _Restoring
+from timers.store.opening import Opening, _Restoring, open_partition, open_store, store_path, stored_partitions
 from timers.store.rocks import RocksStore
 
 TP = ("timer-request-by-id", 0)

@@ -19,11 +19,10 @@ from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Row, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
-from timers.store import restoring
+from timers.store import opening
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, open_store, store_path
-from timers.store.restoring import may_restore, restore
+from timers.store.opening import Opened, may_restore, open_store, restore, store_path
 from timers.store.rocks import RocksStore
 from timers.wire import snapshot
 from timers.wire.progress import encode
@@ -116,7 +115,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(restoring, "SnapshotLog", SimSnapshotLog)
+    monkeypatch.setattr(opening, "SnapshotLog", SimSnapshotLog)
     made = Rig(tmp_path)
 
     class CommittedLog(ProgressLog):
@@ -134,7 +133,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(restoring, "ProgressLog", CommittedLog)
+    monkeypatch.setattr(opening, "ProgressLog", CommittedLog)
     return made
 
 

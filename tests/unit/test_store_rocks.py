@@ -21,8 +21,7 @@ from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import failures, layout, memory_limit, rocks
 from timers.store.failures import Condemnations, StoreWaits
-from timers.store.index_journal import IndexJournal
-from timers.store.memory_limit import RocksMemory
+from timers.store.memory_limit import IndexJournal, RocksMemory
 from timers.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)

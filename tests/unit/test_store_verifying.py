@@ -20,11 +20,10 @@ from timers.core.timer import Origin, Row
 from timers.request_formats import enabled_formats
 from timers.store import verifying
 from timers.store.failures import Condemnations
-from timers.store.folding import spec_at
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.store.verifying import Verified, compared, progress_at, verify
+from timers.store.verifying import Verified, compared, progress_at, spec_at, verify
 
 SETTINGS = Settings.load({})
 PLACE = Place("cluster", "app", b"topic id", 0, "by id")

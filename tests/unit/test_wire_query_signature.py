@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from timers.config.settings import Settings
 from timers.errors import SettingsError
 from timers.queries.pages import QueryPages
-from timers.wire import query_signature
+from timers.wire.query import SIGNATURE, signed_headers, why_refused
 
 SECRET = "0123456789abcdef0123456789abcdef"
 TARGET = "/timers?topic=a%20b&limit=7"
@@ -20,8 +20,8 @@ NOW_S = 2_000_000_000.5
 
 
 def why(target: str = TARGET, recipient: str = "", secret: str = SECRET, now_s: float = NOW_S) -> str:
-    headers = query_signature.headers(secret, target, recipient, now_s)
-    return query_signature.why_refused(SECRET, headers.get(query_signature.HEADER), TARGET, ("", "worker-1"), NOW_S)
+    headers = signed_headers(secret, target, recipient, now_s)
+    return why_refused(SECRET, headers.get(SIGNATURE), TARGET, ("", "worker-1"), NOW_S)
 
 
 def test_a_signed_query_is_answered() -> None:
@@ -48,7 +48,7 @@ def test_each_other_query_is_refused(reason: str, query: dict[str, Any]) -> None
     "header", ["", "x", "2000000000 ", "2000000000 " + "0" * 64, "-1 " + "a" * 64, "\u0662 " + "a" * 64]
 )
 def test_a_damaged_header_is_refused(header: str) -> None:
-    assert "another secret" in query_signature.why_refused(SECRET, header, TARGET, ("",), NOW_S)
+    assert "another secret" in why_refused(SECRET, header, TARGET, ("",), NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_other_machines_need_the_secret(environment: dict[str, str], asked
     status, error = await handlers["/timers"](Web(), request)
     assert status == asked
     assert asked == 503 or "TIMERS_QUERY_SECRET_FILE" in error
-    signed = query_signature.headers(settings.query_secret.reveal(), "/timers", "", NOW_S)
+    signed = signed_headers(settings.query_secret.reveal(), "/timers", "", NOW_S)
     request.headers = CIMultiDict({**signed, "Host": "localhost"})
     assert (await handlers["/timers"](Web(), request))[0] == (503 if settings.query_secret else asked)
 

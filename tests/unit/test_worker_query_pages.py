@@ -27,7 +27,6 @@ from timers.queries.reading import Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
-from timers.wire import query_signature
 from timers.wire.headers import id_shown
 from timers.wire.query import Query
 
@@ -133,7 +132,7 @@ async def test_a_worker_with_a_secret_checks_the_signature_and_not_the_host() ->
     secret = "s" * 32
     pages = Pages(Settings.load({"TIMERS_QUERY_SECRET": secret}))
     pages.queries.go.set()
-    signed = query_signature.headers(secret, wire.LIST_PATH, query_signature.ANY_WORKER, 0.0)
+    signed = wire.signed_headers(secret, wire.LIST_PATH, wire.ANY_WORKER, 0.0)
     assert (await pages.ask(wire.LIST_PATH, {"Host": "evil.example", **signed})).status == 200
     assert (await pages.ask(wire.LIST_PATH, {"Host": "localhost"})).status == 403
 

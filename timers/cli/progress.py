@@ -213,7 +213,7 @@ def _said_of(settings: Settings, level: int, deletable: dict[str, int]) -> list[
 
 
 def _allow(settings: Settings, found: _Found, wanted: int) -> None:
-    from timers.kafka.allowed_level import allow
+    from timers.kafka.progress_log import allow
 
     if wanted > feature_levels.RAISED_TO:
         raise TimersError(f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO}")
@@ -229,11 +229,11 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
 
 def _look_up(settings: Settings) -> _Found:
     from timers.kafka.aiokafka_internals import group_access
-    from timers.kafka.allowed_level import AllowedLevel
+    from timers.kafka.progress_log import allowed_level
 
     with explained(settings, "the feature levels cannot be read") as reports:
         _, machines = _read(settings, reports)
-        allowed = AllowedLevel(settings).read()
+        allowed = allowed_level(settings)
         members = group_access.describe(settings).members
     return _Found(
         allowed,
@@ -426,7 +426,7 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.kafka.snapshot_log import SnapshotLog
     from timers.request_formats import enabled_formats
     from timers.store.memory_limit import RocksMemory
-    from timers.store.restoring import place_of
+    from timers.store.opening import place_of
     from timers.store.verifying import verify as compare
     from timers.wire import progress as record
     from timers.wire import topics

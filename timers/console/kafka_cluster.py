@@ -38,11 +38,11 @@ from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue.inspection import Inspection, QueueStats
 from timers.request_formats import enabled_formats
-from timers.wire import foreign_json, query_signature
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.printable import quoted
+from timers.wire.printable import decode_json, quoted
+from timers.wire.query import ANY_WORKER, signed_headers
 from timers.wire.topics import queue_group, queue_returns
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class KafkaCluster:
     async def _ask_once(self, path: str, parameters: Mapping[str, str], timeout_s: float) -> WorkerAnswer:
         url = URL(f"{self._settings.query_url}{path}").with_query(parameters)
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
-        headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
+        headers = signed_headers(secret, url.raw_path_qs, ANY_WORKER, now_s)
         status, body = await self._get(url, headers, timeout_s)
         try:
             return WorkerAnswer(status, decode_answer(self._settings, body, await self._cluster_id()))
@@ -444,7 +444,7 @@ class KafkaCluster:
         """
         _, body = await self.worker_page(url, "/health/live")
         try:
-            live = foreign_json.decode(body)
+            live = decode_json(body)
         except ValueError:
             live = None
         if not isinstance(live, dict) or "live" not in live:

@@ -14,9 +14,8 @@ from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError
-from timers.wire import foreign_json
 from timers.wire import query as wire
-from timers.wire.printable import quoted
+from timers.wire.printable import decode_json, quoted
 
 _READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OK = 200
@@ -124,7 +123,7 @@ def _names(worker: FoundWorker) -> list[str]:
 
 def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     try:
-        found = foreign_json.decode(asked.pages[path][1])
+        found = decode_json(asked.pages[path][1])
     except (KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None

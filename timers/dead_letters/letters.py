@@ -19,7 +19,6 @@ from timers.core import levels
 from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
-from timers.kafka.allowed_level import AllowedLevel
 from timers.kafka.clients import reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
@@ -495,8 +494,10 @@ class LetterLog:
     def allowed_level(self) -> int:
         """The feature level that the operator allows. If it cannot be read, the highest: it stands against nothing."""
         try:
-            return AllowedLevel(self._settings).read()
-        except (KafkaException, LogMismatch):
+            from timers.kafka.progress_log import allowed_level  # not at the top: a light installation has no aiokafka
+
+            return allowed_level(self._settings)
+        except (KafkaException, LogMismatch, ImportError):
             return levels.SUPPORTED
 
     def original(self, letter: Letter) -> RequestRecord | None:

@@ -19,8 +19,8 @@ from timers.errors import AccessError, NameTakenError, PublishError, RetryRefuse
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
+from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h

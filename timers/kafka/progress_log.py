@@ -28,12 +28,11 @@ from timers.core.progress import PARTITIONS, Progress, Witness
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
-from timers.kafka import allowed_level
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import Answer, LogLineages
+from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.topics import Cluster
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.partition import check_loss
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
@@ -50,13 +49,19 @@ TIMEOUT_S = 25.0
 (10 s), when the broker looks for such transactions, which it does every 10 s."""
 
 ANSWER_S = 5.0
-POLL_S = 0.05
+POLL_S, AGAIN_S = 0.05, 0.2
 
 SNAPSHOT = ":snapshot"
 """In TIMERS_ACCEPT_LOSS after the name of a partition: also the loss of its snapshots, so of all that is pending."""
 
 GROUP_ANSWER_S = 2.0
 """How long an opening waits for the group's copy of a progress."""
+
+APP_PARTITION = 0
+"""Partition of the progress topic with the records that are about the whole app."""
+
+APP_ANSWER_S = 10.0
+NEW_APP_S = 30.0
 
 TAIL_RECORDS = 2_000
 """Records read from the end first. The newest progress of a running machine is among them. If it is not,
@@ -156,10 +161,18 @@ class ProgressLog:
         Raises:
             KafkaException: the brokers do not answer.
         """
+        return levels.wanted(levels.FIRST, self.allowed_level(), is_verified=False)
+
+    def allowed_level(self) -> int:
+        """The feature level that the operator allows: `timers levels --raise` writes it.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+            LogMismatch: the record cannot be read.
+        """
         value = self.of_app(progress_record.APP_KEY)
         name, first = progress_record.ALLOWED_LEVEL, levels.FIRST
-        allowed = first if value is None else progress_record.decode_number(name, value, first)
-        return levels.wanted(levels.FIRST, allowed, is_verified=False)
+        return first if value is None else progress_record.decode_number(name, value, first)
 
     def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:
         """Newest committed value of a record that is about the whole app.
@@ -170,9 +183,8 @@ class ProgressLog:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        partition = allowed_level.PARTITION
-        ends = self.ends(self._settings.progress_topic, partition)
-        return self._read_back(partition, *ends, [key], after_fence=after_fence).get(key)
+        ends = self.ends(self._settings.progress_topic, APP_PARTITION)
+        return self._read_back(APP_PARTITION, *ends, [key], after_fence=after_fence).get(key)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions.
@@ -521,3 +533,68 @@ def commit_change(
         partition = progress_partition(tp, cluster, settings)
         with writer.transaction() as send:
             send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])
+
+
+def allowed_level(settings: Settings) -> int:
+    """Return the feature level that the operator allows. Blocks; not on an event loop.
+
+    Raises:
+        KafkaException, LogMismatch: as :meth:`ProgressLog.allowed_level`.
+    """
+    with closing(ProgressLog(settings, Cluster("", {}, {}), APP_ANSWER_S)) as log:
+        return log.allowed_level()
+
+
+def allow_in_new_app(settings: Settings, partitions: int) -> None:
+    """Allow the level that this version raises to, if the app has no progress yet. Blocks. Call it before joining.
+
+    Brokers may need some seconds until they know topics that were created a moment ago.
+
+    Args:
+        settings: of the app.
+        partitions: number of partitions of its progress topic.
+    """
+    if levels.RAISED_TO == levels.FIRST:
+        return
+    deadline = monotonic() + NEW_APP_S
+    while True:
+        try:
+            if _is_new(settings, partitions):
+                allow(settings, levels.RAISED_TO)
+            return
+        except KafkaException as error:
+            if monotonic() > deadline:
+                logger.warning(
+                    "whether the app is new is not known (%s); `timers levels` shows its feature level", error
+                )
+                return
+        sleep(AGAIN_S)
+
+
+def _is_new(settings: Settings, partitions: int) -> bool:
+    """Whether no partition of the progress topic has a record. Partitions without a leader do not hide the others."""
+    consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
+    unknown: KafkaException | None = None
+    try:
+        for partition in range(partitions):
+            place = KafkaTopicPartition(settings.progress_topic, partition)
+            try:
+                if consumer.get_watermark_offsets(place, timeout=GROUP_ANSWER_S)[1]:
+                    return False
+            except KafkaException as error:
+                unknown = error
+    finally:
+        consumer.close()
+    if unknown is not None:
+        raise unknown
+    return True
+
+
+def allow(settings: Settings, level: int) -> None:
+    """Allow machines to be raised to ``level``. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse the record.
+    """
+    record = progress_record.APP_KEY, progress_record.encode_number(progress_record.ALLOWED_LEVEL, level)
+    write(librdkafka(settings), settings.progress_topic, APP_PARTITION, [record], APP_ANSWER_S)

@@ -1,24 +1,28 @@
-"""Reads topics and ranges of offsets with librdkafka, without a consumer group, and writes a few records."""
+"""Reads topics and ranges of offsets with librdkafka, without a consumer group, and writes a few records, also in
+transactions: all records of a transaction become visible, or none."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import call
 from time import monotonic
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, reader
+from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, reader
+from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
+from timers.wire import topics
 from timers.wire.headers import Header
 
 _POLL_S = 0.2
@@ -187,13 +191,13 @@ class TopicReader:
     def _start(self, partition: int) -> int:
         if self._since_ms is not None:
             wanted = [TopicPartition(self._topic, partition, self._since_ms)]
-            (found,) = self._consumer.offsets_for_times(wanted, timeout=connection.TIMEOUT_S)
+            (found,) = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S)
             if found.error is not None:
                 raise KafkaException(found.error)
             if found.offset >= 0:
                 return int(found.offset)
         place = TopicPartition(self._topic, partition)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=connection.TIMEOUT_S, cached=False)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S, cached=False)
         return int(end)
 
     def __iter__(self) -> Iterator[Message | None]:
@@ -223,3 +227,89 @@ class TopicReader:
 
     def _user_error(self, error: KafkaException) -> TimersError:
         return self._reports.user_error(error, f"topic {self._topic!r} cannot be read")
+
+
+_ANSWER_POLL_S = 0.1
+_INIT_TIMEOUT_S = 30.0
+_COMMIT_TRIES = 3
+
+
+class Record(NamedTuple):
+    """One record to write."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, str | bytes | None]]
+
+
+Send: TypeAlias = Callable[[Sequence[Record]], list[str]]
+"""Sends records, waits until the brokers have them, and returns their sources."""
+
+
+class TransactionalWriter:
+    """A transactional producer. Opening it fences the former one with the same id and aborts its open transaction.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse. The methods raise it too.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], transactional_id: str, max_message_bytes: int) -> None:
+        config = {
+            "error_cb": lambda error: None,  # without one a fatal error would be raised in any delivery callback
+            **properties,
+            "allow.auto.create.topics": False,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "message.max.bytes": max_message_bytes,
+            "linger.ms": 5,
+        }
+        self._producer = Producer(config, logger=LIBRDKAFKA_LOG)
+        self._producer.init_transactions(_INIT_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Send]:
+        """One transaction: committed at the end of the block, aborted by an exception."""
+        self._producer.begin_transaction()
+        try:
+            yield self._send
+            self._commit()
+        except BaseException:
+            with contextlib.suppress(KafkaException):  # then the brokers abort it after its timeout
+                self._producer.abort_transaction(TIMEOUT_S)
+            raise
+
+    def _send(self, records: Sequence[Record]) -> list[str]:
+        sources: dict[int, str] = {}
+        failures: list[KafkaError] = []
+
+        def on_delivery(index: int, error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                sources[index] = topics.source(message.topic(), message.partition(), message.offset())  # type: ignore[arg-type]
+
+        for index, (topic, partition, key, value, headers) in enumerate(records):
+            report = partial(on_delivery, index)
+            self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=report)
+            self._producer.poll(0)
+        deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
+        # flush() is not used: it calls delivery callbacks even while the exception of a fatal error is pending.
+        while len(sources) + len(failures) < len(records):
+            self._producer.poll(_ANSWER_POLL_S)
+            if monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if failures:
+            raise KafkaException(failures[0])
+        return [sources[index] for index in range(len(records))]
+
+    def _commit(self) -> None:
+        """Commit. A call that timed out is repeated: it continues the same commit."""
+        for tries_left in reversed(range(_COMMIT_TRIES)):
+            try:
+                self._producer.commit_transaction(TIMEOUT_S)
+                return
+            except KafkaException as error:
+                if not tries_left or not error.args[0].retriable():
+                    raise

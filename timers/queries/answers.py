@@ -33,9 +33,10 @@ from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.queries import reading
 from timers.queries.reading import Place, Recovering, TimerFilter, Turns
-from timers.wire import foreign_json, query_signature, topics
 from timers.wire import query as wire
+from timers.wire import topics
 from timers.wire.formats import RequestFormat
+from timers.wire.printable import decode_json
 from timers.wire.query import Query, Timer
 
 logger = logging.getLogger(__name__)
@@ -324,7 +325,7 @@ class RemoteSource:
             why = str(error) or f"no answer within {WORKER_ANSWER_S:.0f} s"
             raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
         try:
-            answer = foreign_json.decode(body)
+            answer = decode_json(body)
             if response.status not in (200, 404):
                 raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
@@ -562,7 +563,7 @@ class Queries:
 
     def _sign(self, owner: Member, target: str) -> dict[str, str]:
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
-        return query_signature.headers(secret, target, owner.worker_id, now_s)
+        return wire.signed_headers(secret, target, owner.worker_id, now_s)
 
     def _reason_not_to_ask(self, owner: Member) -> str:
         """Why a partition's owner cannot be asked; empty if it can be."""

@@ -16,7 +16,7 @@ from timers.hosts import Hosts, why_cross_site
 from timers.queries.answers import Answer, Queries
 from timers.slots import Slots
 from timers.wire import query as wire
-from timers.wire import query_signature, topics
+from timers.wire import topics
 from timers.wire.headers import id_shown
 from timers.wire.query import InvalidQueryError, Query
 
@@ -187,9 +187,9 @@ class QueryPages:
                     "set TIMERS_QUERY_SECRET_FILE for all workers, and for `timers get` and `timers list`"
                 )
         else:
-            recipients = (query_signature.ANY_WORKER, settings.worker_id)
-            header = request.headers.get(query_signature.HEADER)
-            why = query_signature.why_refused(secret, header, request.raw_path, recipients, self._now_s())
+            recipients = (wire.ANY_WORKER, settings.worker_id)
+            header = request.headers.get(wire.SIGNATURE)
+            why = wire.why_refused(secret, header, request.raw_path, recipients, self._now_s())
         if why:
             raise _RefusedError(_FORBIDDEN, why)
 

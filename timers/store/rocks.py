@@ -30,9 +30,8 @@ from timers.errors import StoreError
 from timers.store import layout
 from timers.store.database import Database
 from timers.store.failures import INCOMPLETE, STALE, UNREADABLE, Condemnations, StoreDamaged, failure
-from timers.store.index_journal import IndexJournal
 from timers.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
-from timers.store.memory_limit import RocksMemory
+from timers.store.memory_limit import IndexJournal, RocksMemory
 
 SLICE_BYTES = 256 * 1024
 """Bytes that are read before :meth:`RocksView.close` of another thread may end the view."""

@@ -1,8 +1,9 @@
-"""Turns text and bytes of others into text for a terminal, a log or JSON."""
+"""Turns text and bytes of others into text for a terminal, a log or JSON, and reads their JSON."""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from typing import Any
 
@@ -79,3 +80,16 @@ def json_value(data: bytes | None) -> str | dict[str, str] | None:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text that another program may have written.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, or it is nested more deeply than Python's parser can read.
+    """
+    try:
+        # Python's parser would guess the encoding of bytes, and take halves of surrogate pairs in them.
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None

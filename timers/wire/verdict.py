@@ -16,8 +16,8 @@ from json.encoder import encode_basestring as _quoted
 from typing import NamedTuple
 
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
-from timers.wire import foreign_json
 from timers.wire.checks import MAX_DUE_S
+from timers.wire.printable import decode_json
 
 
 class VerdictMessage(NamedTuple):
@@ -57,7 +57,7 @@ def decode(value: bytes) -> VerdictMessage:
     Raises:
         ValueError: it is not one.
     """
-    fields = foreign_json.decode(value)
+    fields = decode_json(value)
     try:
         message = VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))
         is_verdict = (

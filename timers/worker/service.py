@@ -27,7 +27,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import connection, leaders, progress_log, topics
 from timers.kafka.aiokafka_internals import group_access, metadata
-from timers.kafka.allowed_level import allow_in_new_app
+from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
 from timers.queries.answers import Queries

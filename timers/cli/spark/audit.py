@@ -117,7 +117,8 @@ def audit(
     """
     now_s = time.time()
     settings = Settings.load()
-    launch = make_launch("audit")
+    # Python gets the values of whole batches of records: by default 10,000, which may be large.
+    launch = make_launch("audit", {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"})
     check_brokers(settings)
     grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
 

@@ -74,7 +74,7 @@ def engine(
     """
     from timers.kafka import topics
     from timers.kafka.aiokafka_internals.group_member import taking_part
-    from timers.kafka.allowed_level import allow_in_new_app
+    from timers.kafka.progress_log import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, request_topics, session_settings

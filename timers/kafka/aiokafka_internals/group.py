@@ -16,7 +16,7 @@ from aiokafka.errors import for_code
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
-from timers.wire import foreign_json
+from timers.wire.printable import decode_json
 
 STABLE = "Stable"
 """State of a group whose members have their assignments. In other states its members have no metadata."""
@@ -84,7 +84,7 @@ def subscription_of(metadata: bytes) -> tuple[frozenset[str], Any]:
         return frozenset(), None
     topics = frozenset(decoded.subscription)
     try:
-        return topics, foreign_json.decode(decoded.user_data or b"null")
+        return topics, decode_json(decoded.user_data or b"null")
     except ValueError:
         return topics, None
 

@@ -48,8 +48,7 @@ from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_partition, open_store
-from timers.store.restoring import may_restore, restore
+from timers.store.opening import may_restore, open_partition, open_store, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord

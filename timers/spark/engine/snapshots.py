@@ -26,11 +26,10 @@ from timers.core.progress import SettingChange
 from timers.core.snapshots import RECORD_BYTES, Place
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
-from timers.kafka.allowed_level import AllowedLevel
+from timers.kafka.progress_log import allowed_level
 from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.store.failures import StoreWaits
-from timers.store.opening import open_copy
-from timers.store.restoring import place_of
+from timers.store.opening import open_copy, place_of
 from timers.store.rocks import RocksStore
 from timers.threads import log_failure
 from timers.wire.topics import partition_name
@@ -143,7 +142,6 @@ class Snapshots:
         self.formats, self.memory, self.partition_metrics = opener.formats, opener.memory, opener.partition_metrics
         self.partitions = parts.cluster.partitions
         self._taker = SnapshotTaker(parts.settings, self, lambda: opener.now_s, self._fail)
-        self._allowed = AllowedLevel(parts.settings)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
         self._starting = threading.Lock()
@@ -211,7 +209,7 @@ class Snapshots:
         """Raise the machines whose log and snapshots agree, so that their logs are trimmed from the next look on."""
         for runner in [*self.runners.values()]:
             if runner.is_verified and not levels.trims(runner.machine.progress.level):
-                level = levels.wanted(runner.machine.progress.level, self._allowed.read(), is_verified=True)
+                level = levels.wanted(runner.machine.progress.level, allowed_level(self._settings), is_verified=True)
                 asked = runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
                 asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
 

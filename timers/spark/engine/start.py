@@ -17,8 +17,8 @@ from timers.errors import LogMismatch, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.progress_log import ProgressLog, progress_partition
+from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topics import Cluster
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.spark.engine import checkpoints
 from timers.spark.engine.query import Plan, request_topics
 from timers.wire import progress as progress_record

@@ -33,8 +33,8 @@ from timers.core.grouping import groups
 from timers.counted import counted
 from timers.errors import NameTakenError, SparkError
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
+from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
-from timers.kafka.transactions import Record, TransactionalWriter
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text, headers_of, record_batch, schema

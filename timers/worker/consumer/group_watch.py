@@ -27,7 +27,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
-from timers.kafka.allowed_level import AllowedLevel
+from timers.kafka.progress_log import allowed_level
 from timers.worker.consumer.requests import PartitionConsumer, Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
@@ -135,7 +135,6 @@ class GroupWatch(Service):
         self._settings = settings
         self._pool = pool
         self._consumer = consumer
-        self._allowed = AllowedLevel(settings)
         self._rejoined_with = 0
 
     @Service.task
@@ -183,7 +182,7 @@ class GroupWatch(Service):
             return
         self.refusal = None
         if lower:
-            allowed = await asyncio.to_thread(self._allowed.read)
+            allowed = await asyncio.to_thread(allowed_level, self._settings)
             await self._raise(lower, levels.level_to_raise_to(allowed, [member.supports for member in members]))
 
     async def _refuse(self, raised: int, able: int) -> None:

@@ -30,8 +30,7 @@ from timers.kafka.topics import compacted_now
 from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
-from timers.store.opening import ANSWER_S, Opened, open_partition
-from timers.store.restoring import may_restore, restore
+from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting

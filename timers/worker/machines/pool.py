@@ -29,8 +29,7 @@ from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import stored_partitions
-from timers.store.restoring import place_of
+from timers.store.opening import place_of, stored_partitions
 from timers.threads import log_failure
 from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name

@@ -105,6 +105,7 @@ class _OwnLeaders:
 
 class ProgressLog:
     """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop.
+    They raise KafkaException if the brokers do not answer.
 
     Args:
         settings: of the app.
@@ -156,11 +157,7 @@ class ProgressLog:
         return found
 
     def level_of_new_machines(self) -> int:
-        """The feature level of a machine without progress: the one that the operator allows, if this version has it.
-
-        Raises:
-            KafkaException: the brokers do not answer.
-        """
+        """The feature level of a machine without progress: the one that the operator allows, if this version has it."""
         return levels.wanted(levels.FIRST, self.allowed_level(), is_verified=False)
 
     def allowed_level(self) -> int:
@@ -179,19 +176,12 @@ class ProgressLog:
 
         Args:
             after_fence: as in :meth:`read`.
-
-        Raises:
-            KafkaException: the brokers do not answer.
         """
         ends = self.ends(self._settings.progress_topic, APP_PARTITION)
         return self._read_back(APP_PARTITION, *ends, [key], after_fence=after_fence).get(key)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and end of a log, including open transactions.
-
-        Raises:
-            KafkaException: its leader does not answer.
-        """
+        """First offset and end of a log, including open transactions."""
         return self._ends_of((topic, partition))[0]
 
     def _ends_of(self, *places: TopicPartition) -> list[tuple[int, int]]:
@@ -591,10 +581,6 @@ def _is_new(settings: Settings, partitions: int) -> bool:
 
 
 def allow(settings: Settings, level: int) -> None:
-    """Allow machines to be raised to ``level``. Blocks.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse the record.
-    """
+    """Allow machines to be raised to ``level``. Blocks."""
     record = progress_record.APP_KEY, progress_record.encode_number(progress_record.ALLOWED_LEVEL, level)
     write(librdkafka(settings), settings.progress_topic, APP_PARTITION, [record], APP_ANSWER_S)

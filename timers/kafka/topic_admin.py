@@ -1,4 +1,7 @@
-"""Asks the brokers whether a topic exists and how it is configured, and creates topics: one at once, or many soon."""
+"""Asks the brokers whether a topic exists and how it is configured, and creates topics: one at once, or many soon.
+
+What takes an admin client raises KafkaException if the brokers do not answer, or refuse.
+"""
 
 from __future__ import annotations
 
@@ -115,11 +118,7 @@ def create_if_missing(
 
 
 def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:
-    """Create a topic, and wait for it. False if it exists already.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
-    """
+    """Create a topic, and wait for it. False if it exists already."""
     failure = create_all(admin, [topic], timeout_s).get(topic.topic)
     if failure is not None and code_of(failure) != KafkaError.TOPIC_ALREADY_EXISTS:
         raise failure
@@ -147,9 +146,6 @@ def configs(
 
     Args:
         skip_denied: leave out topics whose configuration may not be read.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
     """
     found = {}
     for topic, asked in ask_for_configs(admin, topics, timeout_s).items():
@@ -173,11 +169,7 @@ def ask_for_configs(
 
 
 def config_of(asked: Future[Any]) -> dict[str, str]:
-    """The configuration in an answer, name to value; waits for it.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
-    """
+    """The configuration in an answer, name to value; waits for it."""
     return {name: entry.value for name, entry in asked.result().items()}
 
 
@@ -190,11 +182,7 @@ class Listed(NamedTuple):
 
 
 def listed(admin: AdminClient, timeout_s: float) -> dict[str, Listed]:
-    """All topics. A request for one name would create the topic on brokers that allow it.
-
-    Raises:
-        KafkaException: the brokers do not answer.
-    """
+    """All topics. A request for one name would create the topic on brokers that allow it."""
     return {
         name: Listed(
             len(topic.partitions),
@@ -212,11 +200,7 @@ def largest_batch(admin: AdminClient, name: str, timeout_s: float) -> int:
 
 
 def oldest_ms(admin: AdminClient, names: Iterable[str], timeout_s: float) -> dict[str, int]:
-    """How old a record may be in topics that keep producers' times, without topics that may not be described.
-
-    Raises:
-        KafkaException: the brokers do not answer.
-    """
+    """How old a record may be in topics that keep producers' times, without topics that may not be described."""
     found = configs(admin, names, timeout_s, skip_denied=True)
     limits = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # the latter before Kafka 4
     return {

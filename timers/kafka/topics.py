@@ -2,6 +2,8 @@
 
 A topic that is created after the group has formed is assigned to no member until the next rebalance, and with static
 membership there may be none.
+
+What takes an admin client raises KafkaException if the brokers do not answer, or refuse.
 """
 
 from __future__ import annotations
@@ -192,9 +194,6 @@ def config_problems(admin: AdminClient, settings: Settings, names: Collection[st
 
     Returns:
         Topic -> why it cannot be used, in a sentence.
-
-    Raises:
-        KafkaException: the brokers do not answer.
     """
     problems = {}
     for topic in own_topics(settings):
@@ -224,9 +223,6 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
 
     Returns:
         What is wrong with its configuration, in sentences.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
     """
     found = _describe(admin, [request_topic, name])
     config = configs(admin, found, TIMEOUT_S)
@@ -265,11 +261,7 @@ def id_and_partitions(admin: AdminClient, name: str, timeout_s: float) -> tuple[
 
 
 def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:
-    """The id that the cluster gave a topic; None if it does not exist. Blocks.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
-    """
+    """The id that the cluster gave a topic; None if it does not exist. Blocks."""
     return ids_of(admin, [name], timeout_s).get(name)
 
 

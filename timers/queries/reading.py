@@ -2,7 +2,8 @@
 
 The functions run on the machine's thread. Most reading is done in the idle window of each second, after its timers have
 fired. The first page of a list may be read at any time: it is small, and someone waits for it. Both take a limited
-share of the time of one processor, so any number of readers delays due timers by a limited time.
+share of the time of one processor, so any number of readers delays due timers by a limited time. While the machine
+reads its log again, they raise Recovering.
 """
 
 from __future__ import annotations
@@ -123,11 +124,7 @@ def _sought(timer_filter: TimerFilter, place: Place) -> list[bytes]:
 
 
 def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
-    """The next timers of a machine: at most ``limit``, from at most one slice of its store.
-
-    Raises:
-        Recovering: try again later.
-    """
+    """The next timers of a machine: at most ``limit``, from at most one slice of its store."""
     _check_recovered(machine)
     listed: list[Listed] = []
     piece = _Slice()
@@ -157,9 +154,6 @@ def count(
     Returns:
         (first second of a group of ``by_s`` seconds, callback topic) -> timers, and the key up to which it has counted;
         None: no timers follow.
-
-    Raises:
-        Recovering: try again later.
     """
     _check_recovered(machine)
     counts: Counter[tuple[int, str]] = Counter()
@@ -178,11 +172,7 @@ def count(
 
 
 def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
-    """The latest version of a timer with an id, pending or remembered.
-
-    Raises:
-        Recovering: try again later.
-    """
+    """The latest version of a timer with an id, pending or remembered."""
     _check_recovered(machine)
     entry = machine.find(id_bytes(id))
     if entry is None:
@@ -207,9 +197,6 @@ def find_record(
         timer_id: that the request has in its row; None: none.
         due_s: of the request.
         append_s: second in which it was appended.
-
-    Raises:
-        Recovering: try again later.
     """
     _check_recovered(machine)
     key = due_s, offset
@@ -240,9 +227,6 @@ def find_offset(
 
     Returns:
         The timer, and the key up to which it has looked; None: no timers follow.
-
-    Raises:
-        Recovering: try again later.
     """
     _check_recovered(machine)
     piece, source = _Slice(), topics.source(*place[:2], offset)

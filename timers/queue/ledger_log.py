@@ -11,6 +11,8 @@ record key                value                                                 
 ========================  ==========================================================  =================================
 
 The last word is the CRC-32 of the record key, a space and the words before, in hexadecimal.
+
+What reads or writes raises KafkaException if the brokers do not answer, or refuse.
 """
 
 from __future__ import annotations
@@ -87,9 +89,6 @@ def read(login: Mapping[str, Any], group: str) -> Kept:
 
     Args:
         login: how to connect, as properties of librdkafka.
-
-    Raises:
-        KafkaException: the brokers do not answer, or the topic cannot be read.
     """
     topic = topics.queue_ledger(group)
     kept, foreign = Kept({}, {}), list[int | None]()
@@ -113,11 +112,7 @@ def read(login: Mapping[str, Any], group: str) -> Kept:
 
 
 def write(login: Mapping[str, Any], group: str, records: Iterable[Record]) -> None:
-    """Write records to the ledger topic of a group, and return when the brokers have them.
-
-    Raises:
-        KafkaException: they do not take them.
-    """
+    """Write records to the ledger topic of a group, and return when the brokers have them."""
     write_records(login, topics.queue_ledger(group), 0, records, _TIMEOUT_S)
 
 
@@ -129,9 +124,6 @@ def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:
 
     Args:
         is_new: whether nothing can have been signed before.
-
-    Raises:
-        KafkaException: the brokers do not answer, or refuse.
     """
     name = topics.queue_of_group(group) or group
     keys = read(login, group).keys

@@ -71,7 +71,8 @@ class RawFetch(NamedTuple):
 
 
 class LeaderClient:
-    """Asks leaders of partitions. Connects at the first request. On one event loop.
+    """Asks leaders of partitions. Connects at the first request. On one event loop. Its methods raise KafkaError if no
+    leader answers, or it returns an error.
 
     Args:
         name: of the client, after the worker's id.
@@ -93,9 +94,6 @@ class LeaderClient:
         """Connect, if that was not done, and learn the leaders of ``topics``.
 
         The metadata keep the topics of earlier calls: several callers ask at one time, each for topics of its own.
-
-        Raises:
-            KafkaError: no broker answers.
         """
         async with self._connecting:
             if self._client is None:
@@ -127,11 +125,7 @@ class LeaderClient:
         return leader
 
     async def by_leader(self, tps: Collection[tuple[str, int]]) -> dict[int | None, list[tuple[str, int]]]:
-        """Connect, and return the partitions of each leader; None -> those without one.
-
-        Raises:
-            KafkaError: no broker answers.
-        """
+        """Connect, and return the partitions of each leader; None -> those without one."""
         await self.connect({topic for topic, _ in tps})
         found: dict[int | None, list[tuple[str, int]]] = {}
         for tp in tps:
@@ -143,11 +137,7 @@ class LeaderClient:
         return self._client._conns.get((leader, ConnectionGroup.DEFAULT))
 
     async def last_stable_offsets(self, leader: int, tps: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Last stable offsets of partitions with one leader, without those for which it returns an error.
-
-        Raises:
-            KafkaError: the leader does not answer.
-        """
+        """Last stable offsets of partitions with one leader, without those for which it returns an error."""
         by_topic: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in tps:
             by_topic.setdefault(topic, []).append((partition, OffsetResetStrategy.LATEST))
@@ -169,9 +159,6 @@ class LeaderClient:
 
         Returns:
             Partition -> answer; None -> the broker does not know this request.
-
-        Raises:
-            KafkaError: the leader does not answer.
         """
         try:
             response = await self._send(leader, EpochRequest(epochs))
@@ -187,11 +174,7 @@ class LeaderClient:
         return found
 
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
-        """Offset of the first record with this or a later time; None if there is none.
-
-        Raises:
-            KafkaError: the leader does not answer, or returns an error.
-        """
+        """Offset of the first record with this or a later time; None if there is none."""
         topic, partition = tp
         request = OffsetRequest(ANY_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
         response = await self._send(leader, request)
@@ -202,11 +185,7 @@ class LeaderClient:
         return offset if offset >= 0 else None
 
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
-        """First offset and end of a log, including open transactions.
-
-        Raises:
-            KafkaError: the leader does not answer, or returns an error.
-        """
+        """First offset and end of a log, including open transactions."""
         which = OffsetResetStrategy.EARLIEST, OffsetResetStrategy.LATEST
         low, end = await asyncio.gather(*(self.offset_at(leader, tp, each) for each in which))
         return low or 0, end or 0
@@ -247,11 +226,7 @@ class AskLeaders(Protocol):
     """Asks leaders from a thread: runs a question on the event loop of a client, and returns its answer."""
 
     def __call__(self, question: Question[_T]) -> _T:
-        """Return the answer; wait for it.
-
-        Raises:
-            KafkaError: the leader does not answer, or returns an error.
-        """
+        """Return the answer; wait for it."""
 
 
 async def log_ends(client: LeaderClient, places: Collection[TopicPartition]) -> list[tuple[int, int]] | None:

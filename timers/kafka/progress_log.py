@@ -108,8 +108,6 @@ class ProgressLog:
     They raise KafkaException if the brokers do not answer.
 
     Args:
-        settings: of the app.
-        cluster: the topics of the app.
         timeout_s: longest time to wait for an answer, or for the next record.
         ask: asks leaders over connections that others share; None: over connections of its own.
     """
@@ -541,7 +539,6 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
     Brokers may need some seconds until they know topics that were created a moment ago.
 
     Args:
-        settings: of the app.
         partitions: number of partitions of its progress topic.
     """
     if levels.RAISED_TO == levels.FIRST:

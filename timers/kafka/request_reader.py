@@ -67,7 +67,6 @@ class RequestReader:
     pieces of :mod:`timers.kafka.aiokafka_internals.fetch`, on an event loop in a thread of their own.
 
     Args:
-        settings: of the app.
         formats: the request topics and their formats. Other topics are never read.
         isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
         value_limit: returns the size in bytes above which no value of a partition is a request; None if not known.

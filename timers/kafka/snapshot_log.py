@@ -131,7 +131,6 @@ class SnapshotLog:
     """The snapshots of one partition, as :class:`timers.core.snapshots.Snapshots`. Used by one thread. Close it.
 
     Args:
-        settings: of the app.
         topic: of snapshots.
         partition: of this topic; the attribute may be changed between two calls.
         check: called about ten times a second while it works; may raise to stop.

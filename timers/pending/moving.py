@@ -81,8 +81,6 @@ class PendingReader:
     """Reads what is pending of the partitions of an app. It sends nothing, and no worker notices it.
 
     Args:
-        settings: of the app.
-        cluster: its topics.
         directory: for its stores. A store that is there already is read on, as that of a worker is.
         check: called often; may raise to stop.
     """

@@ -8,11 +8,11 @@ import random
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from enum import Enum
 from functools import partial
 from itertools import compress, count
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -157,13 +157,6 @@ class Outcome(Enum):
     UNKNOWN = 3
 
 
-class _Opening(NamedTuple):
-    """A producer, and the call that connects it."""
-
-    producer: Producer
-    call: _Call
-
-
 class Transactions:
     """The transactional producer of one process. One thread at a time uses it.
 
@@ -186,7 +179,7 @@ class Transactions:
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
         self._producer: Producer | None = None
-        self._opening: _Opening | None = None
+        self._opening: tuple[Producer, Future[None]] | None = None  # a producer, and the call that connects it
         self._refused: dict[Job, None] = {}
         self._places: Places | None = None
         self.append_ms = 0
@@ -199,7 +192,7 @@ class Transactions:
     def close(self) -> None:
         """Disconnect. No transaction may be open."""
         if self._opening is not None:  # if it connected later, it would fence the next producer of this id
-            wait([self._opening.call.outcome], _CLOSE_S)
+            wait([self._opening[1]], _CLOSE_S)
         self._opening = self._producer = self._places = None
 
     def ask_leaders(self, jobs: Collection[Job]) -> None:
@@ -247,7 +240,7 @@ class Transactions:
         try:
             with _fatal_errors():
                 self._write(producer, plan)
-            _bounded(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member)
+            _end(_begin(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member))
         except Overrun as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error)
             self._producer = None  # the next producer's init_transactions aborts it
@@ -257,12 +250,12 @@ class Transactions:
             if not self._note_fence(error):
                 self._abort(producer)
             return Outcome.REFUSED
-        return self._end(producer)
+        return self._commit(producer)
 
-    def _end(self, producer: Producer) -> Outcome:
+    def _commit(self, producer: Producer) -> Outcome:
         for _ in range(3):
             try:
-                _bounded(producer.commit_transaction)
+                _end(_begin(producer.commit_transaction))
                 return Outcome.COMMITTED
             except Overrun as overrun:
                 _log.warning("a transaction of %s has no outcome yet: %s", self._group, overrun)
@@ -284,7 +277,7 @@ class Transactions:
         if self._places is not None:
             self._places.forget()
         try:
-            _bounded(producer.abort_transaction)
+            _end(_begin(producer.abort_transaction))
         except (KafkaException, Overrun) as error:
             self._producer = None  # the next producer's init_transactions aborts it
             self._note_fence(error)
@@ -323,19 +316,20 @@ class Transactions:
     def _new_producer(self) -> Producer:
         self._producer = None
         opening, self._opening = self._opening, None
-        if opening is None or opening.call.has_failed:
+        if opening is None or (opening[1].done() and opening[1].exception() is not None):
             opening = self._begin_opening()
+        producer, connecting = opening
         try:
-            opening.call.wait()
+            _end(connecting)
         except Overrun:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
             self._note_fence(error)
             raise
-        self._producer = opening.producer
-        return opening.producer
+        self._producer = producer
+        return producer
 
-    def _begin_opening(self) -> _Opening:
+    def _begin_opening(self) -> tuple[Producer, Future[None]]:
         producer = Producer(
             {
                 **login(self._settings),
@@ -351,7 +345,7 @@ class Transactions:
             },
             logger=LIBRDKAFKA_LOG,
         )
-        return _Opening(producer, _Call(producer.init_transactions))
+        return producer, _begin(producer.init_transactions)
 
     def _write(self, producer: Producer, plan: Plan) -> None:
         """Write copies of the commits, and the records of the jobs.
@@ -431,39 +425,27 @@ class Overrun(Exception):
     """A call of librdkafka did not return in time, and may still run: its producer must not be used again."""
 
 
-class _Call:
-    """A call of a producer's method that takes a time-out, in a thread of its own.
+def _begin(method: Callable[..., None], *arguments: Any) -> Future[None]:
+    """Call a producer's method that takes a time-out, in a thread of its own; :func:`_end` waits for it.
 
     librdkafka 2.16 does not keep the time-out of ``send_offsets_to_transaction`` if the broker is killed and started
     again meanwhile: without a second bound, the queue would wait for ever.
     """
-
-    def __init__(self, method: Callable[..., None], *arguments: Any) -> None:
-        self._method = method
-        self.outcome = call_in_thread("queue-transaction", method, *arguments, _TIMEOUT_S)
-
-    @property
-    def has_failed(self) -> bool:
-        return self.outcome.done() and self.outcome.exception() is not None
-
-    def wait(self) -> None:
-        """Return when the method has returned.
-
-        Raises:
-            Overrun: it does not return.
-            KafkaException: it failed.
-        """
-        try:
-            with _fatal_errors():
-                self.outcome.result(_TIMEOUT_S + _OVERRUN_S)
-        except TimeoutError:
-            limit_s = _TIMEOUT_S + _OVERRUN_S
-            raise Overrun(f"{self._method.__name__} did not return within {limit_s:g} s") from None
+    return call_in_thread("queue-transaction", method, *arguments, _TIMEOUT_S)
 
 
-def _bounded(method: Callable[..., None], *arguments: Any) -> None:
-    """Call a method, and return when it has returned. Errors are those of :meth:`_Call.wait`."""
-    _Call(method, *arguments).wait()
+def _end(call: Future[None]) -> None:
+    """Return when the method has returned.
+
+    Raises:
+        Overrun: it does not return.
+        KafkaException: it failed.
+    """
+    try:
+        with _fatal_errors():
+            call.result(_TIMEOUT_S + _OVERRUN_S)
+    except TimeoutError:
+        raise Overrun(f"librdkafka did not answer within {_TIMEOUT_S + _OVERRUN_S:g} s") from None
 
 
 @contextlib.contextmanager

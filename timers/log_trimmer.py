@@ -269,10 +269,16 @@ class Trimmer:
             record_bytes: mean size of a request, for the metric.
             check: may raise to stop.
         """
+        logs, self._logs = self._logs or LogTrimmer(self._settings), None
+        self._trim(logs, tp, log, record_bytes, check)
+        self._logs = logs  # one that failed is not used again: it may know a former epoch of a leader for 15 minutes
+
+    def _trim(
+        self, logs: LogTrimmer, tp: TopicPartition, log: SnapshotLog, record_bytes: float, check: Callable[[], None]
+    ) -> None:
         known, metrics = self._known[tp], self._pool.partition_metrics[tp]
         keep_s = self._settings.log_keep_s
         known.next_at = monotonic() + min(max(keep_s / 10, LEAST_S), AGAIN_S)
-        logs = self._logs = self._logs or LogTrimmer(self._settings)
         now_s = self._now_s()
         if now_s is None:
             return

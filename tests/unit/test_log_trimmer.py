@@ -117,7 +117,8 @@ class Trial:
         )
         self.allowed = given.get("allowed", TRIMMING)
         self.verified: Any = Verified(700, 900, 2, (), 0)
-        monkeypatch.setattr(log_trimmer, "LogTrimmer", lambda settings: self.brokers)
+        self.clients = 0
+        monkeypatch.setattr(log_trimmer, "LogTrimmer", self._client)
         monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
         monkeypatch.setattr(log_trimmer, "allowed_level", lambda _: self.allowed)
         self.wanted: list[Any] = []
@@ -125,6 +126,10 @@ class Trial:
             settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine), self.wanted.append
         )
         self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]
+
+    def _client(self, settings: Any) -> SimBrokers:
+        self.clients += 1
+        return self.brokers
 
     def trim(self) -> int:
         """Returns how often something was deleted."""
@@ -187,6 +192,20 @@ def test_what_stands_against_it_is_one_sentence_and_nothing_is_deleted(
     assert caplog.text.count(sentence) == 1
     assert trial.metrics.trim_refused
     trial.brokers = None  # type: ignore[assignment]
+
+
+def test_a_client_that_failed_is_not_used_again(made: Callable[..., Trial]) -> None:
+    """An admin client may keep a former epoch of a leader for 15 minutes, and is refused for so long."""
+    trial = made()
+    trial.brokers.refusal = KafkaError.FENCED_LEADER_EPOCH
+    with pytest.raises(KafkaException):
+        trial.trim()
+    trial.brokers.refusal, trial.trimmer._known[TP].next_at = None, 0
+    assert (trial.trim(), trial.clients) == (1, 2)
+    trial.trimmer._known[TP].next_at = 0
+    trial.brokers.start = 600
+    trial.trimmer._known[TP].deleted_to = 0
+    assert (trial.trim(), trial.clients) == (2, 2)
 
 
 def test_a_log_that_has_lost_its_end_is_kept(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,7 @@ class StallingDisk:
         if not _CONNECTIONS.is_mount():
             subprocess.run(["mount", "-t", "fusectl", "fusectl", _CONNECTIONS], check=True, capture_output=True)
         # A file that is deleted while it is open would else stay in its directory, under another name. Ctrl-C goes to
-        # the whole group of processes, and who stalls must go on then.
+        # the whole group of processes: those that wait for a stalled disk can end only while its process lives.
         command = [BINDFS, "-f", "-o", "hard_remove", str(files), str(path)]
         self._process = subprocess.Popen(command, start_new_session=True)
         while not path.is_mount():
@@ -91,9 +91,10 @@ class StallingDisk:
             self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        subprocess.run(["umount", "-l", self._path], check=True, capture_output=True)
-        self._process.terminate()
-        self._process.wait()
+        if self._process.poll() is None:  # else it has unmounted itself
+            subprocess.run(["umount", "-l", self._path], check=True, capture_output=True)
+            self._process.terminate()
+            self._process.wait()
 
 
 def may_stall() -> bool:

@@ -130,7 +130,8 @@ class Feed:
                     if self.kind == RETRY:
                         producer.flush(3.0)
             except (KafkaException, BufferError):
-                producer = self._producer(once)
+                with suppress(KafkaException):  # a transaction is not over yet: the next turn tries it again
+                    producer = self._producer(once)
             number = wanted
             producer.poll(0)
         producer.flush(DEADLINE_S)

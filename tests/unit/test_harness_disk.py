@@ -20,6 +20,7 @@ def test_accesses_wait_until_the_stall_is_over(tmp_path: Path, disk_at: type[Sta
     disk = disk_at(place)
     try:
         assert (place / "before").read_text() == "kept"
+        wait_until(lambda: disk.waiting() == 0, "the file is closed")
         writer = threading.Thread(target=(place / "new").write_text, args=("written",))
         with disk.stalled():
             writer.start()

@@ -18,6 +18,11 @@ MAX_WAITING_FETCHES = 4
 """Number of fetches that may wait for a machine before its partition is paused."""
 
 
+IDLE_COMMIT_S = 60
+"""Seconds between the commits of a machine for which only time passes, at most. So a new owner starts from a recent
+second."""
+
+
 class Outcome(NamedTuple):
     """What one step did, for the owner of the loop."""
 

@@ -16,16 +16,13 @@ from typing import NamedTuple, Protocol
 
 from timers.core.counters import Counters, subtracted
 from timers.core.lineage import Lineage
-from timers.core.loop import Loop
+from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.firing.transaction import Transaction
 from timers.wire.formats import RequestRecord
-
-IDLE_COMMIT_S = 60
-"""Seconds between two commits of a partition for which only time passes, as in a worker."""
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""

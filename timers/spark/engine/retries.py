@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
-from timers.core.loop import Loop
+from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
@@ -42,7 +42,6 @@ READ_RECORDS = 500
 READ_S = 0.1
 """Most records that are read at a time, and how long a thread waits for them if it has nothing else to do."""
 
-IDLE_COMMIT_S = 60.0
 CLOSE_S = 10.0
 
 

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from timers.core.lineage import Leader
-from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
+from timers.core.loop import IDLE_COMMIT_S, MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
 from timers.core.snapshots import RECORD_BYTES
@@ -33,10 +33,6 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 2 * 1024 * 1024
 """Unpacked bytes of the fetches that may wait for a machine before its partition is paused; one may always wait."""
-
-IDLE_COMMIT_S = 60
-"""Seconds between the commits of a machine for which only time passes, at most. So a new owner starts from a recent
-second."""
 
 SPREAD_S = 16
 """The machines of a worker, which may be opened at one moment, commit so many seconds apart."""

@@ -41,6 +41,10 @@ QUIET_S = 0.2
 """Seconds after a tick at which a machine does what no receiver should wait for, if no timer is due: it commits that
 time has passed, tells the group what it has committed, and asks about the callback topics of the next timers."""
 
+QUIET_STEPS, QUIET_STEP_S = 8, 0.05
+"""The quiet times of a worker's machines begin in so many steps: if all told the group at one moment, the coordinator
+would answer some of them only after the next tick."""
+
 SOON_S = 2
 """Seconds before the first timers are due at which a machine that does not fire asks about their callback topics: else
 the timers of the first second wait for the answers, 10 to 20 ms."""
@@ -130,7 +134,9 @@ class Runner:
         self._paused = False
         self._clock_is_behind = False
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
-        self._idle_commit_s = IDLE_COMMIT_S - int(name.rpartition("/")[2]) % SPREAD_S
+        partition = int(name.rpartition("/")[2])
+        self._idle_commit_s = IDLE_COMMIT_S - partition % SPREAD_S
+        self._later_s = partition % QUIET_STEPS * QUIET_STEP_S
         self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
         self._is_quiet_time_left = False
         """Whether the quiet time after the last tick is still to come."""
@@ -283,7 +289,7 @@ class Runner:
         self._is_quiet_time_left = False
 
     def _until_quiet_s(self) -> float:
-        return max(0.0, self._ticked_at + QUIET_S - monotonic())
+        return max(0.0, self._ticked_at + QUIET_S + self._later_s - monotonic())
 
     def _report(self, outcome: Outcome, fetch_size: int) -> None:
         """Report what one step has changed; ``fetch_size`` is that of the first fetch that waited."""

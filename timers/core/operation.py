@@ -37,15 +37,11 @@ Entry: TypeAlias = Version | PromotedVersion | TrackedMessage
 """The latest version of an id."""
 
 due_s_of: Callable[[Entry], int] = itemgetter(0)
-"""Returns the due second of an entry."""
 offset_of: Callable[[Entry], int] = itemgetter(1)
-"""Returns the source offset of an entry."""
 append_s_of: Callable[[Entry], int] = itemgetter(2)
-"""Returns the append second of an entry."""
 key_of: Callable[[Entry], OrderKey] = itemgetter(slice(0, 2))
 """Returns the order key of an entry."""
 version_of: Callable[[Entry], Version] = itemgetter(slice(0, 3))
-"""Returns due second, source offset and append second of an entry."""
 further_fields_of: Callable[[Entry], tuple[object, ...]] = itemgetter(slice(3, None))
 """Returns what an entry has beside its version: nothing, unless it is a promoted version or a message."""
 

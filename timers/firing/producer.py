@@ -222,21 +222,8 @@ class TransactionalProducer:
             sleep(min(left_s, STOP_POLL_S))
 
     def transact(self, batches: Iterable[Batch], offsets: Mapping[Machine, tuple[int, str]]) -> bool:
-        """Send and commit.
-
-        Args:
-            offsets: of the group, with their metadata.
-
-        Returns:
-            Whether the offsets were sent. Without the group's coordinator the transaction is committed without them.
-
-        Raises:
-            Fenced: another worker owns the machine.
-            BatchesRefused: brokers refused some records. It was rolled back, and another transaction may follow.
-            DeliveryFailed: some topics failed; the machine must be opened again.
-            NoAnswer: some batches were not answered; the machine must be opened again.
-            Lost: the outcome is not known; the machine must be opened again.
-        """
+        """Send and commit: see :meth:`timers.firing.ports.Producer.transact`. Without the group's coordinator the
+        transaction is committed without the offsets."""
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:
             batch.seal()

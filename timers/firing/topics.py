@@ -144,20 +144,14 @@ class Targets:
         self._not_created: Mapping[str, str] = {}
 
     def chunk(self, machine: TopicPartition) -> ChunkSize:
-        """Return how many timers brokers take in one transaction of a machine: the same object at each opening."""
+        """See :meth:`timers.firing.ports.Topics.chunk`."""
         return self._chunks.setdefault(machine, ChunkSize())
 
     # ---- routes ---------------------------------------------------------------------------------------------------
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
-        """Number of partitions of ``topic``; or why nothing can be sent there; or None: :meth:`wait` for the answer.
-
-        A missing topic is created in the background, if the settings say so.
-
-        Args:
-            topic: a callback topic.
-            retried: whether the timers come from the retry topic.
-        """
+        """See :meth:`timers.firing.ports.Topics.route`. If the settings say so, a missing topic is created in the
+        background."""
         problem = self.circuit_breaker.problem(topic, retried=retried)
         if problem is not None:
             return problem
@@ -365,12 +359,8 @@ class Targets:
                 threading.Thread(target=self._run, name="timers-topics", daemon=True).start()
 
     def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> bool:
-        """Wait for the answers about topics. Returns whether all have come.
-
-        Args:
-            topics: for which :meth:`route` returned None.
-            keep_waiting: called about five times a second; returns False to end the wait.
-        """
+        """Wait for the answers about topics; ``keep_waiting`` is called about five times a second. Returns whether all
+        have come."""
         with self._changed:
             while not all(map(self._answer, topics)):
                 left_s = self._silent_since + ANSWER_S - monotonic()

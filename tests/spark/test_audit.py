@@ -189,8 +189,9 @@ def test_a_range_without_the_faulty_timers_is_clean(spark: SparkSession, system:
     partition, offset = (int(part) for part in planted.never.source.split("/")[1:])
     scope = Scope(ranges={system.request_topic: {partition: range(offset)}})
     assert found(spark, system, scope).clean
-    end = system.cluster.ends(system.request_topic)[1 - partition]
-    unasked = f"{system.request_topic}/{1 - partition}/{end}"
+    ends = system.cluster.ends(system.request_topic)
+    other = (partition + 1) % len(ends)
+    unasked = f"{system.request_topic}/{other}/{ends[other]}"
     engine = Engine(system)
     engine.fire(Request(planted.never.target, planted.never.due_s, source=unasked))
     engine.flush()

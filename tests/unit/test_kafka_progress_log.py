@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from aiokafka.errors import NotLeaderForPartitionError
+from aiokafka.errors import GroupAuthorizationFailedError, GroupCoordinatorNotAvailableError, NotLeaderForPartitionError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import KafkaException
 
@@ -34,16 +33,25 @@ def record(progress: Progress) -> bytes:
     return bytes(builder.build())
 
 
+def copy_of(progress: Progress) -> tuple[int, str]:
+    """What the group has of a progress."""
+    return progress.next_offset, progress_record.encode_witness(progress, TOPIC_ID)
+
+
 class SimLeaders:
     """Leaders whose answers to all that was asked come together, one round trip later.
 
     Attributes:
         fails: how many questions are answered with an error.
         round_trips: of their answers.
+        group: what the group has, or the error of its coordinator.
+        has_progress: whether the progress topic has a record.
     """
 
     def __init__(self, *_: object) -> None:
         self.fails = 0
+        self.group: tuple[int, str] | Exception = copy_of(FOUND)
+        self.has_progress = True
         self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
@@ -61,11 +69,17 @@ class SimLeaders:
 
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
         await self._answer()
-        return (0, 1) if tp[0] == SETTINGS.progress_topic else (3, 9)
+        return (0, int(self.has_progress)) if tp[0] == SETTINGS.progress_topic else (3, 9)
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int) -> RawFetch:
         await self._answer()
-        return RawFetch(0, 1, record(FOUND))
+        return RawFetch(0, 1, record(FOUND) if self.has_progress else b"")
+
+    async def committed(self, group: str, tp: tuple[str, int]) -> tuple[int, str]:
+        await self._answer()
+        if isinstance(self.group, Exception):
+            raise self.group
+        return self.group
 
 
 @pytest.fixture
@@ -76,8 +90,7 @@ def leaders(monkeypatch: pytest.MonkeyPatch) -> SimLeaders:
 
 
 @pytest.fixture
-def log(leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgressLog]:
-    monkeypatch.setattr(ProgressLog, "_copy_of_group", lambda *_: (7, FOUND.witness))
+def log(leaders: SimLeaders) -> Iterator[ProgressLog]:
     cluster = Cluster("c", {TP[0]: TOPIC_ID}, {TP[0]: 1, SETTINGS.progress_topic: 1})
     made = ProgressLog(SETTINGS, cluster, timeout_s=1.0)
     yield made
@@ -85,7 +98,7 @@ def log(leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progre
 
 
 def test_an_opening_waits_for_two_round_trips(log: ProgressLog, leaders: SimLeaders) -> None:
-    """The ends of both logs are asked for at once, and the group meanwhile."""
+    """The ends of both logs and the group are asked at once."""
     records, progress, ends = log.read_one(TP)
     assert (set(records), progress, ends) == ({TP}, FOUND, (3, 9))
     assert leaders.round_trips.count == 2
@@ -102,10 +115,28 @@ def test_without_an_answer_in_time_it_says_what_was_asked(log: ProgressLog, lead
         log.ends(*TP)
 
 
-def test_a_group_that_has_a_newer_copy_is_believed(
-    log: ProgressLog, leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer: Any = Progress(8, (900, 3)).witness
-    monkeypatch.setattr(ProgressLog, "_copy_of_group", lambda *_: (8, newer))
+def test_a_group_that_has_a_newer_copy_is_believed(log: ProgressLog, leaders: SimLeaders) -> None:
+    leaders.group = copy_of(Progress(8, (900, 3)))
     with pytest.raises(LogMismatch, match="lost records, or an older record was written there"):
         log.read_one(TP)
+
+
+@pytest.mark.parametrize("error", [GroupCoordinatorNotAvailableError(), GroupAuthorizationFailedError()])
+def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
+    log: ProgressLog, leaders: SimLeaders, error: Exception
+) -> None:
+    leaders.group = error
+    assert log.read_one(TP)[1] == log.check(TP, log.read([TP])[TP]) == FOUND
+    leaders.has_progress = False
+    with pytest.raises(KafkaException, match=type(error).__name__):
+        log.read_one(TP)
+
+
+def test_a_group_that_committed_an_offset_of_a_machine_without_progress_stops_it(
+    log: ProgressLog, leaders: SimLeaders
+) -> None:
+    leaders.has_progress, leaders.group = False, (7, "of another program")
+    with pytest.raises(LogMismatch, match=r"has no progress in .* committed offset 7"):
+        log.read_one(TP)
+    leaders.group = -1, ""
+    assert log.read_one(TP)[1] == Progress()

@@ -12,9 +12,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
-from timers.kafka.clients import asking_admin
 from timers.kafka.connection import ErrorReports, partitions_of
 from timers.kafka.error_codes import MOVING, NOT_ALLOWED, UNREACHABLE, code_of
 
@@ -34,14 +32,6 @@ SILENT_S = 5.0
 
 COUNT_S = 60.0
 """Seconds for which the number of a topic's partitions counts."""
-
-
-def broker_count(settings: Settings) -> int:
-    """Number of brokers of the cluster. Without an answer, of those in ``TIMERS_BROKERS``. Blocks."""
-    try:
-        return len(asking_admin(settings).list_topics(timeout=TIMEOUT_S).brokers)
-    except KafkaException:
-        return len(settings.brokers.split(","))
 
 
 class AnsweringLeaders:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -68,6 +68,10 @@ TAIL_RECORDS = 2_000
 all records are read."""
 
 
+_Copy: TypeAlias = tuple[int, str] | BaseException
+"""Offset and text that the group has committed for a partition, or why they are not known."""
+
+
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
     """Partition of the progress topic with a machine's records. Machines are spread over the partitions."""
     return tp[1] % cluster.partitions[settings.progress_topic]
@@ -85,6 +89,22 @@ async def _fetched(client: LeaderClient, place: TopicPartition, offset: int) -> 
     await client.connect({place[0]})
     leader = client.leader_of(*place)
     return None if leader is None else (await client.fetch(leader, place, offset)).data
+
+
+async def _committed(client: LeaderClient, group: str, tp: TopicPartition) -> tuple[int, str]:
+    """What a group has committed for a partition.
+
+    Raises:
+        KafkaException: its coordinator refuses.
+        TimeoutError, KafkaError: there is no answer now.
+    """
+    try:
+        async with asyncio.timeout(GROUP_ANSWER_S):
+            return await client.committed(group, tp)
+    except AioKafkaError as error:
+        if error.retriable:
+            raise
+        raise KafkaException(KafkaError(error.errno, f"the group {group!r}: {error!r}")) from None
 
 
 class _OwnLeaders:
@@ -118,14 +138,11 @@ class ProgressLog:
         self._settings = settings
         self._cluster = cluster
         self._timeout_s = timeout_s
-        self._consumer = reader(librdkafka(settings), group_id=settings.app_id, isolation_level="read_uncommitted")
         self._own = _OwnLeaders(settings, min(ANSWER_S, timeout_s))
         self._ask: AskLeaders = ask or self._own
 
     def close(self) -> None:
         """Close the connections. Errors are left out: nothing is committed."""
-        with contextlib.suppress(Exception):
-            self._consumer.close()
         self._own.close()
 
     def read(
@@ -187,9 +204,9 @@ class ProgressLog:
             partial(log_ends, places=places), f"the end of {' and '.join(starmap(partition_name, places))}"
         )
 
-    def _answer(self, question: Question[_T | None], what: str) -> _T:
+    def _answer(self, question: Question[_T | None], what: str, timeout_s: float = math.inf) -> _T:
         """Ask leaders until they answer, such as those of partitions that change their leader."""
-        deadline = monotonic() + self._timeout_s
+        deadline = monotonic() + min(timeout_s, self._timeout_s)
         while True:
             why = "no leader"
             try:
@@ -253,7 +270,7 @@ class ProgressLog:
     ) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
         """Newest committed record of a machine, its checked progress, and the ends of its request log.
 
-        The group and the log are asked while the progress is read, so they take no further time.
+        The group is asked beside the logs, so that it takes no further time.
 
         Args:
             after_fence: see :meth:`read`.
@@ -262,20 +279,25 @@ class ProgressLog:
             LogMismatch, KafkaException: as :meth:`check`.
         """
         key, partition = progress_record.encode_key(*tp), progress_partition(tp, self._cluster, self._settings)
-        with ThreadPoolExecutor(1) as beside:  # waits for its thread: the consumer is closed after it
-            copy = beside.submit(self._copy_of_group, tp, GROUP_ANSWER_S)
-            ends, ends_of_progress = self._ends_of(tp, (self._settings.progress_topic, partition))
-            found = self._newest(partition, ends_of_progress, [key], after_fence=after_fence)
-            records = {tp: found[key]} if found else {}
-            return records, self.check(tp, records.get(tp), copy), ends
+        places = tp, (self._settings.progress_topic, partition)
 
-    def check(
-        self, tp: TopicPartition, record: bytes | None, copy: Future[tuple[int, Witness | None]] | None = None
-    ) -> Progress:
-        """The machine's progress, compared with its log.
+        async def ask(client: LeaderClient) -> tuple[list[tuple[int, int]], _Copy] | None:
+            asked = log_ends(client, places), _committed(client, self._settings.app_id, tp)
+            ends, copy = await asyncio.gather(*asked, return_exceptions=True)
+            if isinstance(ends, BaseException):
+                raise ends
+            return None if ends is None else (ends, copy)
+
+        (ends, ends_of_progress), copy = self._answer(ask, f"the end of {partition_name(*tp)}")
+        found = self._newest(partition, ends_of_progress, [key], after_fence=after_fence)
+        records = {tp: found[key]} if found else {}
+        return records, self.check(tp, records.get(tp), copy), ends
+
+    def check(self, tp: TopicPartition, record: bytes | None, copy: _Copy | None = None) -> Progress:
+        """The machine's progress, compared with its log, and with the copy of it that the group has.
 
         Args:
-            copy: what the group says, if it was asked before.
+            copy: what the group has, or why that is not known, if it was asked before.
 
         Raises:
             LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
@@ -293,12 +315,11 @@ class ProgressLog:
                 progress = Progress()
         committed, seen = 0, None
         try:
-            committed, seen = copy.result() if copy is not None else self._copy_of_group(tp, GROUP_ANSWER_S)
+            committed, seen = self._copy_of_group(tp, copy, 0.0 if progress else self._timeout_s)
         except KafkaException as error:  # a group whose coordinator is away delays no opening that does not need it
             if progress is None:
-                committed, seen = self._copy_of_group(tp, self._timeout_s)
-            else:
-                logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
+                raise
+            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
         if seen is not None and (known := progress or Progress()).is_behind(seen):
             if seen.level > levels.SUPPORTED:
                 raise LevelTooHigh(seen.level, levels.SUPPORTED, f"{topic}/{partition}")
@@ -320,11 +341,22 @@ class ProgressLog:
             )
         return progress or Progress()
 
-    def _copy_of_group(self, tp: TopicPartition, timeout_s: float) -> tuple[int, Witness | None]:
-        """Offset of the group, and what it says of the progress; None if it says nothing of this topic."""
-        (found,) = self._consumer.committed([KafkaTopicPartition(*tp)], timeout=timeout_s)
-        copy = progress_record.decode_witness(found.metadata)
-        return found.offset, copy[0] if copy is not None and copy[1] == self._cluster.topic_ids[tp[0]] else None
+    def _copy_of_group(self, tp: TopicPartition, copy: _Copy | None, timeout_s: float) -> tuple[int, Witness | None]:
+        """Offset of the group, and what it says of the progress; None if it says nothing of this topic.
+
+        Args:
+            copy: what the group has, or why that is not known, if it was asked before.
+            timeout_s: for how long the group is asked; 0: once in all.
+        """
+        if copy is None or isinstance(copy, BaseException):
+            group = self._settings.app_id
+            what = f"what the group {group!r} has of {partition_name(*tp)}"
+            if copy is not None and not timeout_s:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: {copy!r}"))
+            copy = self._answer(partial(_committed, group=group, tp=tp), what, timeout_s)
+        offset, text = copy
+        witness = progress_record.decode_witness(text)
+        return offset, witness[0] if witness is not None and witness[1] == self._cluster.topic_ids[tp[0]] else None
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.

@@ -78,6 +78,8 @@ class Cluster:
     """What is wrong with the configuration of its topics, the worst first."""
     unseen: frozenset[str] = frozenset()
     """Topics whose description or configuration may not be read any more."""
+    brokers: int = 1
+    """Number of brokers when the worker started."""
 
     @property
     def compacted(self) -> dict[str, str]:
@@ -120,8 +122,14 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         admin.poll(0)  # it tells the reports
         raise reports.user_error(error, "the engine's topics cannot be checked", TopicConfigError) from None
     log_new(wrong)
-    stale_after_s = _stale_after_s(settings, config)
-    return Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found), stale_after_s, tuple(wrong))
+    return Cluster(
+        metadata.cluster_id or "",
+        _topic_ids(found),
+        _partitions(found),
+        _stale_after_s(settings, config),
+        tuple(wrong),
+        brokers=len(metadata.brokers),
+    )
 
 
 def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settings: Settings) -> Any:

@@ -25,7 +25,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import connection, leaders, progress_log, topics
+from timers.kafka import connection, progress_log, topics
 from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
@@ -245,7 +245,7 @@ class TimersApp(faust_internals.App):
         note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(self._wait_for_engine)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
-        await self._look_at_limits(cluster)
+        self._look_at_limits(cluster)
         _tune_interpreter()
         self._make_parts(cluster)
 
@@ -274,13 +274,12 @@ class TimersApp(faust_internals.App):
                 "the partitions from each other"
             )
 
-    async def _look_at_limits(self, cluster: Cluster) -> None:
+    def _look_at_limits(self, cluster: Cluster) -> None:
         """Compute how many partitions this process can open, and log a warning if there are more."""
         capacity, settings = self._pool.capacity, self.settings
         machines = sum(cluster.partitions.get(topic, 0) for topic in self._pool.formats)
-        brokers = await asyncio.to_thread(leaders.broker_count, settings)
         connections = self.web.connections.limit
-        capacity.measure(self._most_files, process_limits.most_threads(), connections, brokers, machines)
+        capacity.measure(self._most_files, process_limits.most_threads(), connections, cluster.brokers, machines)
         self._pool.memory.max_open_files = capacity.tables + UNCOUNTED_FILES
         for sentence in (capacity.shortage(machines), memory_shortage(settings.store_memory_mb, machines)):
             if sentence:

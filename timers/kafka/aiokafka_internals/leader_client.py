@@ -8,7 +8,10 @@ This module relies on:
 ``AIOKafkaClient.force_metadata_update``                    called for each update that does not come from the timer
 ``AIOKafkaClient._sync_task``                               None after the client was closed
 ``AIOKafkaClient._conns``                                   (broker, group of connections) -> connection
+``AIOKafkaClient.coordinator_lookup``                       id of the broker that has what a group has committed
 ``OffsetRequest``, ``FetchRequest``                         requests of offsets and of records, with an isolation level
+``OffsetFetchRequest``                                      what a group has committed; up to version 3 it does not wait
+                                                            for open transactions
 ``MemoryRecords(data)``: ``has_next``, ``next_batch``       splits the bytes of a fetch into whole batches
 ``batch.is_control_batch``, ``producer_id``,                the header of a batch
 ``is_transactional``, ``next_offset``, ``validate_crc``
@@ -28,7 +31,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     CorruptRecordException,
     IncompatibleBrokerVersion,
@@ -37,6 +40,7 @@ from aiokafka.errors import (
     KafkaTimeoutError,
     for_code,
 )
+from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 from aiokafka.record.memory_records import MemoryRecords
@@ -189,6 +193,22 @@ class LeaderClient:
         which = OffsetResetStrategy.EARLIEST, OffsetResetStrategy.LATEST
         low, end = await asyncio.gather(*(self.offset_at(leader, tp, each) for each in which))
         return low or 0, end or 0
+
+    async def committed(self, group: str, tp: tuple[str, int]) -> tuple[int, str]:
+        """What a group has committed for a partition: an offset, negative if nothing, and a text.
+
+        Raises:
+            KafkaError: its coordinator is not known, does not answer, or refuses.
+        """
+        topic, partition = tp
+        await self.connect({topic})
+        coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+        response = await self._send(coordinator, OffsetFetchRequest(group, [(topic, [partition])]))
+        error_code = getattr(response, "error_code", 0) or response.topics[0][1][0][3]
+        if error_code:
+            raise for_code(error_code)(group)
+        _, offset, text, _ = response.topics[0][1][0]
+        return offset, text or ""
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
         """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.

@@ -55,7 +55,7 @@ THREADS = 256
 """A thread starts only when all others are busy. Each machine whose coordinator does not answer keeps one busy."""
 
 READERS = 8
-"""Number of partitions whose progress is read at a time: each needs a client of librdkafka with its threads."""
+"""Number of partitions whose progress is read at a time, and whose store is opened: they share the interpreter lock."""
 
 RESTORES = 4
 """Number of stores that are restored at a time: each has clients of librdkafka, and all share the interpreter lock."""

@@ -160,6 +160,8 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         def machine(self, *_: object) -> str:
             return "machine"
 
+        def expect(self, *_: object) -> None: ...
+
     taken = openings_with(capacity, SimParts(), SimStore(), monkeypatch)
 
     async def opening() -> Any:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from functools import partial
+from inspect import CORO_SUSPENDED, getcoroutinestate
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
@@ -217,6 +218,26 @@ async def test_a_task_that_a_handler_cancels_before_it_begins_is_no_trouble(queu
     assert [each.calls for each in messages] == [["ack"]] * 7
 
 
+async def test_libraries_may_look_at_the_tasks_that_a_handler_starts(queue: AsyncQueue) -> None:
+    """anyio does, for the cancel scopes of httpx and others: an error there would fail the handler."""
+
+    async def own() -> None:
+        await asyncio.sleep(0)
+
+    async def handler(message: Any) -> None:
+        task = asyncio.create_task(own())
+        await asyncio.sleep(0)
+        assert getcoroutinestate(task.get_coro()) == CORO_SUSPENDED  # type: ignore[arg-type]
+        assert "own()" in repr(task)
+        assert task.get_stack()
+        await task
+
+    source: Any = queue.queue
+    messages = list(source.messages)
+    await queue.run(handler)
+    assert [each.calls for each in messages] == [["ack"]] * 7
+
+
 def interrupted_run(queue: AsyncQueue, handler: Any, number: int, on_signal: Any) -> None:
     """Run in an event loop that leaves the signal to ``on_signal``."""
     before = signal.signal(number, on_signal)
@@ -255,6 +276,37 @@ def test_a_signal_is_no_exception_of_the_handler_in_which_python_raises_it(
     with pytest.raises(raised):
         interrupted_run(queue, handler, number, on_signal)
     assert first.calls == ["put back"]
+
+
+def test_the_programs_handler_of_a_signal_is_back_when_two_runs_have_ended_in_any_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "Queue", SimQueue)
+    short, long = (AsyncQueue(name, messages=[SimMessage()]) for name in ("short", "long"))
+
+    async def both() -> None:
+        has_ended = asyncio.Event()
+
+        async def handle_long(message: Any) -> None:
+            await has_ended.wait()
+
+        async def handle_short(message: Any) -> None:
+            pass
+
+        first = asyncio.create_task(short.run(handle_short))
+        second = asyncio.create_task(long.run(handle_long))
+        await first
+        has_ended.set()
+        await second
+
+    before = signal.signal(signal.SIGTERM, exits)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(both())
+        assert signal.getsignal(signal.SIGTERM) is exits
+    finally:
+        loop.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 async def test_messages_of_handlers_whose_run_is_cancelled_are_put_back(queue: AsyncQueue) -> None:

@@ -15,7 +15,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -86,25 +86,41 @@ class TaskRun:
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
         """Inside the block, note which exceptions come from the program's handlers of signals."""
-        before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # in which Python calls handlers of signals
-            before = {number: handler for number in END_SIGNALS if callable(handler := signal.getsignal(number))}
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            try:
-                before[number](number, frame)
-            except BaseException:
-                self._is_interrupted = True
-                raise
-
-        for number in before:
-            signal.signal(number, on_signal)
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python calls handlers of signals in the main thread
+            return
+        _runs.add(self)
         try:
+            for number in END_SIGNALS:
+                handler = signal.getsignal(number)
+                if handler is not _on_signal and callable(handler):
+                    _before[number] = handler
+                    signal.signal(number, _on_signal)
             yield
         finally:
-            for number, handler in before.items():
-                if signal.getsignal(number) is on_signal:
-                    signal.signal(number, handler)
+            _runs.discard(self)
+            for number in () if _runs else END_SIGNALS:  # runs may end in another order than they began
+                if signal.getsignal(number) is _on_signal:
+                    signal.signal(number, _before.pop(number))
+
+    @staticmethod
+    def note_interrupt() -> None:
+        """Note in all runs that a handler of a signal raises an exception."""
+        for run in _runs:
+            run._is_interrupted = True
+
+
+_runs: set[TaskRun] = set()
+_before: dict[int, Any] = {}
+"""Signal -> the program's handler."""
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    try:
+        Context().run(_before[number], number, frame)  # it is no code of the handler that the main thread runs now
+    except BaseException:
+        TaskRun.note_interrupt()
+        raise
 
 
 class _Contained(Coroutine[Any, Any, Any]):
@@ -130,6 +146,10 @@ class _Contained(Coroutine[Any, Any, Any]):
 
     def close(self) -> None:
         self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Give its state, frame and name, which libraries such as anyio and the text of a task ask for."""
+        return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return cast(Generator[Any, Any, Any], self._coroutine.__await__())

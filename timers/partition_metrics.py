@@ -45,6 +45,22 @@ OPEN_CIRCUITS = (
     "topic.",
 )
 PENDING = "timers_pending{topic,partition}", "Timers stored and not yet fired."
+SNAPSHOT_UNREAD = (
+    "timers_snapshot_unread_offsets{topic,partition}",
+    "Offsets of the request log since the newest snapshot: a worker without a store reads them, and the snapshot.",
+)
+SNAPSHOT_OFFSET = (
+    "timers_snapshot_offset{topic,partition}",
+    "Offset of the request log up to which the newest snapshot holds what is pending.",
+)
+SNAPSHOT_BYTES = (
+    "timers_snapshot_bytes{topic,partition}",
+    "Size of the newest snapshot before compression, rounded up to 512 KB.",
+)
+SNAPSHOT_AGE = (
+    "timers_snapshot_age_seconds{topic,partition}",
+    "Seconds since the newest snapshot was complete. Absent for up to 11 minutes after a takeover.",
+)
 OVERDUE = (
     "timers_oldest_overdue_seconds{topic,partition}",
     "How long the oldest stored timer has been due, by the brokers' clock; 0 if no stored timer is due.",

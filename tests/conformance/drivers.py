@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import Producer
 
@@ -19,6 +19,8 @@ from tests.harness.cluster import CLIENT
 from tests.harness.records import Publisher, Record
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import wait_until
+from timers import asking
+from timers.broker.embedded import free_port
 from timers.kafka import topics
 from timers.kafka.progress_log import ProgressLog
 from timers.request_formats import enabled_formats
@@ -208,10 +210,12 @@ class RealEngine:
     Args:
         system: its topics and settings.
         runs: what each start starts, in turn.
+        web_port: at which it answers queries.
     """
 
     system: System
     runs: Iterator[Startable]
+    web_port: int
     names: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -232,6 +236,7 @@ class RealEngine:
             "verdict": settings.verdict_topic,
         }
         system.create_own_topics()
+        self._cluster_id = topics.ensure(settings).cluster_id
         self._publishers = {
             topic: Publisher(system.address, topic, message_max_bytes=1_060_000)
             for topic in map(self.names.__getitem__, (NATIVE, BY_ID, COUNTDOWN, SCHEDULE, MARKER))
@@ -303,6 +308,11 @@ class RealEngine:
         for reader in self._readers:
             self._seen += map(_outcome, reader.rest())
 
+    def query(self, path: str, **parameters: str) -> Any:
+        """The answer to a question about timers."""
+        settings = replace(self.system.settings, web_port=self.web_port)
+        return asking.ask(settings, path, parameters, self._cluster_id)
+
     def snapshots(self) -> int:
         """Number of partitions of the request topic whose progress names a snapshot."""
         settings = self.system.settings
@@ -361,7 +371,8 @@ def all_formats(address: str, directory: Path, **settings: str) -> System:
 def faust_engine(address: str, directory: Path) -> Engine:
     """A Faust worker."""
     system = all_formats(address, directory)
-    return RealEngine(system, itertools.repeat(system.worker()))
+    worker = system.worker()
+    return RealEngine(system, itertools.repeat(worker), worker.port)
 
 
 def spark_engine(address: str, directory: Path, spark: SparkSession) -> Engine:
@@ -371,8 +382,9 @@ def spark_engine(address: str, directory: Path, spark: SparkSession) -> Engine:
 
     command_directory = directory / "spark"
     # The query has other disks than the command: it restores what the command has written.
-    settings = {"TIMERS_DATA_DIR": str(command_directory / "data"), "TIMERS_SNAPSHOT_RECORDS": "10"}
+    port, data = free_port(), str(command_directory / "data")
+    settings = {"TIMERS_DATA_DIR": data, "TIMERS_SNAPSHOT_RECORDS": "10", "TIMERS_WEB_PORT": str(port)}
     system = all_formats(address, directory, **settings)
     command = SparkEngine(command_directory, system.environment)
     system.workers.append(command)
-    return RealEngine(system, iter([command, Query(SparkQuery(spark, system, command.checkpoint))]))
+    return RealEngine(system, iter([command, Query(SparkQuery(spark, system, command.checkpoint))]), port)

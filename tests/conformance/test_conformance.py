@@ -14,10 +14,11 @@ import pytest
 from tests.conformance import cases, stories
 from tests.conformance.cases import CASES, ON_A_BROKER, Callback, Case, Phase
 from tests.conformance.drivers import Engine, Outcome, RealEngine, Sent, SimulatedEngine, faust_engine, spark_engine
-from tests.conformance.stories import STORIES, Moment, Story
+from tests.conformance.stories import BY_ID, NATIVE, STORIES, Moment, Story
 from tests.harness.system import PARTITIONS
-from tests.harness.waiting import wait_until
-from timers.wire import cold, topics, verdict
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.wire import cold, future, topics, verdict
+from timers.wire.query import COUNT_PATH, FIND_PATH, LIST_PATH
 
 ENGINES = {
     "simulator": (),
@@ -202,6 +203,37 @@ def test_the_engine_on_spark_names_snapshots(life: Life) -> None:
     engine = life.engine
     if isinstance(engine, RealEngine) and engine.system.settings.snapshot_records < 100:
         wait_until(lambda: engine.snapshots() > 0, "the progress of a partition names a snapshot")
+
+
+def test_queries_are_answered(life: Life) -> None:
+    """The simulator has no port. What is due soon may fire before it is listed: then it is sent again."""
+    if not isinstance(engine := life.engine, RealEngine):
+        return
+    value = future.encode(engine.names[cases.TARGET], "key", b"value")
+    due_s = 0
+
+    def send(after_s: int, name: str) -> Sent:
+        nonlocal due_s
+        due_s = engine.now_s() + after_s
+        headers = (("timer-due", b"%d" % due_s),)
+        by_id = [Sent(b"%s-%d" % (name.encode(), number), value, headers, topic=BY_ID) for number in range(3)]
+        engine.send([native := Sent(b"%d" % due_s, value, (), topic=NATIVE), *by_id])
+        return native
+
+    def listed() -> bool:
+        if engine.now_s() > due_s - stories.HORIZON_S // 2:
+            send(stories.HORIZON_S - 1, "asked")
+        page = engine.query(LIST_PATH, prefix="asked-", limit="2", **{"from": str(due_s)})
+        counts = engine.query(COUNT_PATH, by="60", **{"from": str(due_s)})["timers"]
+        ids = [each["id"] for each in page["timers"]]
+        return (ids, sum(each["timers"] for each in counts)) == (["asked-0", "asked-1"], 4) and bool(page["next"])
+
+    wait_until(listed, "all are listed and counted", 2 * DEADLINE_S)
+    native = send(3600, "cold")
+    for id in ("cold-1", native.source):
+        found = partial(engine.query, FIND_PATH, id=id)
+        answer = wait_until(lambda found=found: (read := found())["timers"] and read, "it is found")  # type: ignore[misc]
+        assert [(each["state"], each["due"]) for each in answer["timers"]] == [("cold", due_s)]
 
 
 def test_there_is_no_outcome_without_a_request(life: Life) -> None:

@@ -27,6 +27,7 @@ from timers.spark.engine.machines import Known, Opened, Partitions
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.processor import decode_counted
+from timers.spark.engine.questions import answering
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import EngineCounts
 
@@ -117,7 +118,8 @@ class SparkQuery:
         settings = replace(self._system.settings, data_dir=self.directory.with_name("data"))
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
-        retries = self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
+        retries = self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick, oscillator.wake))
+        self._stack.enter_context(answering(settings, cluster, retries, print))
         run = start.announce(settings, cluster)
         plan = start.plan(self._spark, settings, cluster, run, str(self.directory), self.buckets, 2, MAX_REQUESTS)
         openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)
@@ -140,7 +142,7 @@ class SparkQuery:
 
     def _note(self, number: int, done: Sequence[Any]) -> None:
         for row in done:
-            self.counts.add(*decode_counted(row["counted"]))
+            self.counts.add(decode_counted(row["counted"]))
         if any(row["tick_ms"] is not None for row in done):
             self._ended.set()
         if self._crash is not None and any(row["fired"] for row in done) and self._crash.comes(STORED):
@@ -158,11 +160,11 @@ class SparkQuery:
         assert progress is not None
         return [source["description"] for source in progress["sources"]]
 
-    def wait_for_failure(self) -> None:
-        """Wait until the query has failed."""
+    def wait_for_failure(self) -> str:
+        """Wait until the query has failed, and return why."""
         try:
             ended = self._query.awaitTermination(int(READY_S))
-        except StreamingQueryException:
-            return
+        except StreamingQueryException as error:
+            return str(error)
         assert not ended, "the query ended without a failure"
         raise AssertionError(f"the query has not failed within {READY_S:.0f} s")

@@ -35,6 +35,7 @@ from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
+from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine.bucket import Bucket, BucketState, Read
 from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
 from timers.spark.engine.packing import Arrivals
@@ -131,9 +132,10 @@ class SimPartitions:
         if tp not in executor.runners:
             raise LogMismatch(f"{tp} cannot be opened")
         runner = executor.runners[tp]
-        transaction, counters = runner.outbox.policy.transaction, runner.outbox.counters
+        transaction, metrics = runner.outbox.policy.transaction, PartitionMetrics()
+        metrics.counters = runner.outbox.counters
         close, answer = partial(executor.revoke, tp), partial(self._engine.answer, executor, runner)
-        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, counters, close, answer)
+        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, metrics, close, answer)
 
     def asks(self, tp: TopicPartition) -> bool:
         return self._engine.asks()

@@ -13,10 +13,11 @@ from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.lineage import Lineage
 from timers.core.progress import Cuts, Progress
 from timers.core.second_barrier import SecondBarrier
-from timers.core.timer import Tick
+from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
 from timers.spark.engine.machines import Known, MachineRun, Producer, Range
+from timers.spark.engine.questions import Question
 
 NOW_S = 1_800_000_000
 NOTHING: Any = None
@@ -60,6 +61,21 @@ def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
     bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
     bucket.process([], {TP: Read(9, None, Lineage())}, None)
     assert [known is not None for known in opened] == [is_used]
+
+
+def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
+    asked: list[tuple[TopicPartition, int]] = []
+
+    class Asked(MachineRun):
+        def go(self) -> None:
+            asked.extend((self._tp, question.number) for question in self._questions)
+
+    partitions: Any = SimpleNamespace(run=lambda calls: [call() for call in calls], asks=lambda _: False)
+    state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN, ("r", 2): KNOWN})
+    bucket = Bucket(state, partitions, {}, {}, Asked)
+    read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
+    bucket.process([], read, None, [(TP, Question(3, "")), (("of another bucket", 1), Question(4, ""))])
+    assert asked == [(TP, 3)]
 
 
 def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> None:

@@ -20,8 +20,10 @@ from timers.firing.breaker import OpenCircuit
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
 from timers.spark.engine.bucket import Read
+from timers.spark.engine.machines import Snapshot
 from timers.spark.engine.processor import Told
 from timers.spark.engine.query import Plan
+from timers.spark.engine.questions import Question
 from timers.spark.jobs import engine
 from timers.spark.jobs.engine import _Cause as Cause
 from timers.spark.monitoring import EngineCounts
@@ -148,13 +150,13 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
     def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
         for number, had_others in enumerate([False, True, False]):
             rows: list[dict[str, Any]] = [
-                {"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None, "counted": "[{}, []]"},
+                {"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None, "counted": "[{}, [], []]"},
                 {
                     "bucket": 9,
                     "pending": 0,
                     "had_others": had_others,
                     "tick_ms": 10 + number,
-                    "counted": '[{"fired": 2}, [["t", 0, 3, 9]]]',
+                    "counted": '[{"fired": 2}, [["t", 0, 3, 9]], [["t", 0, 5, 70, 512, 8]]]',
                 },
             ]
             done(number, rows)
@@ -174,6 +176,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
         engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append, counts.add)
     assert not working.isActive and ticks_ms == [10, 11, 12]
     assert (counts.numbers(), counts.waiting()) == ({"fired": 6}, {("t", 0): (3, 9)})
+    assert counts.snapshots() == {("t", 0): Snapshot(5, 70, 512, 8)}
 
 
 class Plans:
@@ -264,5 +267,9 @@ def test_a_micro_batch_that_is_too_large_is_planned_again_with_fewer_requests() 
 def test_the_tasks_get_what_the_driver_tells_them() -> None:
     read = Lineage(((0, 0), (3, 4)), Batch(5, 6, 1_000, 2**31), 7)
     circuit = OpenCircuit("t", "target-failing", "why", 2, 3.5, -1.0, 4.0)
-    told = Told({("r", 0): Read(7, 6, read), ("ids", 12): Read(9, None, Lineage())}, [circuit])
+    told = Told(
+        {("r", 0): Read(7, 6, read), ("ids", 12): Read(9, None, Lineage())},
+        [circuit],
+        [(("r", 0), Question(3, "cGlja2xlZA=="))],
+    )
     assert Told.decode(told.encode()) == told

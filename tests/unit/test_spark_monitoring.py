@@ -11,9 +11,14 @@ import pytest
 
 from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
+from timers.spark.engine.machines import Snapshot
+from timers.spark.engine.processor import Counted
 from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
 from timers.worker.metrics import METRICS as WORKER_METRICS
+
+TP = ("timer-request", 0)
 
 
 class Clock:
@@ -134,9 +139,9 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
         worked.transaction = TransactionCounters(fired={("orders", due_s): fired}, dead_lettered={"no-such-topic": 1})
         worked.transaction.ended_ms = 1001_500
         worked.count_committed(Progress())
-        counts.add(
-            subtracted(worked.numbers(), before), {("timer-request", 0): (7, 998), ("timer-request", 1): (0, None)}
-        )
+        waiting: dict[TopicPartition, tuple[int, int | None]] = {TP: (7, 998), ("timer-request", 1): (0, None)}
+        snapshots = {TP: Snapshot(5, 70, 512 * 1024, 990_000), ("timer-request", 1): Snapshot(9, None, None, None)}
+        counts.add(Counted(subtracted(worked.numbers(), before), waiting, snapshots))
         before = worked.numbers()
     monitor.needs_ticks()
     monitor.ticked(1_000_000)
@@ -159,6 +164,17 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     place = '{partition="%d",topic="timer-request"}'
     assert [float(shown["timers_pending" + place % number]) for number in (0, 1)] == [7, 0]
     assert [float(shown["timers_oldest_overdue_seconds" + place % number]) for number in (0, 1)] == [4, 0]
+
+    for name, values in {"unread_offsets": (5, 9), "offset": (70,), "bytes": (524288,), "age_seconds": (12,)}.items():
+        series = [shown.get(f"timers_snapshot_{name}{place % number}") for number in (0, 1)]
+        assert [float(each) for each in series if each] == [*values], name
+
+
+def test_a_process_that_knows_an_older_snapshot_does_not_hide_when_the_newest_was_complete() -> None:
+    counts = EngineCounts()
+    for written_ms, said in ((None, None), (2000, 2000), (1000, 2000), (None, 2000), (3000, 3000)):
+        counts.add(Counted({}, {}, {TP: Snapshot(0, 7, 1, written_ms)}))
+        assert counts.snapshots()[TP].written_ms == said
 
 
 def test_shared_metrics_are_those_of_a_worker() -> None:

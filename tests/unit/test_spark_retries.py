@@ -42,7 +42,7 @@ def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPa
 
     starts: list[Callable[[], object]] = [
         lambda: Openings(Places(SETTINGS, CLUSTER, run=1)),
-        lambda: Retries(SETTINGS, CLUSTER, lambda: None),
+        lambda: Retries(SETTINGS, CLUSTER, lambda: None, lambda: None),
     ]
     monkeypatch.setattr(openings, "Targets", refuse)
     for start in starts:

@@ -12,7 +12,7 @@ from timers.core.keys import OrderKey
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
 from timers.queries import answers
-from timers.queries.answers import Queries
+from timers.queries.answers import IN_A_WORKER, Pace, Queries
 from timers.queries.reading import Turns
 from timers.wire import query as wire
 from timers.wire.query import Query
@@ -37,8 +37,9 @@ class SimSource:
 class SimQueries(Queries):
     """Reads the source above."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = IN_A_WORKER) -> None:
         self._turns = Turns(lambda: None)
+        self._pace = pace
 
     def _partitions(self) -> set[TopicPartition]:
         return {*PARTITIONS, ("c", 0)}
@@ -85,3 +86,10 @@ async def test_one_partition_is_counted_alone() -> None:
     assert wire.parse_count(wire.parameters_of(query)) == query
     answer = await SimQueries().count(query, monotonic(), forwarded=True)
     assert (sum(each["timers"] for each in answer.timers), set(answer.answered)) == (6, {("b", 2)})
+
+
+async def test_reads_that_begin_together_are_all_used_although_the_time_is_over() -> None:
+    """Where a read takes longer than a first page may, an answer would have one partition."""
+    query = Query(from_s=10, by_s=1)
+    answer = await SimQueries(Pace(at_once=True)).count(query, monotonic() - 1000, forwarded=False)
+    assert sum(each["timers"] for each in answer.timers) == 3 and answer.through is None

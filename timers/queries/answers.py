@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MACHINE_ANSWER_S = 3.0
-"""How long to wait for a machine; after this its partition is missing in the answer."""
+"""How long to wait for a machine of this worker."""
 
 
 class Lookup(NamedTuple):
@@ -55,6 +55,21 @@ class Lookup(NamedTuple):
     record: tuple[str, int, int] | None
     """(topic, partition, offset) if the id is the source of a request: ``<topic>/<partition>/<offset>``."""
     with_value: bool
+
+
+class Pace(NamedTuple):
+    """How machines are read."""
+
+    answer_s: float = MACHINE_ANSWER_S
+    """How long to wait for a machine; after this its partition is missing in the answer."""
+    slices: int = 1
+    """Slices that are read at once."""
+    at_once: bool = False
+    """Whether the first reads of all partitions begin together, each for a whole page: a read takes long, whatever is
+    read. Such reads are used although the time of a page is over."""
+
+
+IN_A_WORKER = Pace()
 
 
 class Asked(Protocol):
@@ -103,6 +118,7 @@ class LocalSource:
         hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.
         turns: when machines may be read.
+        pace: how.
     """
 
     def __init__(
@@ -115,10 +131,12 @@ class LocalSource:
         hidden_topic: str,
         request_reader: RequestReader,
         turns: Turns,
+        pace: Pace = IN_A_WORKER,
     ) -> None:
         self._runner = runner
         self._turns = turns
-        self._place = Place(*tp, moved)
+        self._answer_s = pace.answer_s
+        self._place = Place(*tp, moved, pace.slices)
         self._format = request_format
         self._hidden = hidden_topic
         self._request_reader = request_reader
@@ -172,7 +190,7 @@ class LocalSource:
         if self._place.moved or offset >= progress.next_offset:
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
-        deadline = monotonic() + MACHINE_ANSWER_S
+        deadline = monotonic() + self._answer_s
         try:
             records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
         except Lost:
@@ -212,15 +230,15 @@ class LocalSource:
             if found is not None:
                 return found
             if monotonic() > deadline:
-                raise NoAnswer(f"the request is deleted, and its timer was not found within {MACHINE_ANSWER_S:.0f} s")
+                raise NoAnswer(f"the request is deleted, and its timer was not found within {self._answer_s:.0f} s")
         return None
 
     async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:
         try:
-            async with asyncio.timeout(MACHINE_ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 return await asyncio.wrap_future(self._runner.ask(question))
         except TimeoutError:
-            raise NoAnswer(f"it has been busy for {MACHINE_ANSWER_S:.0f} s") from None
+            raise NoAnswer(f"it has been busy for {self._answer_s:.0f} s") from None
         except Lost:
             raise NoAnswer("its worker has just closed it") from None
         except Recovering:
@@ -401,6 +419,7 @@ class Queries:
         session: returns the HTTP session for requests to other workers.
         turns: when machines may be read, and long pages encoded.
         wanted: machines that get a snapshot although none is due; None: none does.
+        pace: how machines are read.
     """
 
     def __init__(
@@ -411,7 +430,9 @@ class Queries:
         session: Callable[[], aiohttp.ClientSession],
         turns: Turns,
         wanted: set[TopicPartition] | None = None,
+        pace: Pace = IN_A_WORKER,
     ) -> None:
+        self._pace = pace
         self._settings = settings
         self._pool = pool
         self._wanted = wanted
@@ -438,7 +459,8 @@ class Queries:
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
         end_at, every = _end_at(query, arrived), sum(len(source.partitions) for source in sources)
-        sources_read = [_ReadAhead(source, query, every) for source in sources]
+        share = 1 if self._pace.at_once else every
+        sources_read = [_ReadAhead(source, query, share) for source in sources]
 
         def is_used_up() -> bool:
             return monotonic() > end_at or sum(each.value_bytes for each in sources_read) > PAGE_BYTES
@@ -464,25 +486,37 @@ class Queries:
         counts: Counter[tuple[int, str]] = Counter()
         at, reads = query.after[1:3], 0
         through: Position | None = None
-        for tp in sorted(tp for tp in owner if tp >= at):
-            after: OrderKey | None = (query.after[0], query.after[3]) if tp == at else (0, 0)
+        starts: dict[TopicPartition, OrderKey] = {
+            tp: (query.after[0], query.after[3]) if tp == at else (0, 0) for tp in sorted(owner) if tp >= at
+        }
+        begun = {tp: self._begun(owner[tp], query, tp, after) for tp, after in starts.items() if self._pace.at_once}
+        for tp, start in starts.items():
+            after: OrderKey | None = start
             while after is not None:
-                if reads and (monotonic() > end_at or len(counts) >= MAX_COUNTS):
+                if reads and ((monotonic() > end_at and tp not in begun) or len(counts) >= MAX_COUNTS):
                     through = (after[0], *tp, after[1])
                     break
                 reads += 1  # at least one, so that each answer has a later `next`
                 try:
-                    found, after = await owner[tp].count(query, tp, after)
+                    read: Awaitable[Counts] = begun.pop(tp) if tp in begun else owner[tp].count(query, tp, after)
+                    found, after = await read
                 except NoAnswer as why:
                     owner[tp].missing[tp] = str(why)
                     break
                 counts += found
             if through is not None:
                 break
+        for each in begun.values():
+            each.cancel()
+        await asyncio.gather(*begun.values(), return_exceptions=True)
         if not query.is_quick:
             await self._turns.wait(quick=False)
         shown = [{"from": group, "topic": topic, "timers": number} for (group, topic), number in sorted(counts.items())]
         return _answer(shown, through, sources, missing)
+
+    @staticmethod
+    def _begun(source: PartitionSource, query: Query, tp: TopicPartition, after: OrderKey) -> asyncio.Task[Counts]:
+        return asyncio.create_task(source.count(query, tp, after))
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
         """The timer with an id, or of the record that the id names; several if two topics have the id.
@@ -535,6 +569,7 @@ class Queries:
                 hidden_topic=self._settings.canary_topic,
                 request_reader=self._request_reader,
                 turns=self._turns,
+                pace=self._pace,
             )
             for tp, runner in self._pool.runners.items()
             if tp in wanted
@@ -583,7 +618,7 @@ class _ReadAhead:
     """A source that begins to read its first page before it is asked, so that all sources read at the same time.
 
     Args:
-        every: number of partitions of all sources: a source is read by its share of them.
+        every: number of partitions that share the page: a source is read by its share of it.
 
     Attributes:
         value_bytes: size of the values that were read, if they are shown.

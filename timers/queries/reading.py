@@ -51,6 +51,8 @@ class Place(NamedTuple):
     partition: int
     moved: bool
     """Whether the topic is the retry topic, to which timers are moved."""
+    slices: int = 1
+    """Slices of its store that are read at once."""
 
 
 def may_get_snapshot(machine: Machine) -> bool:
@@ -85,15 +87,16 @@ class TimerFilter(NamedTuple):
 class _Slice:
     """Whether enough was read at once."""
 
-    def __init__(self) -> None:
-        self._end_at = monotonic() + SLICE_S
+    def __init__(self, place: Place) -> None:
+        self._end_at = monotonic() + place.slices * SLICE_S
+        self._most_rows = place.slices * SLICE_ROWS
         self._rows = self._bytes = 0
 
     def ends_after(self, rows: Sequence[Row]) -> bool:
         """Count the rows of a group; an empty one counts as one row."""
         self._rows += len(rows) or 1
         self._bytes += sum([len(row[3]) for row in rows])
-        return self._rows >= SLICE_ROWS or self._bytes >= SLICE_BYTES or monotonic() > self._end_at
+        return self._rows >= self._most_rows or self._bytes >= SLICE_BYTES or monotonic() > self._end_at
 
 
 def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
@@ -127,7 +130,7 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
     """The next timers of a machine: at most ``limit``, from at most one slice of its store."""
     _check_recovered(machine)
     listed: list[Listed] = []
-    piece = _Slice()
+    piece = _Slice(place)
     start = key_after(after, place.topic, place.partition)
     wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
     for (due_s, offset), rows in machine.waiting(start, wanted, sought):
@@ -157,7 +160,7 @@ def count(
     """
     _check_recovered(machine)
     counts: Counter[tuple[int, str]] = Counter()
-    piece = _Slice()
+    piece = _Slice(place)
     wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
     for through, rows in machine.waiting(after, wanted, sought):
         due_s = through[0]
@@ -229,7 +232,7 @@ def find_offset(
         The timer, and the key up to which it has looked; None: no timers follow.
     """
     _check_recovered(machine)
-    piece, source = _Slice(), topics.source(*place[:2], offset)
+    piece, source = _Slice(place), topics.source(*place[:2], offset)
     for through, rows in machine.waiting(after, lambda row: row[0] == offset or _source(row) == source):
         for row in rows:
             return with_state(row, through[0], place, wire.PENDING, with_value), through

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import reduce
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -26,6 +26,10 @@ from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
 from timers.spark import jvm
 from timers.wire.dead_letter import CODES
+
+if TYPE_CHECKING:
+    from timers.spark.engine.machines import Snapshot
+    from timers.spark.engine.processor import Counted
 
 UNREADY_S = 60.0
 """A job is not ready if it has done nothing for longer than this and three times its interval."""
@@ -51,16 +55,14 @@ class EngineCounts:
         self.open_circuits = open_circuits
         self._numbers: dict[str, float] = {}
         self._waiting: dict[TopicPartition, tuple[int, int | None]] = {}
+        self._snapshots: dict[TopicPartition, Snapshot] = {}
 
-    def add(self, numbers: Mapping[str, float], waiting: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
-        """Note what a bucket has done in a micro-batch that has ended.
-
-        Args:
-            numbers: what it adds to those of :meth:`timers.core.counters.Counters.numbers`.
-            waiting: partition -> number of its timers, and the due second of the first one.
-        """
-        self._numbers = added(self._numbers, numbers)
-        self._waiting = {**self._waiting, **waiting}
+    def add(self, counted: Counted) -> None:
+        """Note what a bucket has done in a micro-batch that has ended."""
+        self._numbers = added(self._numbers, counted.numbers)
+        self._waiting = {**self._waiting, **counted.waiting}
+        known = self._snapshots
+        self._snapshots = {**known, **{tp: _latest(known.get(tp), each) for tp, each in counted.snapshots.items()}}
 
     def numbers(self) -> Mapping[str, float]:
         """The totals, with those of the driver."""
@@ -69,6 +71,16 @@ class EngineCounts:
     def waiting(self) -> Mapping[TopicPartition, tuple[int, int | None]]:
         """Partition -> number of its timers, and the due second of the first one, as of its last micro-batch."""
         return self._waiting
+
+    def snapshots(self) -> Mapping[TopicPartition, Snapshot]:
+        """Partition -> what its machine last knew of its snapshots."""
+        return self._snapshots
+
+
+def _latest(known: Snapshot | None, found: Snapshot) -> Snapshot:
+    """What is known of the newest snapshot. A process of Spark may know only when an older one was complete."""
+    times_ms = [each.written_ms for each in (known, found) if each is not None and each.written_ms is not None]
+    return found._replace(written_ms=max(times_ms, default=None))
 
 
 class Monitor:
@@ -249,6 +261,20 @@ def _waiting(read: Callable[[Monitor, int, int | None], float | None]) -> Callab
     return samples
 
 
+def _of_snapshot(read: Callable[[Monitor, Snapshot], float | None]) -> Callable[[Monitor], Samples]:
+    def samples(monitor: Monitor) -> Samples:
+        for (topic, partition), each in monitor.engine.snapshots().items() if monitor.engine else ():
+            if (value := read(monitor, each)) is not None:
+                yield (topic, str(partition)), value
+
+    return samples
+
+
+def _age_s(monitor: Monitor, snapshot: Snapshot) -> float | None:
+    now_s, written_ms = monitor.broker_now_s(), snapshot.written_ms
+    return None if now_s is None or written_ms is None else max(0.0, now_s - written_ms / 1000)
+
+
 def _overdue_s(monitor: Monitor, _: int, oldest_due_s: int | None) -> float | None:
     now_s = monitor.broker_now_s()
     return now_s and (0.0 if oldest_due_s is None else max(0.0, now_s - oldest_due_s))
@@ -261,6 +287,10 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.LAG, _lag, histogram=True),
     Entry(*partition_metrics.PENDING, _waiting(lambda _, pending, __: pending)),
     Entry(*partition_metrics.OVERDUE, _waiting(_overdue_s)),
+    Entry(*partition_metrics.SNAPSHOT_UNREAD, _of_snapshot(lambda _, each: each.unread)),
+    Entry(*partition_metrics.SNAPSHOT_OFFSET, _of_snapshot(lambda _, each: each.applied)),
+    Entry(*partition_metrics.SNAPSHOT_BYTES, _of_snapshot(lambda _, each: each.bytes)),
+    Entry(*partition_metrics.SNAPSHOT_AGE, _of_snapshot(_age_s)),
     Entry(
         *partition_metrics.OPEN_CIRCUITS,
         lambda monitor: [((), monitor.engine.open_circuits())] if monitor.engine else [],

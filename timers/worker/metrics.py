@@ -355,25 +355,15 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: summed(status, lambda metrics: metrics.snapshots_failed),
     ),
     Entry(
-        "timers_snapshot_unread_offsets{topic,partition}",
-        "Offsets of the request log since the newest snapshot: a worker without a store reads them, and the snapshot.",
+        *partition_metrics.SNAPSHOT_UNREAD,
         lambda status: per_partition(status, lambda runner: offsets_since(runner.machine.progress)),
     ),
     Entry(
-        "timers_snapshot_offset{topic,partition}",
-        "Offset of the request log up to which the newest snapshot holds what is pending.",
+        *partition_metrics.SNAPSHOT_OFFSET,
         lambda status: newest_snapshot(status, lambda named: named.applied),
     ),
-    Entry(
-        "timers_snapshot_bytes{topic,partition}",
-        "Size of the newest snapshot before compression, rounded up to 512 KB.",
-        lambda status: newest_snapshot(status, bytes_of_snapshot),
-    ),
-    Entry(
-        "timers_snapshot_age_seconds{topic,partition}",
-        "Seconds since the newest snapshot was complete. Absent for up to 11 minutes after a takeover.",
-        snapshot_age,
-    ),
+    Entry(*partition_metrics.SNAPSHOT_BYTES, lambda status: newest_snapshot(status, bytes_of_snapshot)),
+    Entry(*partition_metrics.SNAPSHOT_AGE, snapshot_age),
     Entry(
         "timers_restoring_seconds_total",
         "Seconds for which this worker restored snapshots, summed over partitions.",

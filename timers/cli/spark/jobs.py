@@ -78,6 +78,7 @@ def engine(
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, request_topics, session_settings
+    from timers.spark.engine.questions import answering
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
     from timers.spark.monitoring import EngineCounts
@@ -108,7 +109,7 @@ def engine(
             return
         start.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
-        retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
+        retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick, oscillator.wake))
         run = start.announce(settings, cluster)
 
         def make_plan(anew: bool) -> Plan:
@@ -124,6 +125,7 @@ def engine(
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
+        stack.enter_context(answering(settings, cluster, retries, say))
         monitor.engine = EngineCounts(retries.opener.counters, retries.opener.open_circuits)
         monitor.needs_ticks()
         job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)

@@ -7,10 +7,10 @@ that Spark repeats, a checkpoint that is lost or old, and workers that ran in be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -20,8 +20,9 @@ from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range
+from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range, Snapshot
 from timers.spark.engine.packing import Arrivals
+from timers.spark.engine.questions import Question
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
@@ -103,6 +104,10 @@ class Total(NamedTuple):
     waiting: Mapping[TopicPartition, tuple[int, int | None]]
     """Partition -> number of its timers, and the due second of the first one."""
     is_complete: bool
+    snapshots: Mapping[TopicPartition, Snapshot]
+    """Of the partitions that were opened."""
+    answers: Sequence[tuple[int, Any, Exception | None]]
+    """To the questions about partitions."""
 
 
 class Bucket:
@@ -178,40 +183,60 @@ class Bucket:
             times_s.append(agreed[boot_id].at(boot_s))
         return max(times_s, default=None)
 
-    def process(self, arrivals: Iterable[Arrivals], read: Mapping[TopicPartition, Read], tick: Tick | None) -> Total:
+    def process(
+        self,
+        arrivals: Iterable[Arrivals],
+        read: Mapping[TopicPartition, Read],
+        tick: Tick | None,
+        questions: Iterable[tuple[TopicPartition, Question]] = (),
+    ) -> Total:
         """Process one micro-batch: accept requests, and fire the due timers.
 
         Args:
             arrivals: requests that the query has read.
             read: partition -> what was read of it.
             tick: the newest one that counts, if there is one.
+            questions: about partitions, also of other buckets.
         """
         state = self.state
+        asked: dict[TopicPartition, list[Question]] = {}
+        for tp, question in questions:
+            asked.setdefault(tp, []).append(question)
         if tick is not None:
             state.tick = latest_tick(state.tick, tick)
         records: dict[TopicPartition, list[RequestRecord]] = {}
         for each in arrivals:
             records.setdefault(each.tp, []).extend(each.records)
-        runs = {} if state.tick is None else self._runs(records, read, state.tick)
+        runs = {} if state.tick is None else self._runs(records, read, state.tick, asked)
         self._partitions.run([run.go for run in runs.values()])
         state.known.update({tp: run.known for tp, run in runs.items() if run.known is not None})
         state.read_to.update({tp: each.end for tp, each in read.items()})
         done = [run.done for run in runs.values()]
         waiting = {tp: (each.pending, each.oldest_due_s) for tp, each in state.known.items()}
         return Total(
-            reduce(added, (each.numbers for each in done), {}), waiting, all(each.is_complete for each in done)
+            reduce(added, (each.numbers for each in done), {}),
+            waiting,
+            all(each.is_complete for each in done),
+            {tp: run.done.snapshot for tp, run in runs.items() if run.done.snapshot is not None},
+            [answer for each in done for answer in each.answers],
         )
 
     def _runs(
-        self, records: Mapping[TopicPartition, list[RequestRecord]], read: Mapping[TopicPartition, Read], now: Tick
+        self,
+        records: Mapping[TopicPartition, list[RequestRecord]],
+        read: Mapping[TopicPartition, Read],
+        now: Tick,
+        asked: Mapping[TopicPartition, Sequence[Question]],
     ) -> dict[TopicPartition, MachineRun]:
         state, runs = self.state, {}
         for tp, (end, log_end, lineage) in read.items():
-            known = self._known(tp)
-            if known is None or known.has_work(end, now.second) or self._partitions.asks(tp):
+            known, questions = self._known(tp), asked.get(tp, ())
+            if questions or known is None or known.has_work(end, now.second) or self._partitions.asks(tp):
                 start = state.read_to.get(tp, self._starts.get(tp, end))
                 mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
-                runs[tp] = self._run(tp, known, Range(start, end, mine, lineage, log_end), now, self._partitions)
+                runs[tp] = self._run(
+                    tp, known, Range(start, end, mine, lineage, log_end), now, self._partitions, questions
+                )
         return runs
 
     def _known(self, tp: TopicPartition) -> Known | None:

@@ -12,16 +12,19 @@ from contextlib import closing
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from timers.core.counters import Counters, subtracted
+from timers.core.counters import subtracted
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
+from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.firing.transaction import Transaction
+from timers.partition_metrics import PartitionMetrics
+from timers.spark.engine.questions import Question
 from timers.wire.formats import RequestRecord
 
 LONGEST_S = 10.0
@@ -78,7 +81,7 @@ class Opened(NamedTuple):
     transaction: Transaction
     topic_id: bytes
     producer: Producer
-    counters: Counters
+    metrics: PartitionMetrics
     close: Callable[[], None]
     """Releases its store, and the compute lock. Raises nothing."""
     answer: Callable[[float | None], None] = lambda _: None
@@ -144,6 +147,17 @@ class Range(NamedTuple):
     """End of the log for committed readers, asked after the newest tick of the micro-batch was written."""
 
 
+class Snapshot(NamedTuple):
+    """What a machine knows of its newest snapshot; None: there is none."""
+
+    unread: int
+    """Offsets of the log since then."""
+    applied: int | None
+    bytes: int | None
+    written_ms: int | None
+    """When it was complete, by what this process knows. It may be an older one."""
+
+
 class Done(NamedTuple):
     """What the machine of a partition did in a micro-batch."""
 
@@ -151,6 +165,9 @@ class Done(NamedTuple):
     """What it adds to those of :meth:`timers.core.counters.Counters.numbers`."""
     is_complete: bool = True
     """Whether all due timers have fired, and all requests were accepted; if not, the next micro-batch continues."""
+    answers: Sequence[tuple[int, Any, Exception | None]] = ()
+    """What :meth:`Question.answered` has returned."""
+    snapshot: Snapshot | None = None
 
 
 class MachineRun:
@@ -159,6 +176,7 @@ class MachineRun:
     Args:
         known: what the bucket knows of it; None: nothing.
         tick: the present time.
+        questions: of queries about the machine.
 
     Attributes:
         known: what the bucket knows of it after :meth:`go`.
@@ -166,7 +184,13 @@ class MachineRun:
     """
 
     def __init__(
-        self, tp: TopicPartition, known: Known | None, read: Range, tick: Tick, partitions: Partitions
+        self,
+        tp: TopicPartition,
+        known: Known | None,
+        read: Range,
+        tick: Tick,
+        partitions: Partitions,
+        questions: Sequence[Question] = (),
     ) -> None:
         self.known = known
         self.done = Done()
@@ -174,22 +198,24 @@ class MachineRun:
         self._range = read
         self._tick = tick
         self._partitions = partitions
+        self._questions = questions
         self._seconds = known.seconds if known is not None else ()
 
     def go(self) -> None:
         """Accept requests and fire what is due. After a failed transaction, the machine is opened again [I5]."""
         opened = self._partitions.open(self._tp, self.known)
-        before, until = opened.counters.numbers(), monotonic() + LONGEST_S
+        before, until = opened.metrics.counters.numbers(), monotonic() + LONGEST_S
         while True:
             try:
                 with closing(opened):
                     is_complete = self._work(opened, until)
-                    after = opened.counters.numbers()
-                    self.known = self._known(opened)
+                    after = opened.metrics.counters.numbers()
+                    answers = [question.answered(opened.loop.machine) for question in self._questions]
+                    self.known, snapshot = self._known(opened), _snapshot(opened)
                 break
             except Lost as error:
                 opened = self._partitions.reopen(self._tp, error)
-        self.done = Done(subtracted(after, before), is_complete)
+        self.done = Done(subtracted(after, before), is_complete, answers, snapshot)
 
     def _work(self, opened: Opened, until: float) -> bool:
         """Returns whether nothing is left to do."""
@@ -257,6 +283,14 @@ class MachineRun:
         waiting = [each for each in given if released_s is None or each[0] > released_s]
         released = [] if released_s is None else [(released_s, position)]
         return tuple(dict.fromkeys([*released, *waiting[:1], *waiting[-1:]]))
+
+
+def _snapshot(opened: Opened) -> Snapshot:
+    progress, written_ms = opened.loop.machine.progress, opened.metrics.snapshot_ms
+    unread = offsets_since(progress)
+    if (named := progress.snapshot) is None:
+        return Snapshot(unread, None, None, None)
+    return Snapshot(unread, named.applied, bytes_of_snapshot(named), written_ms)
 
 
 def _size(record: RequestRecord) -> int:

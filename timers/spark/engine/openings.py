@@ -313,7 +313,7 @@ class Openings:
             )
 
     def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore) -> Opened:
-        topic_id, counters = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp).counters
+        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp)
         transaction = self._outboxes[tp].transaction
 
         def close() -> None:
@@ -321,7 +321,7 @@ class Openings:
             close_store(store)
 
         answer = partial(self._opener.snapshots.answer, tp, loop.machine, store)
-        return Opened(loop, transaction, topic_id, self._opening(tp), counters, close, answer)
+        return Opened(loop, transaction, topic_id, self._opening(tp), metrics, close, answer)
 
 
 def _request(message: Message) -> RequestRecord:

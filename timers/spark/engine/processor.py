@@ -23,19 +23,20 @@ from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.bucket import Bucket, BucketState, Read, Total
-from timers.spark.engine.machines import Failing, Partitions
+from timers.spark.engine.machines import Failing, Partitions, Snapshot
 from timers.spark.engine.packing import Arrivals
+from timers.spark.engine.questions import Question, pickled
 
 INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
 """Input rows of a bucket: requests, and ticks."""
 
 OUTPUT = (
     "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
-    "tick_ms bigint, held string, had_others boolean, failing string, counted string"
+    "tick_ms bigint, held string, had_others boolean, failing string, counted string, answers binary"
 )
 """The output row of a bucket: what it did in the micro-batch. ``held`` is why a tick did not count, ``had_others``
-whether partitions had other owners, ``failing`` an encoded :class:`Failing`, and ``counted`` what
-:func:`decode_counted` returns."""
+whether partitions had other owners, ``failing`` an encoded :class:`Failing`, ``counted`` what
+:func:`decode_counted` returns, and ``answers`` what :meth:`Questions.note` reads."""
 
 TOLD = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
@@ -47,21 +48,23 @@ class Told(NamedTuple):
     read: dict[TopicPartition, Read]
     circuits: list[OpenCircuit]
     """Failing targets."""
+    questions: Sequence[tuple[TopicPartition, Question]] = ()
 
     def encode(self) -> str:
         """Inverse: :meth:`decode`."""
-        return json.dumps([list(self.read.items()), self.circuits])
+        return json.dumps([list(self.read.items()), self.circuits, self.questions])
 
     @classmethod
     def decode(cls, text: str) -> Told:
-        read, circuits = json.loads(text)
+        read, circuits, questions = json.loads(text)
         found = {
             (topic, partition): Read(
                 end, log_end, Lineage(tuple(map(tuple, epochs)), batch and Batch(*batch), known_end)
             )
             for (topic, partition), (end, log_end, (epochs, batch, known_end, _)) in read
         }
-        return cls(found, [OpenCircuit(*circuit) for circuit in circuits])
+        asked = [((topic, partition), Question(*question)) for (topic, partition), question in questions]
+        return cls(found, [OpenCircuit(*circuit) for circuit in circuits], asked)
 
 
 def decode_failing(text: str) -> Failing:
@@ -94,10 +97,19 @@ class Buckets:
         return {tp: each for tp, each in read.items() if self.keys[tp[1] % len(self.keys)] == key}
 
 
-def decode_counted(text: str) -> tuple[dict[str, float], dict[TopicPartition, tuple[int, int | None]]]:
-    """The value of the column ``counted``: ``numbers`` and ``waiting`` of :class:`timers.spark.engine.bucket.Total`."""
-    numbers, waiting = json.loads(text)
-    return numbers, {(topic, partition): (pending, due_s) for topic, partition, pending, due_s in waiting}
+class Counted(NamedTuple):
+    """What a bucket says of its work and of its partitions. See :class:`timers.spark.engine.bucket.Total`."""
+
+    numbers: dict[str, float]
+    waiting: dict[TopicPartition, tuple[int, int | None]]
+    snapshots: dict[TopicPartition, Snapshot]
+
+
+def decode_counted(text: str) -> Counted:
+    """The value of the column ``counted``."""
+    numbers, waiting, snapshots = json.loads(text)
+    found = {(topic, partition): Snapshot(*each) for topic, partition, *each in snapshots}
+    return Counted(numbers, {(topic, partition): (some, due_s) for topic, partition, some, due_s in waiting}, found)
 
 
 class TimerProcessor(StatefulProcessor):
@@ -130,7 +142,7 @@ class TimerProcessor(StatefulProcessor):
         clocks = Clock().read()
         tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), buckets.fired_s)
         held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
-        done = bucket.process(arrivals, buckets.mine(told.read, number), tick)
+        done = bucket.process(arrivals, buckets.mine(told.read, number), tick, told.questions)
         self._state.update((bucket.state.encode(),))
         yield _frame(number, done, bucket.state.tick, held, partitions)
 
@@ -145,12 +157,12 @@ class TimerProcessor(StatefulProcessor):
 def _told() -> Told:
     context = TaskContext.get()
     assert context is not None
-    return Told.decode(context.getLocalProperty(TOLD) or "[[], []]")
+    return Told.decode(context.getLocalProperty(TOLD) or "[[], [], []]")
 
 
 def _frame(bucket: int, done: Total, tick: Tick | None, held: str | None, partitions: Partitions) -> pd.DataFrame:
     tick_ms = pd.array([None if tick is None else tick.append_ms], dtype="Int64")
-    numbers = done.numbers
+    numbers, of_partitions = done.numbers, (done.waiting, done.snapshots)
     columns = {
         "fired": [int(numbers.get("fired", 0))],
         "dead_lettered": [sum(dead_lettered_of(numbers).values())],
@@ -161,7 +173,8 @@ def _frame(bucket: int, done: Total, tick: Tick | None, held: str | None, partit
     said = {
         "had_others": [partitions.had_others],
         "failing": [json.dumps(partitions.failing())],
-        "counted": [json.dumps([numbers, [(*tp, *each) for tp, each in done.waiting.items()]])],
+        "counted": [json.dumps([numbers, *([(*tp, *each) for tp, each in found.items()] for found in of_partitions)])],
+        "answers": [pickled(done.answers)],
     }
     held_text = pd.array([held], dtype="string")
     return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "held": held_text, **said})

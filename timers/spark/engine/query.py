@@ -177,7 +177,8 @@ class MicroBatches:
 
     Args:
         plan: of the query.
-        retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs.
+        retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs;
+            and the questions of queries.
         done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
     """
 
@@ -190,6 +191,7 @@ class MicroBatches:
         self._max_requests = plan.max_requests
         self._targets = retries.opener.targets
         self._read_logs = retries.read_logs
+        self._questions = retries.questions
         self._done = done
         self._query: StreamingQuery | None = None
         self._has_query = threading.Event()
@@ -204,12 +206,13 @@ class MicroBatches:
         lineages = self._read_logs.through(ends)
         log_ends = self._read_logs.log_ends(ends, self._with_ids, self._max_requests)
         read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
-        frame.sparkSession.sparkContext.setLocalProperty(TOLD, Told(read, circuits).encode())
+        frame.sparkSession.sparkContext.setLocalProperty(TOLD, Told(read, circuits, self._questions.told()).encode())
         done = frame.collect()
         for row in done:
             failing = decode_failing(row["failing"])
             self._targets.merge(failing.opened)
             self._targets.note_worked(failing.worked)
+            self._questions.note(row["answers"])
         self._done(number, done)
 
     def watch(self, running: StreamingQuery) -> None:

@@ -29,6 +29,7 @@ from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import headers_of
 from timers.kafka.topics import Cluster
 from timers.spark.engine.openings import Opener
+from timers.spark.engine.questions import Questions
 from timers.spark.engine.read_logs import ReadLogs
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestRecord
@@ -60,14 +61,18 @@ class Retries:
         settings: of the app.
         cluster: its topics.
         tick: returns the present time; None: not known yet.
+        wake: lets a micro-batch begin soon.
 
     Attributes:
         opener: opens the machines, and knows about callback topics.
         read_logs: which logs the query reads.
+        questions: of queries, for the machines on the executors.
         failure: why a machine must not run, if there is a reason.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, tick: Callable[[], Tick | None]) -> None:
+    def __init__(
+        self, settings: Settings, cluster: Cluster, tick: Callable[[], Tick | None], wake: Callable[[], None]
+    ) -> None:
         self.settings = settings
         self.cluster = cluster
         self.tick = tick
@@ -75,6 +80,7 @@ class Retries:
         self._lineages = LogLineages(settings)
         self.opener = Opener(settings, cluster, self.stop)
         self.read_logs = ReadLogs(self._lineages, self.opener.loop.submit, settings.schedule_topics)
+        self.questions = Questions(wake)
         self.failure: TimersError | None = None
         count = cluster.partitions[settings.retry_topic]
         self._threads = [

@@ -172,8 +172,6 @@ class Snapshots:
         Args:
             record_bytes: mean size of the requests that it got; None: it got none.
         """
-        if not self._settings.snapshot_factor:
-            return
         runner = self.runners.get(tp)
         if runner is None:
             runner = self.runners[tp] = MomentaryRunner(
@@ -183,7 +181,7 @@ class Snapshots:
         self.partition_metrics[tp].oldest_due_s = machine.oldest_due_s
         runner.answer(machine, store)
         with self._starting:
-            if self._thread.ident is None and not self._stop.is_set():
+            if self._settings.snapshot_factor and self._thread.ident is None and not self._stop.is_set():
                 self._thread.start()
 
     def place_of(self, tp: TopicPartition) -> Place:

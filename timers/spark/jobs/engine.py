@@ -20,11 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.core.timer import TopicPartition
 from timers.counted import per_second
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.spark.engine import query, start
-from timers.spark.engine.processor import decode_counted
+from timers.spark.engine.processor import Counted, decode_counted
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import Listener
@@ -133,7 +132,7 @@ def run(
     say: Callable[[str], None],
     stop: threading.Event,
     ticked: Callable[[int], None],
-    counted: Callable[[Mapping[str, float], Mapping[TopicPartition, tuple[int, int | None]]], None],
+    counted: Callable[[Counted], None],
 ) -> None:
     """Run the engine until ``stop`` is set. If the query fails, start it again, unless this cannot help.
 
@@ -141,7 +140,7 @@ def run(
         make_plan: called at the start, and if the plan does not fit any more; its argument is whether the checkpoint
             cannot be used.
         ticked: gets the newest tick, in epoch ms, of each micro-batch.
-        counted: gets what each bucket has done in a micro-batch (:func:`decode_counted`).
+        counted: gets what each bucket has done in a micro-batch.
 
     Raises:
         TimersError: the engine must not run.
@@ -164,7 +163,7 @@ def run(
         for tick_ms in {row["tick_ms"] for row in rows if row["tick_ms"] is not None}:
             ticked(tick_ms)
         for row in rows:
-            counted(*decode_counted(row["counted"]))
+            counted(decode_counted(row["counted"]))
         if any(row["had_others"] for row in rows):
             others.set()
 

@@ -1,0 +1,159 @@
+"""Questions of queries to machines that are open in tasks only: micro-batches carry them, and their answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from operator import attrgetter
+from time import sleep
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.waiting import wait_until
+from timers.asking import ask
+from timers.config.settings import Settings
+from timers.core.keys import NEVER
+from timers.core.listing import NoAnswer
+from timers.core.machine import Machine
+from timers.core.ports import Lost
+from timers.errors import QueryError
+from timers.kafka.topics import Cluster
+from timers.queries.reading import Recovering
+from timers.spark.engine.processor import Told
+from timers.spark.engine.questions import Questions, answering, pickled
+from timers.store.memory import MemoryStore
+from timers.threads import LoopThread
+
+TP = ("timer-request", 1)
+PENDING = attrgetter("pending")
+
+
+def micro_batch(questions: Questions, machine: Any) -> int:
+    """The tasks answer what goes with a micro-batch. Returns the number of questions."""
+    asked = Told.decode(Told({}, [], questions.told()).encode()).questions
+    questions.note(pickled([question.answered(machine) for _, question in asked]))
+    return len(asked)
+
+
+def recovering(machine: Machine) -> None:
+    raise Recovering
+
+
+def broken(machine: Machine) -> None:
+    raise KeyError("a bug")
+
+
+def damaged(machine: Machine) -> None:
+    raise Lost("the store is damaged")
+
+
+def test_a_question_wakes_the_query_once_and_goes_with_each_micro_batch_until_it_is_answered() -> None:
+    woken: list[int] = []
+    questions = Questions(lambda: woken.append(1))
+    first, second = (questions.ask(TP, PENDING) for _ in range(2))
+    assert len(woken) == 1
+    assert [tp for tp, _ in questions.told()] == [TP, TP], "this micro-batch fails"
+    assert second.cancel(), "it was not answered in time"
+    third = questions.ask(TP, PENDING)
+    assert len(woken) == 2
+    assert micro_batch(questions, SimpleNamespace(pending=7)) == 2
+    assert first.result(0) == third.result(0) == 7
+    assert questions.told() == []
+
+
+def test_an_answer_that_comes_twice_or_late_has_no_effect() -> None:
+    questions = Questions(lambda: None)
+    late = questions.ask(TP, PENDING)
+    ((_, question),) = questions.told()
+    assert late.cancel()
+    answers = pickled([question.answered(SimpleNamespace(pending=1))])  # type: ignore[arg-type]
+    questions.note(answers)
+    asked = questions.ask(TP, PENDING)
+    micro_batch(questions, SimpleNamespace(pending=2))
+    questions.note(answers)
+    assert asked.result(0) == 2
+
+
+@pytest.mark.parametrize(("question", "error"), [(recovering, Recovering), (broken, NoAnswer)])
+def test_the_driver_learns_why_there_is_no_answer(question: Callable[[Machine], None], error: type[Exception]) -> None:
+    questions = Questions(lambda: None)
+    asked: Future[None] = questions.ask(TP, question)
+    micro_batch(questions, None)
+    with pytest.raises(error):
+        asked.result(0)
+
+
+def test_a_store_that_a_question_finds_damaged_is_opened_again() -> None:
+    questions = Questions(lambda: None)
+    questions.ask(TP, damaged)
+    with pytest.raises(Lost):
+        micro_batch(questions, None)
+
+
+# ---- the port -------------------------------------------------------------------------------------------------------
+
+SETTINGS = Settings(id_topic="")
+CLUSTER: Any = Cluster("cluster", {}, {TP[0]: 2, SETTINGS.retry_topic: 1})
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread("of the test")
+    yield thread
+    thread.close()
+
+
+def machine_with_a_timer() -> Any:
+    store = MemoryStore()
+    store.write({2_000_000_000: [(5, "orders", "k", b"", None, None)]}, 6)
+    machine: Any = SimpleNamespace(
+        _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
+    )
+    machine.waiting = lambda *arguments: Machine.waiting(machine, *arguments)
+    return machine
+
+
+def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(loop: LoopThread) -> None:
+    questions = Questions(lambda: None)
+    retries: Any = SimpleNamespace(
+        questions=questions, opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
+    )
+    said: list[str] = []
+    stop = threading.Event()
+    machine = machine_with_a_timer()
+
+    def run() -> None:
+        while not stop.is_set():
+            micro_batch(questions, machine)
+            sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = replace(SETTINGS, web_port=port)
+        query = threading.Thread(target=run)
+        query.start()
+        try:
+            with answering(settings, CLUSTER, retries, said.append):
+                wait_until(lambda: bool(said), "the port is said to be in use")
+                assert said[0].startswith(f"queries are answered when TIMERS_WEB_PORT={port}")
+                other.close()
+
+                def listed() -> Any:
+                    try:
+                        return ask(settings, "/timers", {"limit": "10"}, "cluster")
+                    except QueryError:
+                        return None
+
+                wait_until(lambda: listed() is not None, "the port answers")
+                answer = listed()
+        finally:
+            stop.set()
+            query.join()
+    assert len(said) == 1
+    assert {(each["due"], each["topic"]) for each in answer["timers"]} == {(2_000_000_000, "orders")}
+    assert answer["missing"] == [{"partition": f"{SETTINGS.retry_topic}/0", "reason": "the engine is opening it"}]

@@ -1,0 +1,212 @@
+"""Answers queries about timers on the driver, by the code of a worker (:mod:`timers.queries`).
+
+A store is open in a task only. So a question about a machine on an executor goes with the next micro-batch, in a local
+property of its job, and the answer comes back in the row of its bucket. A tick is written for it, so that the next
+micro-batch begins at once. The machines of the retry topic are in the driver, which asks them between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from aiohttp import ClientSession, web
+
+from timers.clock import Clock
+from timers.config.settings import Settings
+from timers.core.listing import NoAnswer
+from timers.core.machine import Machine
+from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
+from timers.kafka.topics import Cluster
+from timers.open_connections import OpenConnections
+from timers.queries.answers import Asked, Pace, Queries
+from timers.queries.pages import QueryPages
+from timers.queries.reading import Recovering, Turns
+from timers.request_formats import enabled_formats
+from timers.web_site import LimitedSite, limited
+
+if TYPE_CHECKING:
+    from timers.spark.engine.retries import Retries
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+PACE = Pace(answer_s=10.0, slices=50, at_once=True)
+"""The present micro-batch, and the one that answers, may take seconds. The stores are read after what is due has fired,
+and each answer costs a micro-batch: so more is read at once than in a worker."""
+
+LISTEN_AGAIN_S = 1.0
+
+
+class Question(NamedTuple):
+    """A question to the machine of a partition."""
+
+    number: int
+    asks: str
+    """A pickled function of the machine, in base64."""
+
+    def answered(self, machine: Machine) -> tuple[int, Any, Exception | None]:
+        """Returns the number, the answer, and why there is none. Call it where the machine is open.
+
+        Raises:
+            Lost: the store is damaged.
+        """
+        try:
+            return self.number, pickle.loads(base64.b64decode(self.asks))(machine), None
+        except (Recovering, NoAnswer) as error:
+            return self.number, None, error
+        except Lost:
+            raise
+        except Exception:
+            logger.exception("a question was not answered")
+            return self.number, None, NoAnswer("its executor cannot read it; see that executor's log")
+
+
+class Questions:
+    """The questions that wait for a micro-batch. Any thread.
+
+    Args:
+        wake: lets a micro-batch begin soon.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._numbers = itertools.count()
+        self._waiting: dict[int, tuple[TopicPartition, str, Future[Any]]] = {}
+        self._has_woken = False
+
+    def ask(self, tp: TopicPartition, question: Callable[[Machine], _T]) -> Future[_T]:
+        """Ask the machine of a partition. The question and the answer must be what can be pickled."""
+        number, answer = next(self._numbers), Future[_T]()
+        self._waiting[number] = tp, base64.b64encode(pickle.dumps(question)).decode(), answer
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
+        if not self._has_woken:
+            self._has_woken = True
+            self._wake()
+        return answer
+
+    def told(self) -> list[tuple[TopicPartition, Question]]:
+        """Those that wait, for the tasks of a micro-batch. A question that gets no answer goes with the next one."""
+        self._has_woken = False
+        return [(tp, Question(number, asks)) for number, (tp, asks, _) in [*self._waiting.items()]]
+
+    def note(self, answers: bytes) -> None:
+        """Note the answers of a bucket: what :meth:`Question.answered` has returned, pickled."""
+        for number, found, error in pickle.loads(answers):
+            _, _, answer = self._waiting.get(number, (None, None, None))
+            if answer is not None and answer.set_running_or_notify_cancel():  # else it was not answered in time
+                if error is None:
+                    answer.set_result(found)
+                else:
+                    answer.set_exception(error)
+
+
+class _OnExecutors(NamedTuple):
+    """A machine that is open in tasks only."""
+
+    questions: Questions
+    tp: TopicPartition
+
+    def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
+        return self.questions.ask(self.tp, question)
+
+
+class EngineMachines:
+    """All machines of an engine, which its driver answers for. See :class:`timers.queries.answers.Machines`."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, retries: Retries) -> None:
+        self.formats = enabled_formats(settings)
+        self.partitions = cluster.partitions
+        self.closed: Mapping[TopicPartition, str] = {}
+        self.held: Mapping[TopicPartition, str] = {}
+        self._in_driver = retries.opener.snapshots
+        self._on_executors = {
+            (topic, partition): _OnExecutors(retries.questions, (topic, partition))
+            for topic in self.formats
+            for partition in range(cluster.partitions[topic])
+            if topic != settings.retry_topic
+        }
+
+    @property
+    def runners(self) -> Mapping[TopicPartition, Asked]:
+        """Those of the retry topic are there once they have read their log."""
+        return {**self._on_executors, **self._in_driver.runners}
+
+    def value_limit(self, partition: TopicPartition) -> int | None:
+        return None
+
+
+async def _no_others() -> Any:
+    raise NoAnswer("the engine is opening it")
+
+
+@contextmanager
+def answering(settings: Settings, cluster: Cluster, retries: Retries, say: Callable[[str], None]) -> Iterator[None]:
+    """Answer queries as a worker does, on its port, until the end of the block."""
+    machines, submit = EngineMachines(settings, cluster, retries), retries.opener.loop.submit
+    pages = QueryPages(lambda: settings, Clock(settings.clock_offset_s).now_s)
+    pages.queries = Queries(settings, machines, _no_others, ClientSession, Turns(lambda: None), pace=PACE)
+    pages.cluster_id = cluster.cluster_id
+    connections = OpenConnections("the port of queries")
+    application = limited(web.Application(), connections)
+
+    def page(path: str) -> Callable[[Any], Any]:
+        def enter(handler: Callable[[Any, web.Request], Any]) -> Any:
+            async def answer(request: web.Request) -> web.StreamResponse:
+                found: web.StreamResponse = await handler(_Responses, request)
+                return found
+
+            application.router.add_get(path, answer)
+            return handler
+
+        return enter
+
+    pages.register(page)
+    runner = web.AppRunner(application, access_log=None)
+
+    async def serve() -> None:
+        await runner.setup()
+        site, is_first = LimitedSite(runner, settings.web_bind, settings.web_port, connections), True
+        while True:
+            try:
+                return await site.start()
+            except OSError as error:
+                # A newer engine on the machine of the former one must run, and worker and engine share their defaults.
+                if is_first:
+                    at = f"TIMERS_WEB_PORT={settings.web_port} at TIMERS_WEB_BIND={settings.web_bind}"
+                    say(f"queries are answered when {at} can be listened on ({error.strerror})")
+                is_first = False
+            await asyncio.sleep(LISTEN_AGAIN_S)
+
+    async def end() -> None:
+        await runner.cleanup()
+        await pages.close()
+
+    serving = submit(serve())
+    try:
+        yield
+    finally:
+        serving.cancel()
+        submit(end()).result()
+
+
+class _Responses:
+    """Makes responses as Faust does for the handlers of pages."""
+
+    @staticmethod
+    def json(body: Any, status: int, headers: Mapping[str, str]) -> web.Response:
+        return web.json_response(body, status=status, headers=headers)
+
+
+def pickled(answers: Sequence[tuple[int, Any, Exception | None]]) -> bytes:
+    """What :meth:`Questions.note` reads."""
+    return pickle.dumps(answers)

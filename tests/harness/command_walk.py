@@ -101,7 +101,7 @@ WALKS: dict[str, Walks] = {
     ],
     "topics create": lambda planted: [Walk((UNSAFE,), code=2, shows=QUOTED)],
     "dead-letters list": lambda planted: [Walk(()), Walk(("-n", "0"))],
-    "dead-letters show": lambda planted: [Walk((planted.letter,)), Walk((planted.letter, "--hex"))],
+    "dead-letters show": lambda planted: [Walk((planted.letter,))],
     "dead-letters retry": lambda planted: [
         Walk((planted.letter, "--dry-run"), shows=NOT_AT_ALL),
         Walk((planted.letter,), shows=NOT_AT_ALL, again=False),

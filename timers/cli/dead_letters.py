@@ -185,9 +185,8 @@ def _order(marked: tuple[Letter, Mark | None]) -> tuple[int, int, int]:
 
 @dead_letters.command(short_help="Show one with its error message, headers and bytes.")
 @click.argument("name", metavar="NAME")
-@click.option("--hex", "as_hex", is_flag=True, help="All bytes as hexadecimal, also where they are text.")
 @output_option()
-def show(name: str, as_hex: bool, output: Output) -> None:
+def show(name: str, output: Output) -> None:
     """Show one dead letter with its error message, its headers and the request's bytes.
 
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
@@ -206,7 +205,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
         for letter in log.read(letter_filter, spans):
             found = True
             mark = marks.of(letter)
-            output.show(letter.fields(mark, with_request=True), *letter.text(mark, as_hex=as_hex))
+            output.show(letter.fields(mark, with_request=True), *letter.text(mark))
         _say_missing(log)
     if not found:
         raise not_found_error(names, settings)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Never, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Never, TypeVar
 
 import click
 
@@ -234,48 +232,41 @@ def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
 
 
 def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, create_topic: bool, output: Output) -> None:
-    """Check all lines, then send their timers, then print the ids."""
+    """Read and check all lines, then send their timers, then print the ids. All timers are in memory at once."""
     from timers.client import PartlyPublishedError, TimersClient
-    from timers.client.timer_lines import timers_in
 
-    # A copy, because the lines are read twice: the source may be a pipe, or a file that another program changes.
-    with tempfile.TemporaryFile() as copy:
-        topics = _check(settings, lines, topic, copy)
-        if create_topic:
-            _create_topics(settings, topics)
-        copy.seek(0)
-        now_ns = time.time_ns()
-        numbers: list[int] = []
-        dues: list[int] = []
+    timers = _read_timers(settings, lines, topic)
+    topics = list(dict.fromkeys(request.topic for _, request in timers))
+    if create_topic:
+        _create_topics(settings, topics)
+    sent, failure = 0, None
 
-        def requests() -> Iterator[TimerRequest]:
-            for number, request in _progress(timers_in(copy, topic, now_ns, lambda _: None), "sending"):
-                if isinstance(request, InvalidTimerError):  # it was checked, but a rule of a zone may have changed
-                    raise request
-                numbers.append(number)
-                dues.append(int(request.at))  # type: ignore[arg-type]  # the reader gives an epoch second
-                yield request
+    def requests() -> Iterator[TimerRequest]:
+        nonlocal sent
+        for _, request in _progress(timers, "sending"):
+            sent += 1
+            yield request
 
-        with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-            failure = None
-            try:
-                ids: list[str] | list[str | None] = client.schedule_many(requests())
-            except PartlyPublishedError as error:
-                failure, ids = error, error.ids
-            except KeyboardInterrupt:
-                say(f"interrupted: the first {counted(len(numbers), 'timer')} may be scheduled")
-                raise
-    for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
+    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+        try:
+            ids: Sequence[str | None] = client.schedule_many(requests())
+        except PartlyPublishedError as error:
+            failure, ids = error, [*error.ids, *[None] * (len(timers) - len(error.ids))]
+        except KeyboardInterrupt:
+            say(f"interrupted: the first {counted(sent, 'timer')} may be scheduled")
+            raise
+    for (number, request), timer_id in zip(timers, ids, strict=True):
         if timer_id is not None:
+            due_s = int(request.at)  # type: ignore[arg-type]  # the reader gives an epoch second
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
     _warn_of_missing_topics(settings, topics)
     if failure is not None:
-        _fail(failure, [number for number, timer_id in zip(numbers, ids, strict=True) if timer_id is None])
-    say(f"{counted(len(numbers), 'timer')} scheduled")
+        _fail(failure, [number for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None])
+    say(f"{counted(len(timers), 'timer')} scheduled")
 
 
-def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[bytes]) -> list[str]:
-    """Check and copy all lines; return the callback topics.
+def _read_timers(settings: Settings, lines: BinaryIO, topic: str | None) -> list[tuple[int, TimerRequest]]:
+    """The timers of all lines, with the numbers of their lines.
 
     Raises:
         InvalidTimerError: at least one line is wrong; the reasons are on stderr.
@@ -285,17 +276,10 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
     from timers.client.timer_lines import timers_in
 
     encode = Encoder(settings.max_request_bytes)
-    now_ns = time.time_ns()
-    topics: dict[str, None] = {}
-    total = bad = 0
-
-    def copied() -> Iterator[bytes]:
-        for line in lines:
-            copy.write(line)
-            yield line
-
-    for number, request in _progress(timers_in(copied(), topic, now_ns, _say_of_lines()), "checking"):
-        total += 1
+    timers: list[tuple[int, TimerRequest]] = []
+    notes: list[str] = []
+    bad = 0
+    for number, request in _progress(timers_in(lines, topic, time.time_ns(), notes.append), "checking"):
         try:
             if isinstance(request, InvalidTimerError):
                 raise request
@@ -305,32 +289,23 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
             if bad <= _MAX_BAD_LINES:
                 say(f"line {number}: {error}")
             continue
-        topics[request.topic] = None
+        timers.append((number, request))
         if request.id is not None:
             id_topic_of(settings)
+    for note in notes[:_MAX_BAD_LINES]:  # a file may have many local times of one night
+        say(note)
+    if len(notes) > _MAX_BAD_LINES:
+        say("further local times that are missing or come twice are not shown")
     if bad:
         more = f", the first {_MAX_BAD_LINES} are shown" if bad > _MAX_BAD_LINES else ""
+        total = f"{bad + len(timers):,}"
         raise InvalidTimerError(
-            f"{bad:,} of {total:,} lines are no timers{more}; nothing was sent: correct these lines and run it again"
+            f"{bad:,} of {total} lines are no timers{more}; nothing was sent: correct these lines and run it again"
         )
-    return list(topics)
+    return timers
 
 
-def _say_of_lines() -> Callable[[str], None]:
-    """A function that says the first sentences about local times: a file may have many in one night."""
-    count = itertools.count(1)
-
-    def say_one(note: str) -> None:
-        number = next(count)
-        if number <= _MAX_BAD_LINES:
-            say(note)
-        elif number == _MAX_BAD_LINES + 1:
-            say("further local times that are missing or come twice are not shown")
-
-    return say_one
-
-
-def _progress(timers: Iterator[_T], what: str) -> Iterable[_T]:
+def _progress(timers: Iterable[_T], what: str) -> Iterable[_T]:
     """The timers, with a bar on stderr if that is a terminal."""
     from tqdm import tqdm
 

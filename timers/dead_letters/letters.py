@@ -135,7 +135,7 @@ class Letter:
             }
         return fields
 
-    def text(self, mark: Mark | None, *, as_hex: bool) -> Iterator[str]:
+    def text(self, mark: Mark | None) -> Iterator[str]:
         """The whole letter as lines of text."""
         due_s, topic, key = self.summary
         rows = [
@@ -158,11 +158,11 @@ class Letter:
             yield f"request {name}, {_length(data)}"
             if name == "value" and self.is_cut:
                 yield f"  the first of {self.decoded.value_bytes} bytes, SHA-256 {printable(self.decoded.value_sha256)}"
-            yield from _indented(data, as_hex)
+            yield from _indented(data)
         yield f"request headers, {len(self.decoded.headers)}"
         for header, data in self.decoded.headers:
             yield f"  {printable(header)}, {_length(data)}"
-            yield from (f"  {line}" for line in _indented(data, as_hex))
+            yield from (f"  {line}" for line in _indented(data))
 
 
 COLUMNS = ("WRITTEN", "CODE", "POSITION", "SOURCE", "TOPIC", "DUE", "RETRIED AS")
@@ -174,16 +174,14 @@ def _length(data: bytes | None) -> str:
     return "null" if data is None else f"{len(data)} bytes"
 
 
-def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
+def _indented(data: bytes | None) -> Iterator[str]:
     """Bytes as lines of text if this shows all of them, else as a hexdump."""
     if not data:
         return
-    text = None
-    if not as_hex:
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            text = None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
     if text is not None and all(line == printable(line) for line in text.split("\n")):
         yield from (f"  {line}" for line in text.split("\n"))
         return

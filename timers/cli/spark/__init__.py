@@ -56,23 +56,9 @@ def spark() -> None:
 
 _ERROR_OUTPUT = Path("-")
 
-MakeLaunch: TypeAlias = Callable[..., "Launch"]
-"""Returns a launch for the name of a job, and settings of Spark that ``--conf`` may replace."""
-
-
-Monitored: TypeAlias = Callable[[str, float], AbstractContextManager["Monitor"]]
-"""Returns a monitor for the name of a job, and the seconds between two micro-batches."""
-
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where Spark runs. The command gets one argument, ``make_launch``: see :func:`launch`."""
-
-    @functools.wraps(command)
-    def with_launch(
-        *arguments: Any, master: str | None, conf: tuple[str, ...], log_file: Path | None, **options: Any
-    ) -> Any:
-        return command(*arguments, make_launch=functools.partial(launch, master, conf, log_file), **options)
-
+    """Add the options that say where Spark runs, which :func:`launch` reads."""
     for option in reversed(
         [
             click.option(
@@ -96,21 +82,21 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
         ]
     ):
-        with_launch = option(with_launch)
-    return with_launch
+        command = option(command)
+    return command
 
 
-def launch(
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
-    job: str,
-    defaults: Mapping[str, str] | None = None,
-) -> Launch:
+def launch(options: Mapping[str, Any], job: str, defaults: Mapping[str, str] | None = None) -> Launch:
+    """The launch of a job.
+
+    Args:
+        options: of the command, with those of :func:`launch_options`.
+        defaults: settings of Spark that ``--conf`` may replace.
+    """
     from timers.spark.session import Launch, has_log
 
-    pairs = []
-    for each in conf:
+    log_file, pairs = options["log_file"], []
+    for each in options["conf"]:
         name, equals, value = each.partition("=")
         if not name.startswith("spark.") or not equals:
             raise click.UsageError(f"--conf {quoted(each)} is not a setting of Spark: write spark.NAME=VALUE")
@@ -118,7 +104,7 @@ def launch(
     path = None
     if log_file != _ERROR_OUTPUT and not has_log():
         path = log_file or project_dir() / "spark" / f"{job}.log"
-    made = Launch(job, path, master, tuple(pairs), dict(defaults or {}))
+    made = Launch(job, path, options["master"], tuple(pairs), dict(defaults or {}))
     # The start takes 10 s; the first one also downloads jars.
     memory = " with 1 GB for Java (--conf spark.driver.memory=4g gives it more)" if made.has_default_memory else ""
     say("starting Spark" if path is None else f"starting Spark{memory}; its log: {path}")
@@ -126,27 +112,22 @@ def launch(
 
 
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that serve metrics and health. The command gets one argument, ``monitored``: see there."""
-
-    @functools.wraps(command)
-    def with_metrics(*arguments: Any, metrics_port: int | None, metrics_host: str, **options: Any) -> Any:
-        return command(*arguments, monitored=functools.partial(monitored, metrics_port, metrics_host), **options)
-
+    """Add the options that serve metrics and health, which :func:`monitored` reads."""
     port = click.option(
         "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health."
     )
     host = click.option(
         "--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all."
     )
-    return port(host(with_metrics))
+    return port(host(command))
 
 
 @contextmanager
-def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator[Monitor]:
-    """A monitor for a job with a micro-batch every ``every_s``, and its pages if there is a port."""
+def monitored(options: Mapping[str, Any], job: str, every_s: float) -> Iterator[Monitor]:
+    """A monitor for a job with a micro-batch every ``every_s``, and its pages if the command has a port for them."""
     from timers.spark.monitoring import Monitor, served
 
-    monitor = Monitor(job, every_s)
+    monitor, port, host = Monitor(job, every_s), options["metrics_port"], options["metrics_host"]
     if port is None:
         yield monitor
         return

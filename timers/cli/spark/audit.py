@@ -6,12 +6,13 @@ import re
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
-from timers.cli.spark import MakeLaunch, launch_options, written
+from timers.cli.spark import launch, launch_options, written
 from timers.client.request import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
@@ -98,7 +99,7 @@ def audit(
     cold_table: str | None,
     table_format: str,
     output: Output,
-    make_launch: MakeLaunch,
+    **options: Any,
 ) -> None:
     """Find the outcome of each request, from the topics alone.
 
@@ -118,7 +119,7 @@ def audit(
     now_s = time.time()
     settings = Settings.load()
     # Python gets the values of whole batches of records: by default 10,000, which may be large.
-    launch = make_launch("audit", {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"})
+    launched = launch(options, "audit", {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"})
     check_brokers(settings)
     grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
 
@@ -138,7 +139,7 @@ def audit(
         directory.mkdir(parents=True, exist_ok=True)
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
     tables_uri = tables or (directory / "tables").resolve().as_uri()
-    with session(launch) as spark:
+    with session(launched) as spark:
         check_shared(spark, "--tables", tables or str(directory / "tables"), always_local=tables is None)
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)

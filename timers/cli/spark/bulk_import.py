@@ -6,12 +6,13 @@ import codecs
 import re
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
-from timers.cli.spark import MakeLaunch, launch_options
+from timers.cli.spark import launch, launch_options
 from timers.config.settings import Settings
 from timers.counted import counted
 from timers.wire.printable import quoted
@@ -111,7 +112,7 @@ def bulk_import(
     rejects: str,
     as_base64: bool,
     output: Output,
-    make_launch: MakeLaunch,
+    **options: Any,
 ) -> None:
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
 
@@ -131,7 +132,7 @@ def bulk_import(
     encoding = _encoding(encoding, file_format)
     settings = Settings.load()
     # It is unknown what a failed task has sent, so Spark must not retry it. The run fails, and the next run continues.
-    launch = make_launch("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
+    launched = launch(options, "import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
     check_brokers(settings)
 
     from timers.spark.jobs import bulk_import as job
@@ -141,7 +142,7 @@ def bulk_import(
 
     files = RowFiles(tuple(map(_uri, paths)), file_format, encoding, ignored)
     arguments = job.Import(settings, files, name, _uri(ledger), _uri(rejects), as_base64=as_base64)
-    with session(launch) as spark:
+    with session(launched) as spark:
         for option, path in [*(("PATH", each) for each in paths), ("--ledger", ledger), ("--rejects", rejects)]:
             check_shared(spark, option, path, always_local=True)
         done = job.run(spark, arguments, say)

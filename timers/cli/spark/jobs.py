@@ -8,14 +8,14 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.progress import existing, explained
 from timers.cli.reach import check_brokers
-from timers.cli.spark import MakeLaunch, Monitored, launch_options, metrics_options, stop_event, written
+from timers.cli.spark import launch, launch_options, metrics_options, monitored, stop_event, written
 from timers.client.request import parse_duration
 from timers.clock import Clock
 from timers.config.project import project_dir
@@ -59,8 +59,7 @@ def engine(
     checkpoint: str | None,
     buckets: int | None,
     max_requests: int,
-    make_launch: MakeLaunch,
-    monitored: Monitored,
+    **options: Any,
 ) -> None:
     """Fire timers on Spark instead of with workers.
 
@@ -98,10 +97,10 @@ def engine(
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
-            launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
-            monitor = stack.enter_context(monitored("engine", 1))
+            launched = launch(options, "engine", session_settings(buckets or DEFAULT_BUCKETS))
+            monitor = stack.enter_context(monitored(options, "engine", 1))
             oscillator = stack.enter_context(Oscillator(settings, Clock()))
-            spark = stack.enter_context(session(launch))
+            spark = stack.enter_context(session(launched))
             stack.enter_context(monitor.watching(spark))
             start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         if stop.is_set():
@@ -172,8 +171,7 @@ def hold(
     once: bool,
     every_s: int,
     output: Output,
-    make_launch: MakeLaunch,
-    monitored: Monitored,
+    **options: Any,
 ) -> None:
     """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
@@ -185,7 +183,7 @@ def hold(
       timers spark hold --once --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = make_launch("hold")
+    launched = launch(options, "hold")
     check_brokers(settings)
 
     from timers.spark.jobs import hold as job
@@ -193,8 +191,8 @@ def hold(
 
     with (
         stop_event() as stop,
-        monitored("hold", every_s) as monitor,
-        session(launch) as spark,
+        monitored(options, "hold", every_s) as monitor,
+        session(launched) as spark,
         monitor.watching(spark),
     ):
         arguments = job.Hold(settings, cold_tables(spark, tables), None if once else every_s)
@@ -232,8 +230,7 @@ def promote(
     rate: int,
     overdue: bool,
     output: Output,
-    make_launch: MakeLaunch,
-    monitored: Monitored,
+    **options: Any,
 ) -> None:
     """Write cold timers from the table back to their topics and partitions before they are due.
 
@@ -246,14 +243,14 @@ def promote(
       timers spark promote --once --lead 2h --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = make_launch("promote")
+    launched = launch(options, "promote")
     check_brokers(settings)
     lead_s = int(parse_duration(lead))
 
     from timers.spark.jobs import promote as job
     from timers.spark.session import session
 
-    with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
+    with stop_event() as stop, monitored(options, "promote", every_s) as monitor, session(launched) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
         total = job.run(
@@ -266,7 +263,7 @@ def promote(
 @click.option("--table", metavar="URI", help="Write a row for each timer to the Delta table in this directory.")
 @output_option()
 @launch_options
-def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
+def pending(table: str | None, output: Output, **options: Any) -> None:
     """Show how many timers are due in each hour, and write what is pending to a table.
 
     It reads the newest snapshots and the logs after them, so it does not matter whether workers or the engine on Spark
@@ -278,7 +275,7 @@ def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
       timers spark pending --table s3a://bucket/pending --master spark://host:7077
     """
     settings = Settings.load()
-    launch = make_launch("pending")
+    launched = launch(options, "pending")
     check_brokers(settings)
     failed = f"what is pending of {settings.app_id!r} cannot be read"
     with explained(settings, failed) as reports:
@@ -290,7 +287,7 @@ def pending(table: str | None, output: Output, make_launch: MakeLaunch) -> None:
     from timers.spark.session import session
     from timers.spark.storage import check_shared
 
-    with session(launch) as spark:
+    with session(launched) as spark:
         if table is not None:
             check_shared(spark, "--table", table)
         hours = job.run(spark, settings, cluster, table)

@@ -72,9 +72,6 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic."),
             written_options,
-            click.option("--partition", "-p", type=click.IntRange(0), help="Partition of the dead letter topic."),
-            click.option("--from-offset", type=click.IntRange(0), help="First offset in that partition."),
-            click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition after the last one."),
         ]
     ):
         command = option(command)
@@ -85,8 +82,6 @@ def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
     """The filter of the options of :func:`_filter_options`."""
     from timers.dead_letters.letters import LetterFilter
 
-    if selection["partition"] is None and (selection["from_offset"], selection["to_offset"]) != (None, None):
-        raise click.UsageError("--from-offset and --to-offset need --partition: each partition has its own offsets")
     return LetterFilter(**selection, names=frozenset(names))
 
 

@@ -341,15 +341,10 @@ def list_queues(output: Output) -> None:
     say(counted(len(names), "queue"))
 
 
-_STAT_COLUMNS = ("TOPIC", "PARTITION", "DEPTH", "COMMITTED", "END", "LEDGER BYTES")
-_STAT_WIDTHS = (40, 9, 12, 12, 12, 0)
-
-
 @click.command()
 @queue_options
-@click.option("--partitions", "by_partition", is_flag=True, help="Also each partition that has messages.")
 @output_option()
-def stat(name: str, topic: str | None, by_partition: bool, output: Output) -> None:
+def stat(name: str, topic: str | None, output: Output) -> None:
     """Show how many messages of the queue NAME wait, and how old the oldest one is.
 
     The command joins no group, so it does not disturb the queue. It knows what the processes have committed, which is
@@ -364,16 +359,7 @@ def stat(name: str, topic: str | None, by_partition: bool, output: Output) -> No
     from timers.queue.inspection import Inspection  # not at the top: `--help` needs no librdkafka
 
     stats = Inspection(settings).stats(name, topic)
-    if output.as_json:
-        output.show(asdict(stats))
-        return
-    output.show({}, *_lines(stats, settings.query_url))
-    if by_partition:
-        rows = [each for each in stats.partitions if each.depth]
-        cells = [(each.topic, each.partition, each.depth, each.committed, each.end, each.ledger_bytes) for each in rows]
-        output.table(
-            _STAT_COLUMNS, _STAT_WIDTHS, (({}, ["-" if cell is None else str(cell) for cell in row]) for row in cells)
-        )
+    output.show(asdict(stats), *_lines(stats, settings.query_url))
 
 
 def _lines(stats: QueueStats, worker_url: str) -> list[str]:

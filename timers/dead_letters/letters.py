@@ -222,9 +222,6 @@ class LetterFilter:
     topic: str | None = None
     since_s: int | None = None
     until_s: int | None = None
-    partition: int | None = None
-    from_offset: int | None = None
-    to_offset: int | None = None
     names: Collection[str] = ()
     queue: QueueTopics | None = None
 
@@ -234,9 +231,6 @@ class LetterFilter:
             and (self.topic is None or letter.summary.topic == self.topic)
             and (self.since_s is None or letter.timestamp_ms >= self.since_s * 1000)
             and (self.until_s is None or letter.timestamp_ms < self.until_s * 1000)
-            and (self.partition is None or letter.partition == self.partition)
-            and (self.from_offset is None or letter.offset >= self.from_offset)
-            and (self.to_offset is None or letter.offset < self.to_offset)
             and (not self.names or not self.names_of(letter).isdisjoint(self.names))
             and (self.queue is None or self.queue.owns(letter))
         )
@@ -306,8 +300,6 @@ def _name(letter: str, source: str) -> bytes:
 
 _PROGRESS_AFTER_S = 2.0
 _PROGRESS_EVERY_S = 0.5
-_NO_END = sys.maxsize
-
 _FETCH_WAIT_MS = 10
 """How long a broker keeps a request for records at the end of a partition. Reading waits for it in each partition."""
 
@@ -413,9 +405,7 @@ class LetterLog:
         else:
             if letter_filter.since_s is not None:
                 starts = self._offsets.at_time([self.topic], letter_filter.since_s * 1000)[self.topic]
-            partitions = list(starts) if letter_filter.partition is None else [letter_filter.partition]
-            end = _NO_END if letter_filter.to_offset is None else letter_filter.to_offset
-            asked = [Span(partition, letter_filter.from_offset or 0, end) for partition in partitions]
+            asked = [Span(partition, start, ends[partition]) for partition, start in starts.items()]
         return [
             Span(partition, max(starts[partition], start), min(ends[partition], end))
             for partition, start, end in asked

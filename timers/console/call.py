@@ -268,7 +268,7 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
         "operation": call.route.name,
         "parameters": dict(call.parameters),
         "conditions": {each.name: headers[each.name][:300] for each in call.route.headers if each.name in headers},
-        "body": _without_values(call.body),
+        "body": _shown(call.body),
     }
 
 
@@ -279,22 +279,16 @@ _HIDDEN = ("value", "headers", "token", "timers")
 """Fields that may hold values of callbacks, or secrets."""
 
 
-def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a body without its value, token and headers. Sizes are limited: wrong bodies are recorded too."""
-    names = [name for name in body if name not in _HIDDEN][:_MAX_FIELDS]
-    shown = {name[:_MAX_CHARACTERS]: _shortened(body[name]) for name in names}
-    hidden = {name: _hashed(body[name]) for name in _HIDDEN if name in body}
+def _shown(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a body; those that may hold values or secrets, and long ones, by their length and hash."""
+    shown: dict[str, Any] = {}
+    for name in [*[name for name in body if name not in _HIDDEN][:_MAX_FIELDS], *[n for n in _HIDDEN if n in body]]:
+        text = json.dumps(body[name], sort_keys=True).encode()
+        is_hidden = name in _HIDDEN or len(text) > _MAX_CHARACTERS
+        hashed = {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}
+        shown[name[:_MAX_CHARACTERS]] = hashed if is_hidden else body[name]
     if isinstance(timers := body.get("timers"), list):  # of a batch
         listed = [{name: each[name] for name in _LISTED if name in each} for each in timers if isinstance(each, dict)]
         if len(json.dumps(listed)) <= _MAX_LISTED:
-            hidden["timers"]["listed"] = listed
-    return {**shown, **hidden}
-
-
-def _shortened(value: Any) -> Any:
-    return value if len(json.dumps(value)) <= _MAX_CHARACTERS else _hashed(value)
-
-
-def _hashed(value: Any) -> dict[str, Any]:
-    text = json.dumps(value, sort_keys=True).encode()
-    return {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}
+            shown["timers"]["listed"] = listed
+    return shown

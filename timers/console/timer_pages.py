@@ -378,11 +378,7 @@ def _request(call: Call, fields: Any) -> TimerRequest:
         raise Problem(error.code, str(error)) from None
     try:
         timer_lines.check_names(fields)
-    except InvalidTimerError as error:
-        raise Problem("field-invalid", str(error)) from None
-    due_s = _due_s(call, fields)
-    try:
-        request = timer_lines.request_of(fields, due_s)
+        request = timer_lines.request_of(fields, _due_s(call, fields))
     except InvalidTimerError as error:
         raise Problem("field-invalid", str(error)) from None
     _check_topic(call, request.topic)

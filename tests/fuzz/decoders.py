@@ -308,7 +308,7 @@ def dead_letters(draw: Draw) -> set[str]:
     request_format = draw.pick([kind.request_format for kind in REQUEST_FORMATS])
     letter = Letter("dead", 0, 1, at_ms, RequestRecord(1, key, value, opened.headers, at_ms), opened, request_format)
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
-    for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
+    for line in (*letter.cells(mark), *letter.text(mark)):
         assert not CONTROL.search(line), "a control character could change the terminal"
     assert json.loads(json.dumps(letter.fields(mark, with_request=True)))["source"] == opened.source
     decide(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))

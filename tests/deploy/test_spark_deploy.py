@@ -112,7 +112,7 @@ def test_the_driver_is_started_with_options_that_there_are() -> None:
     with pytest.raises(click.UsageError):
         parsed(["--checkpiont=x"])
     pytest.importorskip("pyspark", reason="needs the extra 'spark'")
-    conf = dict(launch(options["master"], options["conf"], options["log_file"], "engine").conf)
+    conf = dict(launch(options, "engine").conf)
     # Executors call the driver by its service.
     assert conf["spark.driver.host"] == MANIFESTS["service"]["metadata"]["name"]
     assert MANIFESTS["service"]["spec"]["publishNotReadyAddresses"], "the driver is ready after they have called it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.levels import FIRST
 from timers.core.progress import Progress
+from timers.errors import StoreError
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
@@ -296,3 +299,19 @@ def test_a_condemned_store_is_deleted_before_another_attempt_makes_it_anew(
     again = open_store(*where, indexed=False)
     assert (again.applied, again.pending) == (2, 1)
     again.close()
+
+
+def test_a_condemned_store_is_closed_though_the_system_refuses_the_lock_for_its_deletion(
+    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(*where, indexed=False)
+    store.condemn()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(fcntl, "flock", refuse)
+        with pytest.raises(StoreError, match="Read-only file system"):
+            store.close()
+    open_store(*where, indexed=False).close()

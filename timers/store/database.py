@@ -65,13 +65,13 @@ def alone(path: Path) -> Iterator[None]:
     if path in held:
         yield
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f"{path.name}.lock").open("a")
-    except OSError as error:
-        raise failure(path, error) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.with_name(f"{path.name}.lock").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends
+        except OSError as error:
+            raise failure(path, error) from error
         held.add(path)
         try:
             yield
@@ -304,8 +304,12 @@ class Database:
         """
         for iterator in list(self.iterators):
             iterator.close()
-        with alone(self._path) if self._condemned else contextlib.nullcontext():
-            self._close()
+        with contextlib.ExitStack() as stack:
+            try:
+                if self._condemned:
+                    stack.enter_context(alone(self._path))
+            finally:  # also if a broken disk refuses that lock
+                self._close()
             if self._condemned:
                 shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
 

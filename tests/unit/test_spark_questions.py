@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from time import sleep
@@ -24,8 +25,9 @@ from timers.core.ports import Lost
 from timers.errors import QueryError
 from timers.kafka.topics import Cluster
 from timers.queries.reading import Recovering
+from timers.spark.engine import questions as engine_questions
 from timers.spark.engine.processor import Told
-from timers.spark.engine.questions import Questions, answering, pickled
+from timers.spark.engine.questions import PACE, Questions, answering, pickled
 from timers.store.memory import MemoryStore
 from timers.threads import LoopThread
 
@@ -157,3 +159,30 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
     assert len(said) == 1
     assert {(each["due"], each["topic"]) for each in answer["timers"]} == {(2_000_000_000, "orders")}
     assert answer["missing"] == [{"partition": f"{SETTINGS.retry_topic}/0", "reason": "the engine is opening it"}]
+
+
+def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_questions, "PACE", PACE._replace(answer_s=600.0))
+    asked, ended = threading.Event(), threading.Event()
+    retries: Any = SimpleNamespace(
+        questions=Questions(asked.set), opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = replace(SETTINGS, web_port=other.getsockname()[1])
+
+    def query() -> None:
+        while not asked.is_set():
+            with suppress(QueryError):
+                ask(settings, "/timers", {"limit": "10"}, "cluster")
+
+    def run() -> None:
+        with answering(settings, CLUSTER, retries, lambda _: None):
+            assert asked.wait(60)
+        ended.set()
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (query, run)]
+    for thread in threads:
+        thread.start()
+    wait_until(ended.is_set, "the engine has ended", 30)
+    for thread in threads:
+        thread.join()

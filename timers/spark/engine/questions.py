@@ -46,6 +46,9 @@ and each answer costs a micro-batch: so more is read at once than in a worker.""
 
 LISTEN_AGAIN_S = 1.0
 
+STOP_S = 1.0
+"""How long an engine that ends waits for its answers: no micro-batch follows that could bring one."""
+
 
 class Question(NamedTuple):
     """A question to the machine of a partition."""
@@ -171,7 +174,7 @@ def answering(settings: Settings, cluster: Cluster, retries: Retries, say: Calla
         return enter
 
     pages.register(page)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
 
     async def serve() -> None:
         await runner.setup()

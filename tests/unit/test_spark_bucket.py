@@ -15,6 +15,7 @@ from timers.core.progress import Cuts, Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch
+from timers.spark.engine import machines
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
 from timers.spark.engine.machines import Known, MachineRun, Producer, Range
 from timers.spark.engine.questions import Question
@@ -76,6 +77,27 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
     read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
     bucket.process([], read, None, [(TP, Question(3, "")), (("of another bucket", 1), Question(4, ""))])
     assert asked == [(TP, 3)]
+
+
+def test_questions_that_take_long_go_with_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers that are due next wait for the answers."""
+    now_s = [100.0]
+    monkeypatch.setattr(machines, "monotonic", lambda: now_s[0])
+
+    def asked(number: int, takes_s: float) -> Any:
+        def answered(_: object) -> tuple[int, None, None]:
+            now_s[0] += takes_s
+            return number, None, None
+
+        return SimpleNamespace(answered=answered)
+
+    def numbers(*questions: Any) -> list[int]:
+        run = MachineRun(TP, None, Range(7, 7, [], Lineage(), None), Tick(NOW_S * 1000), NOTHING, questions)
+        return [number for number, *_ in run._answers(NOTHING)]
+
+    assert numbers(asked(1, 0.01), asked(2, 0.01), asked(3, 0.01)) == [1, 2, 3]
+    assert numbers(asked(1, 0.01), asked(2, 0.2), asked(3, 0.01)) == [1, 2]
+    assert numbers(asked(1, 5.0), asked(2, 0.01)) == [1]
 
 
 def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from timers.core.counters import subtracted
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
@@ -29,6 +30,10 @@ from timers.wire.formats import RequestRecord
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
+
+ANSWERS_S = 0.1
+"""After this time the other questions about a partition go with the next micro-batch: the next due timers wait for the
+answers of all partitions."""
 
 
 class Producer(NamedTuple):
@@ -210,7 +215,7 @@ class MachineRun:
                 with closing(opened):
                     is_complete = self._work(opened, until)
                     after = opened.metrics.counters.numbers()
-                    answers = [question.answered(opened.loop.machine) for question in self._questions]
+                    answers = self._answers(opened.loop.machine)
                     self.known, snapshot = self._known(opened), _snapshot(opened)
                 break
             except Lost as error:
@@ -242,6 +247,15 @@ class MachineRun:
                 records = self._range.records
                 opened.answer(sum(map(_size, records)) / len(records) if records else None)
         return not loop.firing and machine.position >= self._range.end
+
+    def _answers(self, machine: Machine) -> list[tuple[int, Any, Exception | None]]:
+        """Answer at least one question, and those after it that begin within :data:`ANSWERS_S`."""
+        answers, until = [], monotonic() + ANSWERS_S
+        for question in self._questions:
+            answers.append(question.answered(machine))
+            if monotonic() > until:
+                break
+        return answers
 
     def _has_time(self, until: float) -> bool:
         """Whether it may take another step."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
+from timers.core.levels import BY_HEADERS
 from timers.core.listing import START
+from timers.core.machine import Machine
+from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
+from timers.kafka.request_reader import RequestReader
 from timers.queries import reading
-from timers.queries.reading import Place, Recovering, TimerFilter
+from timers.queries.answers import LocalSource, Lookup
+from timers.queries.reading import Place, Recovering, TimerFilter, Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
@@ -193,6 +202,49 @@ def test_no_state_is_known_during_a_replay() -> None:
     ):
         with pytest.raises(Recovering):
             ask()
+
+
+class CountingRunner:
+    """A machine that counts its questions."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.asked = 0
+        self._machine = machine
+
+    def ask(self, question: Callable[[Machine], Any]) -> Future[Any]:
+        self.asked += 1
+        answer = Future[Any]()
+        answer.set_result(question(self._machine))
+        return answer
+
+
+async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_has_read_it() -> None:
+    """On Spark each question waits for a micro-batch. One machine read the record before its level was raised."""
+    raised = SettingChange(FEATURE_LEVEL, 1, BY_HEADERS)
+    rig = MachineRig(NATIVE, progress=Progress(settings=History([raised])))
+    sent = [rig.log.append(rig.topic, b"50", b"\xff", [("timer-topic", b"orders")], partition=0) for _ in range(2)]
+    rig.observe(0)
+    rig.read()
+    sent.append(rig.log.append(rig.topic, b"50", future.encode("t", "k", b""), partition=0))
+    records = {
+        each.source: RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp_ms) for each in sent
+    }
+    runner, reader = CountingRunner(rig.machine), SimpleNamespace(read=lambda sources, keep_waiting: records)
+    source = LocalSource(
+        runner,
+        (rig.topic, 0),
+        NATIVE,
+        moved=False,
+        hidden_topic="canary",
+        request_reader=cast(RequestReader, reader),
+        turns=Turns(lambda: None),
+    )
+    found = []
+    for each in sent:
+        found.append(await source.find(Lookup(each.source, (rig.topic, 0, each.offset), with_value=False)))
+    assert [[timer["state"] for timer in timers] for timers in found] == [["rejected"], ["pending"], []]
+    assert found[1][0]["topic"] == "orders"
+    assert runner.asked == len(sent)
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from operator import attrgetter
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlencode
@@ -24,11 +23,9 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core import machine as core
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import FIRST
 from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
 from timers.core.ports import Lost
-from timers.core.progress import FEATURE_LEVEL
-from timers.core.timer import TopicPartition
+from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.queries import reading
@@ -185,9 +182,9 @@ class LocalSource:
         return []
 
     async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
-        """Read the record again: only it has the due second, by which the store is ordered."""
-        progress = await self._ask(attrgetter("progress"))
-        if self._place.moved or offset >= progress.next_offset:
+        """Read the record again: only it has the due second, by which the store is ordered. Then ask the machine once:
+        on Spark an answer takes a micro-batch. Only the machine knows at which feature level it has read the record."""
+        if self._place.moved:
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
         deadline = monotonic() + self._answer_s
@@ -200,20 +197,19 @@ class LocalSource:
             return await self._find_pending(offset, lookup.with_value, deadline)
         if sent is None:
             return None
-        decode = self._format.decoder(progress.setting_at(FEATURE_LEVEL, offset, FIRST), rejects_overdue=False)
-        decoded = decode([sent], len(sent.value or b""))
-        if decoded.rejected:
-            (rejected,) = decoded.rejected
-            return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
-        if not decoded.rows:  # a cancellation
-            return None
-        ((due_s, (row,)),) = decoded.rows.items()
-        timer_id = None if row[5] is None else row[5].timer_id
-        append_s, find = sent.timestamp // 1000, partial(reading.find_record, place=self._place, offset=offset)
-        found = await self._ask(partial(find, timer_id=timer_id, due_s=due_s, append_s=append_s))
+        decoders = {0: self._format.decode, **self._format.decode_from_level}
+        decoded = {level: decode([sent], len(sent.value or b"")) for level, decode in decoders.items()}
+        requests = {level: _request(each) for level, each in decoded.items()}
+        look = partial(reading.find_sent, place=self._place, offset=offset, append_s=sent.timestamp // 1000)
+        found = await self._ask(partial(look, requests=requests))
         if found is None:
             return None
-        state, stored = found
+        level, state, stored = found
+        for rejected in decoded[level].rejected:
+            return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
+        if state is None:
+            return None
+        ((due_s, (row,)),) = decoded[level].rows.items()
         return reading.with_state(stored or row, due_s, self._place, state, lookup.with_value)
 
     async def _find_pending(self, offset: int, with_value: bool, deadline: float) -> Timer | None:
@@ -248,6 +244,13 @@ class LocalSource:
         except Exception:  # the machine goes on, and logs it if its store is broken
             logger.exception("%s/%d: a question was not answered", *self._place[:2])
             raise NoAnswer("its worker cannot read it; see that worker's log") from None
+
+
+def _request(decoded: Decoded) -> tuple[str | None, int] | None:
+    """The id and the due second of the one request that was decoded; None: it asks for no timer."""
+    for due_s, (row,) in decoded.rows.items():
+        return None if row[5] is None else row[5].timer_id, due_s
+    return None
 
 
 def _measured(read: Callable[[core.Machine], _T], machine: core.Machine) -> tuple[_T, float]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.levels import SNAPSHOTS
+from timers.core.levels import FIRST, SNAPSHOTS
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, request_of
+from timers.core.progress import FEATURE_LEVEL
 from timers.core.snapshots import may_take
 from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
@@ -221,6 +222,28 @@ def find_record(
     else:
         state = wire.REPLACED
     return None if state is None else (state, None)
+
+
+def find_sent(
+    machine: Machine, place: Place, offset: int, append_s: int, requests: Mapping[int, tuple[str | None, int] | None]
+) -> tuple[int, str | None, Row | None] | None:
+    """The state of the request in a record, as :func:`find_record` returns it. None: the machine has not read it.
+
+    Args:
+        requests: feature level from which such a record is read so -> the id of its timer, and the due second; None: it
+            asks for no timer.
+
+    Returns:
+        Which of these levels it was; the state, None if the machine does not know it; its row if it is pending.
+    """
+    progress = machine.progress
+    if offset >= progress.next_offset:
+        return None
+    read_at = progress.setting_at(FEATURE_LEVEL, offset, FIRST)
+    level = max(each for each in requests if each <= read_at)
+    request = requests[level]
+    found = None if request is None else find_record(machine, place, offset, *request, append_s)
+    return (level, *(found or (None, None)))
 
 
 def find_offset(

@@ -93,6 +93,7 @@ class SnapshotTaker:
     def look(self) -> None:
         """Give each machine its turn. Blocks."""
         runners = list(self._pool.runners.items())
+        self.wanted.intersection_update(tp for tp, _ in runners)  # another worker may own the others
         shuffle(runners)  # not in the same order in all workers
         for tp, runner in runners:
             seen = self._seen.get(tp)

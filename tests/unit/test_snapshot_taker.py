@@ -242,6 +242,13 @@ def test_a_machine_gets_one_that_is_wanted_although_none_is_due(made: Callable[.
     assert system.did.count("write 950") == 1
 
 
+def test_a_machine_that_has_moved_to_another_worker_is_no_longer_wanted(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(950))
+    system.taker.wanted.add((TP[0], TP[1] + 1))
+    system.look()
+    assert system.taker.wanted == set()
+
+
 def test_a_machine_that_is_opened_again_and_again_is_not_looked_at_each_time(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(950))
     for _ in range(3):

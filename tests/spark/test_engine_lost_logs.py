@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.chaos.logs.broker_disk import restart_without_end
 from tests.harness.letters import await_letters
 from tests.harness.records import Request
+from tests.harness.spark_job import SparkEngine
 from tests.harness.spark_query import SparkQuery
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import due_in
@@ -91,6 +93,25 @@ def test_an_engine_reads_no_other_log_until_the_loss_is_accepted(
     assert system.reader(old[0].target).rest() == [], "they are not due"
     lineage = progress_of(system).lineage
     assert lineage.batch is not None and lineage.epochs[-1][1] == CUT
+
+
+@pytest.mark.long
+def test_the_last_line_of_an_engine_whose_log_is_cut_says_what_is_lost(
+    broker: EmbeddedBroker, system: System, tmp_path: Path
+) -> None:
+    """The log is cut and grows again under the command, which ends: its operator must learn why."""
+    waiting(system, system.target())
+    engine = SparkEngine(tmp_path / "engine", system.environment)
+    system.workers.append(engine)
+    engine.start().ready()
+    all_are_accepted(system)
+    restart_without_end(broker, system.request_topic, 0, CUT)
+    new = system.send(*soon(system.target(), NEW, partition=0))
+    assert engine.exit_code(PATIENCE_S) == 1, engine.tail()
+    last = engine.log.rstrip().splitlines()[-1]
+    place = rf"{system.request_topic}/0 was read up to offset {OLD + 2}, and has lost its records from offset {CUT} on"
+    assert re.search(place, last), engine.tail()
+    assert system.reader(new[0].target).rest() == []
 
 
 @contextmanager

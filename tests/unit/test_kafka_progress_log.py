@@ -117,8 +117,9 @@ def test_without_an_answer_in_time_it_says_what_was_asked(log: ProgressLog, lead
 
 def test_a_group_that_has_a_newer_copy_is_believed(log: ProgressLog, leaders: SimLeaders) -> None:
     leaders.group = copy_of(Progress(8, (900, 3)))
-    with pytest.raises(LogMismatch, match="lost records, or an older record was written there"):
+    with pytest.raises(LogMismatch, match="lost records, or an older record was written there") as mismatch:
         log.read_one(TP)
+    assert "fired in the 5 s before its worker ended may fire again. To go on with" in str(mismatch.value)
 
 
 @pytest.mark.parametrize("error", [GroupCoordinatorNotAvailableError(), GroupAuthorizationFailedError()])

@@ -114,6 +114,11 @@ class NamedSnapshot(NamedTuple):
     digest: bytes
 
 
+WITNESS_S = 5.0
+"""Seconds after which the group must have the newest committed values. What fired in the last seconds before the
+progress topic lost its end may fire again."""
+
+
 class Witness(NamedTuple):
     """What a second copy of a progress says: a progress that says less is not the newest one [I8]."""
 

@@ -31,7 +31,7 @@ from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
-from timers.core.progress import Cuts, Progress
+from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.timer import (
     DueRows,
@@ -75,10 +75,6 @@ MAX_BATCH_BYTES = 256_000
 
 PUT_OFF_S = 30
 """Seconds until a request is looked for again whose partition had no leader."""
-
-WITNESS_S = 5.0
-"""Seconds after which the group must have the newest committed values. What fired in the last seconds before the
-progress topic lost its end may fire again."""
 
 QUIET_WITNESS_S = 4.5
 """Seconds after which it gets them at a time at which no timer is due: so receivers seldom wait for the group."""

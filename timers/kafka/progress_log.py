@@ -24,7 +24,7 @@ from timers.core import levels
 from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
 from timers.core.lineage import Lineage
-from timers.core.progress import PARTITIONS, Progress, Witness
+from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
@@ -327,7 +327,8 @@ class ProgressLog:
                 tp,
                 f"the progress of {topic}/{partition} {_said(known.witness)}, but the group {self._settings.app_id!r} "
                 f"has a copy of it that {_said(seen)}: {self._settings.progress_topic!r} lost records, or an older "
-                "record was written there (was an old copy of it restored, or an unclean leader elected?)",
+                "record was written there (was an old copy of it restored, or an unclean leader elected?). Timers that "
+                f"fired in the {WITNESS_S:.0f} s before its worker ended may fire again",
                 known.at_least(seen),
                 way="with the larger values",
             )

@@ -23,7 +23,7 @@ class Facts:
         letters: dead letters before they were sent again.
         red_after_s: seconds until the partition was red; None: it was not.
         sentence: why it was red.
-        may_repeat: the sentence, or the case, allows that what had fired fires again.
+        may_repeat: had fired before the fault, and a sentence says that they may fire again.
         sent_again: what `timers dead-letters retry` said.
         failures: what else was wrong.
     """
@@ -38,7 +38,7 @@ class Facts:
     letters: Counter[int] = field(default_factory=Counter)
     red_after_s: float | None = None
     sentence: str = ""
-    may_repeat: bool = False
+    may_repeat: set[int] = field(default_factory=set)
     sent_again: str = ""
     failures: list[str] = field(default_factory=list)
 
@@ -65,7 +65,6 @@ class Verdict:
 def judge(facts: Facts) -> Verdict:
     """Judge a cell by the rule: all in the log fire once, or red; after the acceptance nothing acknowledged is lost."""
     fired, letters, failures = facts.fired, facts.letters, list(facts.failures)
-    may_repeat = facts.fired_before if facts.may_repeat else set()
     is_red = facts.red_after_s is not None
     if facts.red_after_s is not None and facts.red_after_s > RED_WITHIN_S:
         failures.append(f"red only after {facts.red_after_s:.0f} s")
@@ -79,7 +78,7 @@ def judge(facts: Facts) -> Verdict:
         wrong |= {number for number in facts.held if letters[number] != 1}
     return Verdict(
         lost=sum(not fired[number] for number in facts.in_log),
-        twice=sum(count > 1 and number not in may_repeat for number, count in fired.items()),
+        twice=sum(count > 1 and number not in facts.may_repeat for number, count in fired.items()),
         silent=len(silent),
         wrong_letters=len(wrong),
         failures=tuple(failures),

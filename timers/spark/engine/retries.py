@@ -20,10 +20,11 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from timers.config.settings import Settings
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.ports import Lost, TooMuch
+from timers.core.progress import WITNESS_S
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Fetched, Tick
 from timers.errors import SparkError, StoreError, StoreInUse, TimersError
-from timers.firing.transaction import WITNESS_S, Transaction
+from timers.firing.transaction import Transaction
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import headers_of

@@ -20,9 +20,10 @@ from timers.core.lineage import Leader
 from timers.core.loop import IDLE_COMMIT_S, MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
+from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick
-from timers.firing.transaction import WITNESS_S, Transaction
+from timers.firing.transaction import Transaction
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import forget_frames
 

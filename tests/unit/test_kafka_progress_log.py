@@ -119,7 +119,7 @@ def test_a_group_that_has_a_newer_copy_is_believed(log: ProgressLog, leaders: Si
     leaders.group = copy_of(Progress(8, (900, 3)))
     with pytest.raises(LogMismatch, match="lost records, or an older record was written there") as mismatch:
         log.read_one(TP)
-    assert "fired in the 5 s before its worker ended may fire again. To go on with" in str(mismatch.value)
+    assert "fired after this copy, for 5 s at most, may fire again. To go on with" in str(mismatch.value)
 
 
 @pytest.mark.parametrize("error", [GroupCoordinatorNotAvailableError(), GroupAuthorizationFailedError()])

@@ -328,7 +328,7 @@ class ProgressLog:
                 f"the progress of {topic}/{partition} {_said(known.witness)}, but the group {self._settings.app_id!r} "
                 f"has a copy of it that {_said(seen)}: {self._settings.progress_topic!r} lost records, or an older "
                 "record was written there (was an old copy of it restored, or an unclean leader elected?). Timers that "
-                f"fired in the {WITNESS_S:.0f} s before its worker ended may fire again",
+                f"fired after this copy, for {WITNESS_S:.0f} s at most, may fire again",
                 known.at_least(seen),
                 way="with the larger values",
             )

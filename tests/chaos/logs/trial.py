@@ -64,7 +64,7 @@ LETTERS_S = 5.0
 
 ACCEPT = "TIMERS_ACCEPT_LOSS"
 REPEATS = "have fired since then may fire again"
-REPEATS_RECENT = f"fired in the {WITNESS_S:.0f} s before its worker ended may fire again"
+REPEATS_RECENT = f"fired after this copy, for {WITNESS_S:.0f} s at most, may fire again"
 """What a sentence says if it is not known what has fired."""
 
 COMPACTED = {
@@ -102,7 +102,6 @@ class Trial:
         self._mark = -1
         self._older = b""
         self._newest_fired: float = math.inf
-        self._former_ended_s = math.inf
 
     @property
     def system(self) -> System:
@@ -210,7 +209,6 @@ class Trial:
         """Kill the worker, and start another one with an empty disk."""
         self.former = self.worker
         self.worker.kill()
-        self._former_ended_s = time.time()
         self._note_fired()
         self.worker = self.system.worker()
 
@@ -316,9 +314,10 @@ class Trial:
         said = facts.sentence + self.worker.log
         if REPEATS in said:
             facts.may_repeat = {*facts.fired_before}
-        elif REPEATS_RECENT in said:
-            first_s = self._former_ended_s - WITNESS_S - LAG_S
-            facts.may_repeat = {number for number in facts.fired_before if self.feed.due_s[number] >= first_s}
+        elif REPEATS_RECENT in said and self.cell.fault == ELECTION_NEW_OWNER:
+            due_s = {number: self.feed.due_s[number] for number in facts.fired_before}
+            first_s = max(due_s.values(), default=0) - WITNESS_S - LAG_S
+            facts.may_repeat = {number for number, each in due_s.items() if each >= first_s}
 
     def _note_lost(self) -> None:
         """Note which acknowledged timers the log lost, and who holds them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -96,7 +97,8 @@ def test_a_program_runs(block: Block, docs: System, monkeypatch: pytest.MonkeyPa
     exec(block.text, names)
     if callable(handle := names.get("handle")):
         with TimersClient() as client:
-            handle(client, received(docs))
+            given = {"client": client, "message": received(docs)}  # a handler of a queue takes the message only
+            handle(*(given[name] for name in inspect.signature(handle).parameters))
 
 
 def received(docs: System) -> object:

@@ -104,6 +104,27 @@ def test_an_opening_waits_for_two_round_trips(log: ProgressLog, leaders: SimLead
     assert leaders.round_trips.count == 2
 
 
+def test_before_a_fence_the_group_is_asked_before_the_end_of_the_progress(
+    log: ProgressLog, leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner goes on committing: a copy of a commit that came after this end would look like a lost record."""
+    answered: list[str] = []
+
+    async def committed(group: str, tp: tuple[str, int]) -> tuple[int, str]:
+        copy = await SimLeaders.committed(leaders, group, tp)
+        answered.append("group")
+        return copy
+
+    async def ends(leader: int, tp: tuple[str, int]) -> tuple[int, int]:
+        answered.append(f"asked for the end of {tp[0]}")
+        return await SimLeaders.ends(leaders, leader, tp)
+
+    monkeypatch.setattr(leaders, "committed", committed)
+    monkeypatch.setattr(leaders, "ends", ends)
+    assert log.read_one(TP, after_fence=False)[1] == FOUND
+    assert answered[0] == "group" and len(answered) == 3
+
+
 def test_leaders_that_change_are_asked_again(log: ProgressLog, leaders: SimLeaders) -> None:
     leaders.fails = 3
     assert log.read_one(TP)[1] == FOUND

@@ -270,7 +270,9 @@ class ProgressLog:
     ) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
         """Newest committed record of a machine, its checked progress, and the ends of its request log.
 
-        The group is asked beside the logs, so that it takes no further time.
+        After a fence the group is asked beside the logs, so that it takes no further time. Before it the owner goes on
+        committing, so the group is asked first: its copy never says more than the progress up to an end that was asked
+        later.
 
         Args:
             after_fence: see :meth:`read`.
@@ -282,8 +284,10 @@ class ProgressLog:
         places = tp, (self._settings.progress_topic, partition)
 
         async def ask(client: LeaderClient) -> tuple[list[tuple[int, int]], _Copy] | None:
-            asked = log_ends(client, places), _committed(client, self._settings.app_id, tp)
-            ends, copy = await asyncio.gather(*asked, return_exceptions=True)
+            group = asyncio.ensure_future(_committed(client, self._settings.app_id, tp))
+            if not after_fence:
+                await asyncio.wait([group])
+            ends, copy = await asyncio.gather(log_ends(client, places), group, return_exceptions=True)
             if isinstance(ends, BaseException):
                 raise ends
             return None if ends is None else (ends, copy)

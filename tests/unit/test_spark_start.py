@@ -114,15 +114,12 @@ class Log:
         self._progress = progress or Progress()
         self._cut = cut
 
-    def read(self, machines: Any, *, after_fence: bool = True) -> dict[Any, bytes]:
+    def read_one(self, tp: Any, *, after_fence: bool = True) -> tuple[dict[Any, bytes], Progress, tuple[int, int]]:
         if next(self._left, None) is not None:
             raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
-        return {}
-
-    def check(self, tp: Any, record: bytes | None) -> Progress:
         if next(self._mismatches, None) is not None:
             raise LogMismatch("it has no progress")
-        return self._progress
+        return {}, self._progress, (0, 0)
 
     def check_logs(self, read: dict[Any, Progress]) -> dict[Any, Progress]:
         return read if self._cut is None else {tp: each.shortened(self._cut) for tp, each in read.items()}

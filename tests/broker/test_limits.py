@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -46,8 +47,9 @@ def is_ready(worker: Worker) -> bool:
 
 
 def stores(worker: Worker) -> int:
-    """Number of stores that a worker has made."""
-    return len(list(worker.data_dir.glob("worker-*/app-*/*/*/LOCK")))
+    """Number of stores that a worker has open. One that it closed, since another one took the place, stays there."""
+    files = [os.path.realpath(file) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
+    return sum(file.endswith("/LOCK") for file in files)
 
 
 def test_what_fits_opens_and_the_rest_waits_for_another_worker_with_a_sentence(system: System, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 _GRACE_S = 5.0
+
+_SHOWN_S = 5.0
+"""Seconds that a new topic may take until the brokers show it: the controller answers before they know it."""
 
 UNKNOWN_FOR_S = 1.0
 """Seconds after which workers look up an unknown topic again. So even many timers for it cause few requests."""
@@ -97,7 +101,7 @@ def create_if_missing(
     append_time: bool = True,
     config: Mapping[str, str] = MappingProxyType({}),
 ) -> bool:
-    """Create a topic unless it exists.
+    """Create a topic unless it exists, and wait until the brokers show it.
 
     Args:
         config: further settings of the topic.
@@ -114,7 +118,11 @@ def create_if_missing(
     new = NewTopic(topic, partitions, settings.replication or -1, config=config)
     with _asking(settings, f"topic {topic!r} cannot be created") as asked:
         connection.metadata(*asked, connection.TIMEOUT_S)
-        return connection.while_moving(lambda: create(asked[0], new), connection.TIMEOUT_S)
+        created = connection.while_moving(lambda: create(asked[0], new), connection.TIMEOUT_S)
+        deadline_s = monotonic() + _SHOWN_S
+        while not connection.partitions_of(*asked, topic) and monotonic() < deadline_s:
+            sleep(connection.AGAIN_S)
+        return created
 
 
 def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:

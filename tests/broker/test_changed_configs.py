@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from tests.chaos.logs.cells import BY_ID, COUNTDOWNS, PROGRESS, REQUEST, RETRY
 from tests.chaos.logs.feed import Feed, settings_of
 from tests.chaos.logs.judge import RED_WITHIN_S
 from tests.harness.records import Request
-from tests.harness.scrape import health, wait_equal
+from tests.harness.scrape import health, is_ready, wait_equal
 from tests.harness.system import PARTITIONS, System
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, Worker
 from timers.broker.embedded import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
@@ -159,8 +160,8 @@ def test_each_timer_fires_once_or_its_partition_is_red(
     try:
         target = system.target()
         workers = [system.worker().start() for _ in range(2)]
-        for worker in workers:
-            worker.ready()
+        for worker in workers:  # all partitions may be dealt to the first one: there is one of each topic
+            wait_equal(partial(is_ready, worker.port), True, 2 * DEADLINE_S)
         feed = Feed(system, kind, target)
         machine, due_s = f"{feed.topic}/0", due_in(60)
         feed.send({number: due_s + number % 3 for number in range(TIMERS)})

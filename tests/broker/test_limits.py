@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.records import Request
-from tests.harness.scrape import health, scrape, wait_equal
+from tests.harness.scrape import health, is_ready, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
@@ -40,12 +39,6 @@ def limited(system: System, directory: Path, soft: int, hard: int) -> LimitedWor
     return worker
 
 
-def is_ready(worker: Worker) -> bool:
-    with contextlib.suppress(OSError):
-        return health(worker.port, "ready")[0] == 200
-    return False
-
-
 def stores(worker: Worker) -> int:
     """Number of stores that a worker has open. One that it closed, since another one took the place, stays there."""
     files = [os.path.realpath(file) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
@@ -57,7 +50,7 @@ def test_what_fits_opens_and_the_rest_waits_for_another_worker_with_a_sentence(s
     worker.wait_for(
         rf"can open {FITTING} of the app's {2 * PARTITIONS} partitions, because its limit of open files is 300"
     )
-    wait_until(lambda: is_ready(worker), "ready")
+    wait_until(lambda: is_ready(worker.port), "ready")
     status, page = health(worker.port, "partitions")
     assert (status, len(page["owned"]), len(page["red"])) == (503, FITTING, 2)
     for why in page["red"].values():
@@ -95,7 +88,7 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
         worker = limited(system, tmp_path, 1024, 16_384).start()
         # The brokers may not say all partitions of new topics at once: then the first line says how many they said.
         worker.wait_for(rf"ready: {3 * 128} partitions", 6 * DEADLINE_S)
-        wait_until(lambda: is_ready(worker), "ready")
+        wait_until(lambda: is_ready(worker.port), "ready")
         wait_equal(lambda: health(worker.port, "partitions")[0], 200)
         target = system.target()
         system.fired(system.send(*(each for partition in range(128) for each in soon(target, 2, partition=partition))))
@@ -104,7 +97,7 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
 
         worker.soft = worker.hard = 2048
         worker.start().wait_for(r"can open (\d+) of the app's 384 partitions")
-        wait_until(lambda: is_ready(worker), "ready", 3 * DEADLINE_S)
+        wait_until(lambda: is_ready(worker.port), "ready", 3 * DEADLINE_S)
         # On a busy machine an opening may fail, and is tried again.
         wait_equal(lambda: red_otherwise(worker, "limit of 2048 open files"), {}, 3 * DEADLINE_S)
         page = health(worker.port, "partitions")[1]

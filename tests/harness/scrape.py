@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -70,6 +71,13 @@ def health(port: int, kind: str) -> tuple[int, dict[str, Any]]:
     """HTTP status and JSON body of a page ``/health/<kind>``."""
     status, body = get(port, f"/health/{kind}")
     return status, json.loads(body)
+
+
+def is_ready(port: int) -> bool:
+    """Whether a worker says that it is ready; False while it does not listen yet."""
+    with suppress(OSError):
+        return health(port, "ready")[0] == 200
+    return False
 
 
 def wait_equal(look: Callable[[], Any], wanted: Any, deadline_s: float = DEADLINE_S) -> None:

@@ -119,13 +119,10 @@ class Log:
             raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
         if next(self._mismatches, None) is not None:
             raise LogMismatch("it has no progress")
-        return {}, self._progress, (0, 0)
+        return {}, self._progress, (self._low, 100)
 
     def check_logs(self, read: dict[Any, Progress]) -> dict[Any, Progress]:
         return read if self._cut is None else {tp: each.shortened(self._cut) for tp, each in read.items()}
-
-    def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        return self._low, 100
 
     def close(self) -> None:
         """Nothing is open."""

@@ -278,7 +278,8 @@ class ProgressLog:
             after_fence: see :meth:`read`.
 
         Raises:
-            LogMismatch, KafkaException: as :meth:`check`.
+            LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
+            KafkaException: the brokers do not answer.
         """
         key, partition = progress_record.encode_key(*tp), progress_partition(tp, self._cluster, self._settings)
         places = tp, (self._settings.progress_topic, partition)
@@ -293,20 +294,15 @@ class ProgressLog:
             return None if ends is None else (ends, copy)
 
         (ends, ends_of_progress), copy = self._answer(ask, f"the end of {partition_name(*tp)}")
-        found = self._newest(partition, ends_of_progress, [key], after_fence=after_fence)
-        records = {tp: found[key]} if found else {}
-        return records, self.check(tp, records.get(tp), copy), ends
+        record = self._newest(partition, ends_of_progress, [key], after_fence=after_fence).get(key)
+        if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
+            group = self._settings.app_id
+            what = f"what the group {group!r} has of {partition_name(*tp)}"
+            copy = self._answer(partial(_committed, group=group, tp=tp), what)
+        return {} if record is None else {tp: record}, self._checked(tp, record, copy, ends[1]), ends
 
-    def check(self, tp: TopicPartition, record: bytes | None, copy: _Copy | None = None) -> Progress:
-        """The machine's progress, compared with its log, and with the copy of it that the group has.
-
-        Args:
-            copy: what the group has, or why that is not known, if it was asked before.
-
-        Raises:
-            LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
-            KafkaException: the brokers do not answer.
-        """
+    def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
+        """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""
         topic, partition = tp
         progress: Progress | None = None
         if record is not None:
@@ -318,12 +314,13 @@ class ProgressLog:
                 )
                 progress = Progress()
         committed, seen = 0, None
-        try:
-            committed, seen = self._copy_of_group(tp, copy, 0.0 if progress else self._timeout_s)
-        except KafkaException as error:  # a group whose coordinator is away delays no opening that does not need it
-            if progress is None:
-                raise
-            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %s", *tp, error)
+        if isinstance(copy, BaseException):
+            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %r", *tp, copy)
+        else:
+            committed, text = copy
+            seen, seen_id = progress_record.decode_witness(text) or (None, b"")
+            if seen_id != self._cluster.topic_ids[topic]:
+                seen = None
         if seen is not None and (known := progress or Progress()).is_behind(seen):
             if seen.level > levels.SUPPORTED:
                 raise LevelTooHigh(seen.level, levels.SUPPORTED, f"{topic}/{partition}")
@@ -336,7 +333,7 @@ class ProgressLog:
                 known.at_least(seen),
                 way="with the larger values",
             )
-        elif progress is None and committed > 0 and self.ends(topic, partition)[1] > 0:
+        elif progress is None and committed > 0 and end > 0:
             progress = self.mismatch(
                 tp,
                 f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
@@ -345,23 +342,6 @@ class ProgressLog:
                 Progress(next_offset=committed),
             )
         return progress or Progress()
-
-    def _copy_of_group(self, tp: TopicPartition, copy: _Copy | None, timeout_s: float) -> tuple[int, Witness | None]:
-        """Offset of the group, and what it says of the progress; None if it says nothing of this topic.
-
-        Args:
-            copy: what the group has, or why that is not known, if it was asked before.
-            timeout_s: for how long the group is asked; 0: once in all.
-        """
-        if copy is None or isinstance(copy, BaseException):
-            group = self._settings.app_id
-            what = f"what the group {group!r} has of {partition_name(*tp)}"
-            if copy is not None and not timeout_s:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: {copy!r}"))
-            copy = self._answer(partial(_committed, group=group, tp=tp), what, timeout_s)
-        offset, text = copy
-        witness = progress_record.decode_witness(text)
-        return offset, witness[0] if witness is not None and witness[1] == self._cluster.topic_ids[tp[0]] else None
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.
@@ -545,11 +525,11 @@ def commit_change(
             not support.
     """
     with closing(ProgressLog(settings, cluster)) as log:
-        log.read([tp], after_fence=False)  # connects: the worker waits only from the fence on
+        log.read_one(tp, after_fence=False)  # connects: the worker waits only from the fence on
         # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
         transactional_id = topics.transactional_id(settings.app_id, *tp)
         writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
-        progress = log.check(tp, log.read([tp]).get(tp))
+        _, progress, _ = log.read_one(tp)
         changed = change(progress)
         if changed == progress:
             return

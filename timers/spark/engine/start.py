@@ -186,9 +186,8 @@ def _checked(
     log: ProgressLog, topics: Iterable[str], cluster: Cluster
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress], bool]:
     tps = [(topic, partition) for topic in topics for partition in range(cluster.partitions[topic])]
-    committed = {tp: log.read_one(tp, after_fence=False)[1] for tp in tps}
-    progress = log.check_logs(committed)
-    ends = {tp: log.ends(*tp) for tp in tps}
+    found = {tp: log.read_one(tp, after_fence=False) for tp in tps}
+    progress = log.check_logs({tp: each for tp, (_, each, _) in found.items()})
     # What a store lacks below that is read by its machine: without a snapshot, from the start of the log.
-    starts = {tp: min(max(progress[tp].next_offset, low), high) for tp, (low, high) in ends.items()}
-    return starts, progress, any(each.cuts != committed[tp].cuts for tp, each in progress.items())
+    starts = {tp: min(max(progress[tp].next_offset, low), high) for tp, (_, _, (low, high)) in found.items()}
+    return starts, progress, any(each.cuts != found[tp][1].cuts for tp, each in progress.items())

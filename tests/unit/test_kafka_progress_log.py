@@ -45,13 +45,13 @@ class SimLeaders:
         fails: how many questions are answered with an error.
         round_trips: of their answers.
         group: what the group has, or the error of its coordinator.
-        has_progress: whether the progress topic has a record.
+        progress: the record of the progress topic, or None, at each question for its end; the last one stays.
     """
 
     def __init__(self, *_: object) -> None:
         self.fails = 0
         self.group: tuple[int, str] | Exception = copy_of(FOUND)
-        self.has_progress = True
+        self.progress: list[Progress | None] = [FOUND]
         self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
@@ -69,11 +69,14 @@ class SimLeaders:
 
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
         await self._answer()
-        return (0, int(self.has_progress)) if tp[0] == SETTINGS.progress_topic else (3, 9)
+        if tp[0] != SETTINGS.progress_topic:
+            return 3, 9
+        self._shown = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
+        return 0, int(self._shown is not None)
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int) -> RawFetch:
         await self._answer()
-        return RawFetch(0, 1, record(FOUND) if self.has_progress else b"")
+        return RawFetch(0, 1, b"" if self._shown is None else record(self._shown))
 
     async def committed(self, group: str, tp: tuple[str, int]) -> tuple[int, str]:
         await self._answer()
@@ -86,6 +89,7 @@ class SimLeaders:
 def leaders(monkeypatch: pytest.MonkeyPatch) -> SimLeaders:
     found = SimLeaders()
     monkeypatch.setattr(progress_log, "LeaderClient", lambda *_: found)
+    monkeypatch.setattr(progress_log, "SETTLED_S", 0.1)
     return found
 
 
@@ -104,25 +108,16 @@ def test_an_opening_waits_for_two_round_trips(log: ProgressLog, leaders: SimLead
     assert leaders.round_trips.count == 2
 
 
-def test_before_a_fence_the_group_is_asked_before_the_end_of_the_progress(
-    log: ProgressLog, leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_progress", [True, False])
+@pytest.mark.parametrize("after_fence", [True, False])
+def test_a_copy_that_says_more_is_compared_again(
+    log: ProgressLog, leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch, after_fence: bool, has_progress: bool
 ) -> None:
-    """The owner goes on committing: a copy of a commit that came after this end would look like a lost record."""
-    answered: list[str] = []
-
-    async def committed(group: str, tp: tuple[str, int]) -> tuple[int, str]:
-        copy = await SimLeaders.committed(leaders, group, tp)
-        answered.append("group")
-        return copy
-
-    async def ends(leader: int, tp: tuple[str, int]) -> tuple[int, int]:
-        answered.append(f"asked for the end of {tp[0]}")
-        return await SimLeaders.ends(leaders, leader, tp)
-
-    monkeypatch.setattr(leaders, "committed", committed)
-    monkeypatch.setattr(leaders, "ends", ends)
-    assert log.read_one(TP, after_fence=False)[1] == FOUND
-    assert answered[0] == "group" and len(answered) == 3
+    """A transaction ends in the group's partition, and a moment later in that of the progress."""
+    before = Progress(6, (800, 3)) if has_progress else None
+    leaders.progress = [before, before, FOUND]
+    monkeypatch.setattr(progress_log, "SETTLED_S", 60.0)
+    assert log.read_one(TP, after_fence=after_fence)[1] == FOUND
 
 
 def test_leaders_that_change_are_asked_again(log: ProgressLog, leaders: SimLeaders) -> None:
@@ -149,7 +144,7 @@ def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
 ) -> None:
     leaders.group = error
     assert log.read_one(TP)[1] == FOUND
-    leaders.has_progress = False
+    leaders.progress = [None]
     with pytest.raises(KafkaException, match=type(error).__name__):
         log.read_one(TP)
 
@@ -157,7 +152,7 @@ def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
 def test_a_group_that_committed_an_offset_of_a_machine_without_progress_stops_it(
     log: ProgressLog, leaders: SimLeaders
 ) -> None:
-    leaders.has_progress, leaders.group = False, (7, "of another program")
+    leaders.progress, leaders.group = [None], (7, "of another program")
     with pytest.raises(LogMismatch, match=r"has no progress in .* committed offset 7"):
         log.read_one(TP)
     leaders.group = -1, ""

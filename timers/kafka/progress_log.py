@@ -57,6 +57,9 @@ SNAPSHOT = ":snapshot"
 GROUP_ANSWER_S = 2.0
 """How long an opening waits for the group's copy of a progress."""
 
+SETTLED_S = 2.0
+"""How long a progress may say less than the group's copy of it, until it counts as one that lost records."""
+
 APP_PARTITION = 0
 """Partition of the progress topic with the records that are about the whole app."""
 
@@ -270,9 +273,9 @@ class ProgressLog:
     ) -> tuple[dict[TopicPartition, bytes], Progress, tuple[int, int]]:
         """Newest committed record of a machine, its checked progress, and the ends of its request log.
 
-        After a fence the group is asked beside the logs, so that it takes no further time. Before it the owner goes on
-        committing, so the group is asked first: its copy never says more than the progress up to an end that was asked
-        later.
+        Both are read again for :data:`SETTLED_S` if the group's copy says more than the progress. The brokers end a
+        transaction in one partition after the other, so the group may know of a commit before the progress topic
+        does; and an owner that is not fenced goes on committing between the two answers.
 
         Args:
             after_fence: see :meth:`read`.
@@ -281,14 +284,25 @@ class ProgressLog:
             LogMismatch: the log lacks offsets that the progress names, or the progress lacks what the group's copy has.
             KafkaException: the brokers do not answer.
         """
+        deadline = monotonic() + SETTLED_S
+        while True:
+            record, copy, ends = self._read_with_copy(tp, after_fence)
+            try:
+                return {} if record is None else {tp: record}, self._checked(tp, record, copy, ends[1]), ends
+            except LogMismatch:
+                if monotonic() > deadline:
+                    raise
+            sleep(POLL_S)
+
+    def _read_with_copy(self, tp: TopicPartition, after_fence: bool) -> tuple[bytes | None, _Copy, tuple[int, int]]:
+        """Newest committed record of a machine, the group's copy of it, and the ends of its request log."""
         key, partition = progress_record.encode_key(*tp), progress_partition(tp, self._cluster, self._settings)
-        places = tp, (self._settings.progress_topic, partition)
+        places, group = (tp, (self._settings.progress_topic, partition)), self._settings.app_id
 
         async def ask(client: LeaderClient) -> tuple[list[tuple[int, int]], _Copy] | None:
-            group = asyncio.ensure_future(_committed(client, self._settings.app_id, tp))
-            if not after_fence:
-                await asyncio.wait([group])
-            ends, copy = await asyncio.gather(log_ends(client, places), group, return_exceptions=True)
+            ends, copy = await asyncio.gather(
+                log_ends(client, places), _committed(client, group, tp), return_exceptions=True
+            )
             if isinstance(ends, BaseException):
                 raise ends
             return None if ends is None else (ends, copy)
@@ -296,10 +310,9 @@ class ProgressLog:
         (ends, ends_of_progress), copy = self._answer(ask, f"the end of {partition_name(*tp)}")
         record = self._newest(partition, ends_of_progress, [key], after_fence=after_fence).get(key)
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
-            group = self._settings.app_id
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
-        return {} if record is None else {tp: record}, self._checked(tp, record, copy, ends[1]), ends
+        return record, copy, ends
 
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""

@@ -86,7 +86,15 @@ def test_no_timer_waits_for_what_was_asked_before_it_was_due(targets: Targets) -
     assert isinstance(targets.route("none", retried=False), DeliveryProblem)
 
 
-def test_many_unmodule_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
+def test_a_topic_that_another_question_has_found_is_asked_about_again(targets: Targets) -> None:
+    """It was created after the question about it, and before the next one: so its configuration is not known."""
+    cluster(targets).topics["t"] = [1, 1, 1]
+    look(targets)
+    assert targets.wait(["t"], lambda: True)
+    assert targets.route("t", retried=False) == 3
+
+
+def test_many_unknown_topics_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
     """The first name does not wait for the others, which are asked for together."""
     admin = cluster(targets)
     admin.may_list.clear()

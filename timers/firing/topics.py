@@ -362,7 +362,11 @@ class Targets:
         """Wait for the answers about topics; ``keep_waiting`` is called about five times a second. Returns whether all
         have come."""
         with self._changed:
-            while not all(map(self._answer, topics)):
+            is_repeated = False
+            while missing := [topic for topic in topics if self._answer(topic) is None]:
+                if not self._is_asking and not is_repeated:  # one that another question has found: it is not described
+                    is_repeated = True
+                    self._ask(*missing)
                 left_s = self._silent_since + ANSWER_S - monotonic()
                 if left_s <= 0 or not keep_waiting():
                     return False

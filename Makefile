@@ -105,7 +105,7 @@ check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, pr
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
 
-PARTS = queues clients cli unit-a simulation unit-b property others
+PARTS = queues clients client-waits cli unit-a simulation unit-b property others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark
@@ -115,7 +115,8 @@ PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
 # These mostly wait for librdkafka, with its mock cluster.
 MOCKED = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
 PART_cli = $(filter tests/unit/test_cli.py tests/unit/test_cli_%, $(MOCKED))
-PART_clients = $(filter-out $(PART_cli), $(MOCKED))
+PART_client-waits = tests/unit/test_client_waits.py
+PART_clients = $(filter-out $(PART_cli) $(PART_client-waits), $(MOCKED))
 # These mostly wait for threads.
 PART_queues = $(filter-out $(MOCKED), $(wildcard tests/unit/test_queue_*.py))
 # Two halves of about the same length, of which one imports Spark. pytest looks at the whole folder for each file that it is

@@ -37,7 +37,7 @@ async def status_of(port: int, *lines: bytes, body: bytes = b"") -> int:
     """The status of the answer to a request, which is sent as it is."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"\r\n".join((*lines, b"Connection: close", b"", body)))
-    answer = await asyncio.wait_for(reader.read(), 30)
+    answer = await asyncio.wait_for(reader.readline(), 30)
     writer.close()
     return int(answer.split(b" ", 2)[1])
 

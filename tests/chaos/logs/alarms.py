@@ -159,6 +159,8 @@ class Rig:
     def compact(self) -> int:
         """Fire schedules, and wait until their leader compacts their topic. Returns in how many partitions it did."""
         self.wait_fired()
+        time.sleep(int(COMPACTED["segment.ms"]) / 1000)
+        self.publish()  # the first record of a new segment lets the brokers compact the one before
 
         def compacted() -> dict[int, int]:
             found = broker_disk.compacted_to(self.brokers.brokers[FIRST], self.feed.topic)

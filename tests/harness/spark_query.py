@@ -29,7 +29,7 @@ from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.processor import decode_counted
 from timers.spark.engine.questions import answering
 from timers.spark.engine.retries import Retries
-from timers.spark.monitoring import EngineCounts
+from timers.spark.monitoring import EngineCounts, Monitor
 
 READY_S = 120.0
 
@@ -119,7 +119,7 @@ class SparkQuery:
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
         retries = self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick, oscillator.wake))
-        self._stack.enter_context(answering(settings, cluster, retries, print))
+        self._stack.enter_context(answering(settings, cluster, retries, Monitor("engine", 1), print))
         run = start.announce(settings, cluster)
         plan = start.plan(self._spark, settings, cluster, run, str(self.directory), self.buckets, 2, MAX_REQUESTS)
         openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)

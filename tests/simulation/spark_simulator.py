@@ -137,6 +137,10 @@ class SimPartitions:
         close, answer = partial(executor.revoke, tp), partial(self._engine.answer, executor, runner)
         return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, metrics, close, answer)
 
+    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+        """No queries come."""
+        return None
+
     def asks(self, tp: TopicPartition) -> bool:
         return self._engine.asks()
 

@@ -519,5 +519,5 @@ def test_a_process_learns_why_it_is_not_in_its_group(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("timers.kafka.connection.aiokafka", broken)
     told: SimpleQueue[BaseException] = SimpleQueue()
-    with group_member.taking_part(Settings(), "g", told.put):
+    with group_member.taking_part(Settings(), "g", {}, told.put):
         assert "certificate" in str(told.get(timeout=30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +12,11 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.lineage import Lineage
+from timers.core.ports import Lost
 from timers.core.progress import Cuts, Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick, TopicPartition
-from timers.errors import CheckpointMismatch
-from timers.spark.engine import machines
+from timers.errors import CheckpointMismatch, StoreInUse
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
 from timers.spark.engine.machines import Known, MachineRun, Producer, Range
 from timers.spark.engine.questions import Question
@@ -79,25 +80,54 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
     assert asked == [(TP, 3)]
 
 
-def test_questions_that_take_long_go_with_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timers that are due next wait for the answers."""
-    now_s = [100.0]
-    monkeypatch.setattr(machines, "monotonic", lambda: now_s[0])
+@pytest.mark.parametrize(("is_same", "is_damaged", "fences"), [(True, False, 0), (False, False, 1), (True, True, 1)])
+def test_a_partition_that_is_only_asked_is_not_fenced_if_its_store_is_the_last_one(
+    is_same: bool, is_damaged: bool, fences: int
+) -> None:
+    """A fence costs each question a write of the brokers for each partition, and a new process its connections."""
+    opened: list[str] = []
+    machine = SimpleNamespace(observe=lambda *_: None)
+    found: Any = SimpleNamespace(loop=SimpleNamespace(machine=machine), close=lambda: opened.append("closed"))
 
-    def asked(number: int, takes_s: float) -> Any:
-        def answered(_: object) -> tuple[int, None, None]:
-            now_s[0] += takes_s
-            return number, None, None
+    def open_fenced(*_: Any) -> Any:
+        opened.append("fenced")
+        raise StoreInUse("enough")
 
-        return SimpleNamespace(answered=answered)
+    def answered(_: Any) -> tuple[int, str, None]:
+        if is_damaged:
+            raise Lost("damaged")
+        return 3, "answer", None
 
-    def numbers(*questions: Any) -> list[int]:
-        run = MachineRun(TP, None, Range(7, 7, [], Lineage(), None), Tick(NOW_S * 1000), NOTHING, questions)
-        return [number for number, *_ in run._answers(NOTHING)]
+    partitions: Any = SimpleNamespace(look=lambda *_: found if is_same else None, open=open_fenced)
+    question: Any = SimpleNamespace(answered=answered)
+    tick, read = Tick(NOW_S * 1000), Range(7, 7, [], Lineage(), None)
+    run = MachineRun(TP, KNOWN, read, tick, partitions, [question], only_asked=True)
+    with pytest.raises(StoreInUse) if fences else nullcontext():
+        run.go()
+    assert opened == ["closed"] * is_same + ["fenced"] * fences
+    assert run.known == KNOWN
+    assert [*run.done.answers] == ([] if fences else [(3, "answer", None)])
 
-    assert numbers(asked(1, 0.01), asked(2, 0.01), asked(3, 0.01)) == [1, 2, 3]
-    assert numbers(asked(1, 0.01), asked(2, 0.2), asked(3, 0.01)) == [1, 2]
-    assert numbers(asked(1, 5.0), asked(2, 0.01)) == [1]
+
+def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
+    ran: list[list[TopicPartition]] = []
+
+    class Noted(MachineRun):
+        def go(self) -> None:
+            ran[-1].append(self._tp)
+
+    def run(calls: Any) -> None:
+        ran.append([])
+        for call in calls:
+            call()
+
+    partitions: Any = SimpleNamespace(run=run, asks=lambda _: False)
+    first, second, due, idle = (("r", number) for number in range(4))
+    known = {**dict.fromkeys([first, second, idle], KNOWN), due: KNOWN._replace(oldest_due_s=NOW_S)}
+    bucket = Bucket(BucketState(tick=Tick(NOW_S * 1000), known=known), partitions, {}, {}, Noted)
+    questions = [(tp, Question(number, "")) for number, tp in enumerate([second, due, first, second])]
+    bucket.process([], dict.fromkeys(known, Read(7, None, Lineage())), None, questions)
+    assert ran == [[due], [second, first]], "the oldest question first"
 
 
 def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> None:

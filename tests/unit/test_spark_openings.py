@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -57,13 +58,13 @@ class SimOpener:
         return PartitionMetrics()
 
     def open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
-        return ("known", tp[1]) if self.has_store else None
+        return (SimpleNamespace(machine=None, how="known"), tp[1]) if self.has_store else None
 
     def open(self, tp: TopicPartition, outbox: Any) -> Any:
         self.in_use -= 1
         if self.in_use >= 0:
             raise StoreInUse("another process has it open")
-        return "read", tp[1]
+        return SimpleNamespace(how="read"), tp[1]
 
 
 class Offline(Openings):
@@ -79,8 +80,8 @@ class Offline(Openings):
     def _check_run(self) -> None:
         """No other engine runs."""
 
-    def _opened(self, tp: TopicPartition, loop: Any, store: Any) -> Any:
-        return loop
+    def _opened(self, tp: TopicPartition, loop: Any, store: Any, opening: Producer) -> Any:
+        return loop.how
 
 
 NOW_S = 1_000_000
@@ -113,6 +114,21 @@ def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bo
     openings.close()
 
 
+@pytest.mark.parametrize(
+    ("before", "has_store", "expected"),
+    [(known(1), True, "known"), (known(1), False, None), (known(1, b"another topic"), True, None)],
+)
+def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: bool, expected: Any) -> None:
+    """Its store must be the one of the last commit that the bucket knows, whoever has made it."""
+    openings = Offline(Places(SETTINGS, CLUSTER, 1))
+    opener: Any = openings._opener
+    opener.has_store = has_store
+    openings._producers.clear()  # those of a new process
+    assert openings.look((TOPIC, 0), before) == expected
+    assert not openings._producers
+    openings.close()
+
+
 def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     opener: Any = openings._opener
@@ -137,7 +153,7 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Excepti
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings._outboxes[TOPIC, 0] = outboxes[0].policy
     store = Mock(**{"close.side_effect": error})
-    opened = Openings._opened(openings, (TOPIC, 0), Mock(), store)
+    opened = Openings._opened(openings, (TOPIC, 0), Mock(), store, Producer(7, 3))
     first.begin(Tick(NOW_S * 1000))
     assert first._compute_lock.locked()
     opened.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,24 +16,41 @@ from typing import Any
 
 import pytest
 
-from tests.harness.waiting import wait_until
+from tests.harness.machines import BY_ID
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.asking import ask
 from timers.config.settings import Settings
+from timers.console import kafka_cluster
+from timers.console.figures import DO_NOT_FIRE, FIRE
+from timers.console.kafka_cluster import FoundWorker, KafkaCluster
+from timers.console.worker_pages import look
 from timers.core.keys import NEVER
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.errors import QueryError
+from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
-from timers.queries.reading import Recovering
+from timers.queries.answers import LocalSource, Lookup
+from timers.queries.reading import Recovering, Turns
 from timers.spark.engine import questions as engine_questions
-from timers.spark.engine.processor import Told
-from timers.spark.engine.questions import PACE, Questions, answering, pickled
+from timers.spark.engine.processor import Counted, Told
+from timers.spark.engine.questions import ANSWERS_S, PACE, Answering, Questions, answering, pickled
+from timers.spark.monitoring import EngineCounts, Monitor
 from timers.store.memory import MemoryStore
 from timers.threads import LoopThread
 
 TP = ("timer-request", 1)
 PENDING = attrgetter("pending")
+NOTHING: Any = None
+MONITOR = Monitor("engine", 1)
+
+
+def asked_by(wake: Callable[[], Any]) -> Questions:
+    """Questions to an engine whose first micro-batch has begun."""
+    questions = Questions(wake)
+    questions.told()
+    return questions
 
 
 def micro_batch(questions: Questions, machine: Any) -> int:
@@ -56,7 +74,7 @@ def damaged(machine: Machine) -> None:
 
 def test_a_question_wakes_the_query_once_and_goes_with_each_micro_batch_until_it_is_answered() -> None:
     woken: list[int] = []
-    questions = Questions(lambda: woken.append(1))
+    questions = asked_by(lambda: woken.append(1))
     first, second = (questions.ask(TP, PENDING) for _ in range(2))
     assert len(woken) == 1
     assert [tp for tp, _ in questions.told()] == [TP, TP], "this micro-batch fails"
@@ -68,8 +86,16 @@ def test_a_question_wakes_the_query_once_and_goes_with_each_micro_batch_until_it
     assert questions.told() == []
 
 
-def test_an_answer_that_comes_twice_or_late_has_no_effect() -> None:
+def test_an_engine_that_starts_says_so_at_once() -> None:
     questions = Questions(lambda: None)
+    with pytest.raises(NoAnswer, match="the engine is starting"):
+        questions.ask(TP, PENDING).result(0)
+    assert questions.told() == []
+    assert not questions.ask(TP, PENDING).done()
+
+
+def test_an_answer_that_comes_twice_or_late_has_no_effect() -> None:
+    questions = asked_by(lambda: None)
     late = questions.ask(TP, PENDING)
     ((_, question),) = questions.told()
     assert late.cancel()
@@ -83,7 +109,7 @@ def test_an_answer_that_comes_twice_or_late_has_no_effect() -> None:
 
 @pytest.mark.parametrize(("question", "error"), [(recovering, Recovering), (broken, NoAnswer)])
 def test_the_driver_learns_why_there_is_no_answer(question: Callable[[Machine], None], error: type[Exception]) -> None:
-    questions = Questions(lambda: None)
+    questions = asked_by(lambda: None)
     asked: Future[None] = questions.ask(TP, question)
     micro_batch(questions, None)
     with pytest.raises(error):
@@ -91,10 +117,48 @@ def test_the_driver_learns_why_there_is_no_answer(question: Callable[[Machine], 
 
 
 def test_a_store_that_a_question_finds_damaged_is_opened_again() -> None:
-    questions = Questions(lambda: None)
+    questions = asked_by(lambda: None)
     questions.ask(TP, damaged)
     with pytest.raises(Lost):
         micro_batch(questions, None)
+
+
+def test_questions_to_a_bucket_that_take_long_go_with_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers that are due next wait for the answers of all its machines."""
+    now_s = [100.0]
+    monkeypatch.setattr(engine_questions, "monotonic", lambda: now_s[0])
+
+    def asked(number: int, takes_s: float) -> Any:
+        def answered(_: object) -> tuple[int, None, None]:
+            now_s[0] += takes_s
+            return number, None, None
+
+        return SimpleNamespace(answered=answered)
+
+    def numbers(*machines: Any) -> list[list[int]]:
+        answering = Answering()
+        return [[number for number, *_ in answering.answers(each, NOTHING)] for each in machines]
+
+    short, long = ANSWERS_S / 10, ANSWERS_S + 0.1
+    assert numbers([asked(1, short), asked(2, short)], [asked(3, short)]) == [[1, 2], [3]]
+    assert numbers([asked(1, short), asked(2, long), asked(3, short)], [asked(4, short)]) == [[1, 2], []]
+    assert numbers([], [asked(1, 5.0)], [asked(2, short)]) == [[], [1], []], "one at least"
+
+
+async def test_an_id_that_is_not_found_in_time_gets_its_sentence() -> None:
+    """A page may wait longer: it is read in several micro-batches."""
+    source = LocalSource(
+        SimpleNamespace(ask=lambda _: Future[None]()),
+        TP,
+        BY_ID,
+        moved=False,
+        hidden_topic="",
+        request_reader=NOTHING,
+        turns=Turns(lambda: None),
+        pace=PACE._replace(look_up_s=0.01, answer_s=600.0),
+    )
+    with pytest.raises(NoAnswer, match="it has been busy for 0 s"):
+        await source.find(Lookup("id-1", None, with_value=False))
 
 
 # ---- the port -------------------------------------------------------------------------------------------------------
@@ -121,7 +185,7 @@ def machine_with_a_timer() -> Any:
 
 
 def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(loop: LoopThread) -> None:
-    questions = Questions(lambda: None)
+    questions = asked_by(lambda: None)
     retries: Any = SimpleNamespace(
         questions=questions, opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
     )
@@ -140,7 +204,7 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
         query = threading.Thread(target=run)
         query.start()
         try:
-            with answering(settings, CLUSTER, retries, said.append):
+            with answering(settings, CLUSTER, retries, MONITOR, said.append):
                 wait_until(lambda: bool(said), "the port is said to be in use")
                 assert said[0].startswith(f"queries are answered when TIMERS_WEB_PORT={port}")
                 other.close()
@@ -161,11 +225,47 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
     assert answer["missing"] == [{"partition": f"{SETTINGS.retry_topic}/0", "reason": "the engine is opening it"}]
 
 
+async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without workers it would say that no timer fires."""
+    retry, monitor = (SETTINGS.retry_topic, 0), Monitor("engine", 1)
+    monitor.engine = EngineCounts()
+    monitor.needs_ticks()
+    runner = SimpleNamespace(machine=SimpleNamespace(pending=1))
+    snapshots = SimpleNamespace(runners={retry: runner})
+    retries: Any = SimpleNamespace(
+        questions=asked_by(lambda: None), opener=SimpleNamespace(loop=loop, snapshots=snapshots)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = replace(SETTINGS, web_port=other.getsockname()[1])
+    found = FoundWorker("timers-engine", settings.query_url, [retry, (TP[0], 0), TP], may_be_asked=True)
+    monkeypatch.setattr(kafka_cluster, "find_workers", lambda _: [found])
+    monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "cluster")
+    cluster = KafkaCluster(settings)
+    try:
+        with answering(settings, CLUSTER, retries, monitor, print):
+            async with asyncio.timeout(DEADLINE_S):
+                while (said := await look(cluster))["workers"][0]["ready"] is None:
+                    await asyncio.sleep(0.01)
+            assert said["state"]["timers"] == DO_NOT_FIRE
+            assert "the job has not read its topics yet" in said["state"]["why"]
+            monitor.engine.add(Counted({"fired": 3}, {TP: (6, None)}, {}))
+            monitor.ended(9, 0.5)
+            monitor.ticked(1_800_000_000_000)
+            said = await look(cluster)
+    finally:
+        await cluster.close()
+    assert said["state"] == {"timers": FIRE, "why": ""}
+    (worker,) = said["workers"]
+    assert (worker["pending"], worker["fired"], worker["dead_letters"]) == (7, 3, {})
+
+
 def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_questions, "PACE", PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
     retries: Any = SimpleNamespace(
-        questions=Questions(asked.set), opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
+        questions=asked_by(asked.set), opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
     )
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
@@ -176,7 +276,7 @@ def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeyp
                 ask(settings, "/timers", {"limit": "10"}, "cluster")
 
     def run() -> None:
-        with answering(settings, CLUSTER, retries, lambda _: None):
+        with answering(settings, CLUSTER, retries, MONITOR, lambda _: None):
             assert asked.wait(60)
         ended.set()
 

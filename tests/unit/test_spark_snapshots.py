@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,11 +15,14 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
+from timers.core.levels import SNAPSHOTS
+from timers.core.machine import State
 from timers.core.ports import Lost
-from timers.core.progress import Progress
+from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Row
 from timers.errors import Fenced
 from timers.partition_metrics import PartitionMetrics
+from timers.queries.reading import want_snapshot
 from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
@@ -121,20 +125,21 @@ def test_a_failed_commit_reaches_the_machine(
 
 def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runner: MomentaryRunner) -> None:
     """The thread of snapshots waits for 30 s. The machine may be opened again only after that."""
-    taken_back, later = runner.ask(lambda _: 1 / 0), runner.ask(lambda _: 7)
-    assert taken_back.cancel()
-    runner.end()
-    with pytest.raises(Lost):
-        later.result(0)
     taken_back = runner.ask(lambda _: 1 / 0)
     assert taken_back.cancel()
     runner.answer(machine_at(9), store)
     assert not runner.is_asked
+    taken_back, later = runner.ask(lambda _: 1 / 0), runner.ask(lambda _: 7)
+    assert taken_back.cancel()
+    runner.end()
+    after = runner.ask(lambda _: 7)  # of a thread that still had this runner
+    for asked in later, after:
+        with pytest.raises(Lost):
+            asked.result(0)
 
 
-def test_machines_that_are_answered_at_a_time_start_one_thread(
-    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Snapshots:
     opener: Any = SimpleNamespace(
         parts=SimpleNamespace(settings=Settings(data_dir=tmp_path), cluster=CLUSTER, ask_log=None),
         formats={},
@@ -143,7 +148,19 @@ def test_machines_that_are_answered_at_a_time_start_one_thread(
         now_s=None,
     )
     CLUSTER.partitions = {}
-    snapshots = Snapshots(opener)
+    return Snapshots(opener)
+
+
+def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(snapshots: Snapshots) -> None:
+    sent = pickle.dumps(partial(want_snapshot, want=partial(Snapshots.want, TP)))
+    machine: Any = SimpleNamespace(progress=Progress(5).with_setting(FEATURE_LEVEL, SNAPSHOTS), state=State.ACCEPTING)
+    pickle.loads(sent)(machine)
+    assert snapshots._taker.wanted == {TP}
+
+
+def test_machines_that_are_answered_at_a_time_start_one_thread(
+    store: RocksStore, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = machine_at(9)
     machine.oldest_due_s = None
 

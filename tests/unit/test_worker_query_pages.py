@@ -210,7 +210,7 @@ async def test_the_bytes_of_an_id_stay_as_they_are_and_snapshots_are_wanted_on_t
         member = Member("w2", str(owner.server.make_url("")).rstrip("/"))
         remote = RemoteSource(session, lambda _: {}, member, {("requests", 0)})
         assert await remote.find(Lookup(id, None, with_value=False)) == []
-        assert await remote.take(set()) == []
+        assert await remote.take(None) == []
     assert owner.pages.queries.running["forwarded take"] == 1
     assert owner.pages.queries.ids == [id]
     found = await owner.pages.ask(wire.FIND_PATH, id=id)

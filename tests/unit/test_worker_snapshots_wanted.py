@@ -24,7 +24,8 @@ class SimQueries(Queries):
     """Answers for one machine."""
 
     def __init__(self, level: int, next_offset: int, state: State, factor: float) -> None:
-        self._wanted: set[TopicPartition] | None = set() if factor else None
+        self.wanted = set[TopicPartition]()
+        self._want = self.wanted.add if factor else None
         self._machine: Any = SimpleNamespace(
             progress=Progress(next_offset).with_setting(FEATURE_LEVEL, level), state=state
         )
@@ -65,4 +66,4 @@ async def test_it_wants_a_snapshot_or_says_why_there_is_none(
     assert list(answer.timers) == []
     assert why in answer.missing.get(TP, "")
     assert (TP in answer.missing) is bool(why)
-    assert queries._wanted == ({TP} if next_offset and not why else set() if factor else None)
+    assert queries.wanted == ({TP} if next_offset and not why else set())

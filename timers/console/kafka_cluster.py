@@ -43,7 +43,7 @@ from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.printable import decode_json, quoted
 from timers.wire.query import ANY_WORKER, signed_headers
-from timers.wire.topics import queue_group, queue_returns
+from timers.wire.topics import engine_id, queue_group, queue_returns
 
 if TYPE_CHECKING:
     from timers.kafka.request_reader import Deleted, RequestReader
@@ -601,13 +601,17 @@ def _read_queues(settings: Settings) -> FoundQueues:
 
 
 def find_workers(settings: Settings) -> list[FoundWorker]:
-    """The members of the group. Blocks. It is a QueryError if the coordinator does not answer."""
-    from aiokafka.errors import KafkaError
+    """The members of the group; without any, the engine on Spark. Blocks. It is a QueryError if the coordinator does
+    not answer."""
+    from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
     from timers.kafka.aiokafka_internals import group_access
 
     try:
         members = group_access.describe(settings).members
+        if not members:
+            with suppress(GroupAuthorizationFailedError):  # then it is not seen
+                members = group_access.describe(settings, engine_id(settings.app_id)).members
     except KafkaError as error:
         raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
     return [

@@ -59,6 +59,8 @@ class Pace(NamedTuple):
 
     answer_s: float = MACHINE_ANSWER_S
     """How long to wait for a machine; after this its partition is missing in the answer."""
+    look_up_s: float = MACHINE_ANSWER_S
+    """The same for the look-up of one timer, from its begin to its end."""
     slices: int = 1
     """Slices that are read at once."""
     at_once: bool = False
@@ -103,6 +105,9 @@ class Machines(Protocol):
         """The size in bytes above which no value of a partition is accepted; None: not known."""
 
 
+Want: TypeAlias = Callable[[TopicPartition], None]
+"""Called where the machine is, in a question: so it can be pickled if the question must be."""
+
 Counts: TypeAlias = tuple[Counter[tuple[int, str]], OrderKey | None]
 """(first second of a group, callback topic) -> timers, and up to which key they are counted; None: to the end."""
 
@@ -132,7 +137,7 @@ class LocalSource:
     ) -> None:
         self._runner = runner
         self._turns = turns
-        self._answer_s = pace.answer_s
+        self._pace = pace
         self._place = Place(*tp, moved, pace.slices)
         self._format = request_format
         self._hidden = hidden_topic
@@ -153,12 +158,12 @@ class LocalSource:
         look = partial(reading.count, place=self._place, timer_filter=timer_filter, by_s=query.by_s, after=start)
         return await self._read(query.is_quick, look)
 
-    async def _read(self, quick: bool, read: Callable[[core.Machine], _T]) -> _T:
+    async def _read(self, quick: bool, read: Callable[[core.Machine], _T], until: float | None = None) -> _T:
         """Read a slice when it may be read."""
         await self._turns.wait(quick=quick)
         took_s = 0.0
         try:
-            found, took_s = await self._ask(partial(_measured, read))
+            found, took_s = await self._ask(partial(_measured, read), until)
         finally:
             self._turns.correct(took_s)
         return found
@@ -166,42 +171,41 @@ class LocalSource:
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""
         asked: list[Awaitable[Timer | None]] = []
+        until = monotonic() + self._pace.look_up_s
         if self._format.has_ids:
             look = partial(reading.find_by_id, place=self._place, id=lookup.id, with_value=lookup.with_value)
-            asked.append(self._ask(look))
+            asked.append(self._ask(look, until))
         if lookup.record is not None and lookup.record[:2] == self._place[:2]:
-            asked.append(self._find_record(lookup, lookup.record[2]))
+            asked.append(self._find_record(lookup, lookup.record[2], until))
         return [timer for timer in await asyncio.gather(*asked) if timer is not None]
 
-    async def take(self, wanted: set[TopicPartition] | None) -> list[Timer]:
+    async def take(self, want: Want | None) -> list[Timer]:
         """Want a snapshot of the machine, unless it is empty. The list of timers is empty."""
-        if wanted is None:
+        if want is None:
             raise NoAnswer(NO_SNAPSHOTS)
-        if await self._ask(reading.may_get_snapshot):
-            wanted.update(self.partitions)
+        await self._ask(partial(reading.want_snapshot, want=partial(want, self.partitions[0])))
         return []
 
-    async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
+    async def _find_record(self, lookup: Lookup, offset: int, until: float) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered. Then ask the machine once:
         on Spark an answer takes a micro-batch. Only the machine knows at which feature level it has read the record."""
         if self._place.moved:
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
-        deadline = monotonic() + self._answer_s
         try:
-            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
+            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < until)
         except Lost:
             raise NoAnswer("the brokers did not return its records in time") from None
         sent = records.get(source)
         if isinstance(sent, Deleted):
-            return await self._find_pending(offset, lookup.with_value, deadline)
+            return await self._find_pending(offset, lookup.with_value, until)
         if sent is None:
             return None
         decoders = {0: self._format.decode, **self._format.decode_from_level}
         decoded = {level: decode([sent], len(sent.value or b"")) for level, decode in decoders.items()}
         requests = {level: _request(each) for level, each in decoded.items()}
         look = partial(reading.find_sent, place=self._place, offset=offset, append_s=sent.timestamp // 1000)
-        found = await self._ask(partial(look, requests=requests))
+        found = await self._ask(partial(look, requests=requests), until)
         if found is None:
             return None
         level, state, stored = found
@@ -212,7 +216,7 @@ class LocalSource:
         ((due_s, (row,)),) = decoded[level].rows.items()
         return reading.with_state(stored or row, due_s, self._place, state, lookup.with_value)
 
-    async def _find_pending(self, offset: int, with_value: bool, deadline: float) -> Timer | None:
+    async def _find_pending(self, offset: int, with_value: bool, until: float) -> Timer | None:
         """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
         or was refused, and nothing says which.
 
@@ -222,19 +226,22 @@ class LocalSource:
         after: OrderKey | None = NEVER
         while after is not None:
             look = partial(reading.find_offset, place=self._place, offset=offset, after=after, with_value=with_value)
-            found, after = await self._read(False, look)
+            found, after = await self._read(False, look, until)
             if found is not None:
                 return found
-            if monotonic() > deadline:
-                raise NoAnswer(f"the request is deleted, and its timer was not found within {self._answer_s:.0f} s")
+            if monotonic() > until:
+                within = f"within {self._pace.look_up_s:.0f} s"
+                raise NoAnswer(f"the request is deleted, and its timer was not found {within}")
         return None
 
-    async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:
+    async def _ask(self, question: Callable[[core.Machine], _T], until: float | None = None) -> _T:
+        """Ask the machine, and wait until the end of a look-up, or for the usual time."""
+        longest_s = self._pace.answer_s if until is None else self._pace.look_up_s
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(longest_s if until is None else until - monotonic()):
                 return await asyncio.wrap_future(self._runner.ask(question))
         except TimeoutError:
-            raise NoAnswer(f"it has been busy for {self._answer_s:.0f} s") from None
+            raise NoAnswer(f"it has been busy for {longest_s:.0f} s") from None
         except Lost:
             raise NoAnswer("its worker has just closed it") from None
         except Recovering:
@@ -326,7 +333,7 @@ class RemoteSource:
             raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
-    async def take(self, wanted: set[TopicPartition] | None) -> list[Timer]:
+    async def take(self, want: Want | None) -> list[Timer]:
         """Let the other worker want snapshots of its machines. The list of timers is empty."""
         await self._get(wire.SNAPSHOT_PATH, {})
         return []
@@ -376,7 +383,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 MAX_COUNTS = 2000
 """An answer ends after this number of counts, plus at most one read."""
 
-NO_SNAPSHOTS = "its worker has TIMERS_SNAPSHOT_FACTOR=0; or it is an engine on Spark, which takes none that is not due"
+NO_SNAPSHOTS = "its worker has TIMERS_SNAPSHOT_FACTOR=0"
 
 GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""
@@ -421,7 +428,7 @@ class Queries:
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
         turns: when machines may be read, and long pages encoded.
-        wanted: machines that get a snapshot although none is due; None: none does.
+        want: lets a machine have a snapshot although none is due; None: none has one.
         pace: how machines are read.
     """
 
@@ -432,13 +439,13 @@ class Queries:
         members: Callable[[], Awaitable[dict[TopicPartition, Member]]],
         session: Callable[[], aiohttp.ClientSession],
         turns: Turns,
-        wanted: set[TopicPartition] | None = None,
+        want: Want | None = None,
         pace: Pace = IN_A_WORKER,
     ) -> None:
         self._pace = pace
         self._settings = settings
         self._pool = pool
-        self._wanted = wanted
+        self._want = want
         self._members = members
         self._session = session
         self._turns = turns
@@ -550,7 +557,7 @@ class Queries:
             forwarded: whether another worker asks: then only this worker's machines are meant.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
-        return _answer(await _ask_all(sources, lambda source: source.take(self._wanted)), None, sources, missing)
+        return _answer(await _ask_all(sources, lambda source: source.take(self._want)), None, sources, missing)
 
     # ---- which source answers for which partition --------------------------------------------------------------------
 

@@ -56,8 +56,8 @@ class Place(NamedTuple):
     """Slices of its store that are read at once."""
 
 
-def may_get_snapshot(machine: Machine) -> bool:
-    """Whether a snapshot of a machine may be taken; False: there is nothing that it could hold.
+def want_snapshot(machine: Machine, want: Callable[[], None]) -> None:
+    """Call ``want`` if a snapshot of a machine may be taken, unless there is nothing that it could hold.
 
     Raises:
         NoAnswer: it may not be taken now.
@@ -67,7 +67,8 @@ def may_get_snapshot(machine: Machine) -> bool:
         raise NoAnswer(f"its feature level is {level}, and snapshots need {SNAPSHOTS}: see `timers levels`")
     if not may_take(machine):
         raise NoAnswer("its log is being read again, or its broker's clock is behind: try again later")
-    return machine.progress.next_offset > 0
+    if machine.progress.next_offset:
+        want()
 
 
 class TimerFilter(NamedTuple):

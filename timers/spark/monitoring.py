@@ -22,12 +22,15 @@ from timers import partition_metrics
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
 from timers.core.timer import TopicPartition
 from timers.machine_parts import BUILT
-from timers.metrics import Entry, Samples, registry
+from timers.metrics import Entry, Samples, encoder, registry
 from timers.metrics_server import MetricsServer
 from timers.spark import jvm
 from timers.wire.dead_letter import CODES
+from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
+    from timers.log_trimmer import Runner
+    from timers.queries.answers import Machines
     from timers.spark.engine.machines import Snapshot
     from timers.spark.engine.processor import Counted
 
@@ -186,6 +189,51 @@ def served(monitor: Monitor, port: int, host: str) -> Iterator[int]:
     metrics = registry((*METRICS, *SHARED), lambda: monitor)
     with closing(MetricsServer(metrics, monitor.unlive, monitor.unready, port, host)) as server:
         yield server.port
+
+
+def register(
+    page: Callable[[str], Callable[[Any], Any]],
+    monitor: Monitor,
+    origin: Mapping[str, str],
+    machines: Machines,
+    in_driver: Callable[[], Mapping[TopicPartition, Runner]],
+) -> None:
+    """Add a worker's pages of health and metrics to an engine's port of queries: the console reads them.
+
+    Args:
+        page: returns the decorator for the handler of a path.
+        origin: the app, and the brokers' cluster.
+        in_driver: returns the machines that the driver runs.
+    """
+    metrics = registry((*METRICS, *SHARED), lambda: monitor)
+
+    def answer(web: Any, reasons: list[str], body: Mapping[str, Any]) -> Any:
+        return web.json({"reasons": reasons, **body}, status=503 if reasons else 200, headers={})
+
+    @page("/health/live")
+    async def live(web: Any, _: Any) -> Any:
+        reasons = list(monitor.unlive())
+        return answer(web, reasons, {"live": not reasons, **origin})
+
+    @page("/health/ready")
+    async def ready(web: Any, _: Any) -> Any:
+        reasons = list(monitor.unready())
+        waiting = monitor.engine.waiting() if monitor.engine else {}
+        pending = sum(pending for pending, _ in waiting.values())
+        pending += sum(runner.machine.pending for runner in in_driver().values())
+        tick_age_s = round(monitor.tick_age_s() or 0.0, 3)
+        return answer(web, reasons, {"ready": not reasons, "stopped": {}, "pending": pending, "tick_age_s": tick_age_s})
+
+    @page("/health/partitions")
+    async def partitions(web: Any, _: Any) -> Any:
+        firing = [] if any(monitor.unready()) else sorted(partition_name(*tp) for tp in machines.runners)
+        counts = {topic: machines.partitions[topic] for topic in machines.formats}
+        return answer(web, [], {"red": {}, "firing": firing, "request_partitions": counts})
+
+    @page("/metrics")
+    async def scrape(web: Any, request: Any) -> Any:
+        encode, content_type = encoder(request.headers.get("Accept", ""))
+        return web.bytes(encode(metrics), headers={"Content-Type": content_type})
 
 
 def _value(read: Callable[[Monitor], float | None]) -> Callable[[Monitor], Samples]:

@@ -292,9 +292,9 @@ class TimersApp(faust_internals.App):
         consumer = PartitionConsumer(settings, pool, self._batches, self.end, log_watch.suspend, **service)
         pool.bind(settings, cluster, consumer, self.end, now_s)
         self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
-        wanted = self._snapshot_taker.wanted if settings.snapshot_factor else None
+        want = self._snapshot_taker.wanted.add if settings.snapshot_factor else None
         self._query_pages.queries = Queries(
-            settings, pool, consumer.members, lambda: self.http_client, Turns(now_s), wanted
+            settings, pool, consumer.members, lambda: self.http_client, Turns(now_s), want
         )
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         self.status.group_watch = GroupWatch(settings, pool, consumer, **service)

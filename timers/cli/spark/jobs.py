@@ -93,7 +93,7 @@ def engine(
         say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
 
     group = engine_id(settings.app_id)
-    with stop_event() as stop, taking_part(settings, group, unseen), ExitStack() as stack:
+    with stop_event() as stop, taking_part(settings, group, cluster.partitions, unseen), ExitStack() as stack:
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
@@ -124,8 +124,8 @@ def engine(
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
-        stack.enter_context(answering(settings, cluster, retries, say))
         monitor.engine = EngineCounts(retries.opener.counters, retries.opener.open_circuits)
+        stack.enter_context(answering(settings, cluster, retries, monitor, say))
         monitor.needs_ticks()
         job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)
         say("stopped")

@@ -44,7 +44,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from timers.config.settings import Settings
-from timers.core.deals import Joined
+from timers.core.deals import URL, Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
@@ -57,6 +57,7 @@ from timers.kafka.aiokafka_internals.group import (
     unowned_partitions,
 )
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
+from timers.request_formats import enabled_formats
 from timers.threads import LoopThread
 
 logger = logging.getLogger(__name__)
@@ -442,20 +443,27 @@ def _encoded(share: Iterable[TopicPartition]) -> bytes:
 
 
 @contextlib.contextmanager
-def taking_part(settings: Settings, group: str, on_refused: Callable[[BaseException], None]) -> Iterator[None]:
-    """Be in a group that deals nothing during the block, so that other processes see that this one runs.
+def taking_part(
+    settings: Settings,
+    group: str,
+    partitions: Mapping[str, int],
+    on_refused: Callable[[BaseException], None],
+) -> Iterator[None]:
+    """Be in a group during the block, so that other processes see that this one runs, and where.
 
     The engine on Spark is in such a group: workers that start look there, and wait until it has ended. Nothing waits
     for the group. A killed process is a member until its session has timed out. Each start has a name of its own: a
     process whose start is refused later must not take the place of the one that runs.
 
     Args:
+        partitions: number of each topic. The member has all of those of request topics.
         on_refused: gets the reason if this user may not join, or the error that ended the membership.
     """
     thread = LoopThread(f"member-of-{group}")
 
     def deal(joined: Mapping[str, Joined], _: object) -> dict[str, list[TopicPartition]]:
-        return {each: [] for each in joined}
+        every = [(topic, number) for topic in enabled_formats(settings) for number in range(partitions.get(topic, 0))]
+        return dict.fromkeys(joined, every)
 
     async def run() -> None:
         try:
@@ -464,9 +472,11 @@ def taking_part(settings: Settings, group: str, on_refused: Callable[[BaseExcept
             on_refused(error)
 
     async def take_part() -> None:
-        client = AIOKafkaClient(**connection.aiokafka(settings))
+        client = AIOKafkaClient(**connection.aiokafka(settings), client_id=group)
         name, timing = f"{group}-{secrets.token_hex(8)}", Timing.of(settings.session_timeout_s)
-        member = GroupMember(client, group, name, (), timing, dict, deal, lambda _: None, on_refused, lambda: True)
+        sent = {URL: settings.canonical_url}
+        how = timing, lambda: sent, deal, lambda _: None, on_refused, lambda: True
+        member = GroupMember(client, group, name, (), *how)
         try:
             while not await _connects(client):
                 await asyncio.sleep(RETRY_S)

@@ -22,7 +22,7 @@ from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
 from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range, Snapshot
 from timers.spark.engine.packing import Arrivals
-from timers.spark.engine.questions import Question
+from timers.spark.engine.questions import Answering, Question
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
@@ -207,8 +207,10 @@ class Bucket:
         records: dict[TopicPartition, list[RequestRecord]] = {}
         for each in arrivals:
             records.setdefault(each.tp, []).extend(each.records)
-        runs = {} if state.tick is None else self._runs(records, read, state.tick, asked)
-        self._partitions.run([run.go for run in runs.values()])
+        parts = () if state.tick is None else self._runs(records, read, state.tick, asked)
+        for part in parts:
+            self._partitions.run([run.go for run in part.values()])
+        runs = {tp: run for part in parts for tp, run in part.items()}
         state.known.update({tp: run.known for tp, run in runs.items() if run.known is not None})
         state.read_to.update({tp: each.end for tp, each in read.items()})
         done = [run.done for run in runs.values()]
@@ -227,17 +229,24 @@ class Bucket:
         read: Mapping[TopicPartition, Read],
         now: Tick,
         asked: Mapping[TopicPartition, Sequence[Question]],
-    ) -> dict[TopicPartition, MachineRun]:
-        state, runs = self.state, {}
-        for tp, (end, log_end, lineage) in read.items():
-            known, questions = self._known(tp), asked.get(tp, ())
-            if questions or known is None or known.has_work(end, now.second) or self._partitions.asks(tp):
-                start = state.read_to.get(tp, self._starts.get(tp, end))
-                mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
-                runs[tp] = self._run(
-                    tp, known, Range(start, end, mine, lineage, log_end), now, self._partitions, questions
-                )
-        return runs
+    ) -> Sequence[dict[TopicPartition, MachineRun]]:
+        """Those that have something to do. Then those that are only asked, the oldest question first: what is due does
+        not wait until their stores are open."""
+        state, answering = self.state, Answering()
+
+        def run(tp: TopicPartition, *, only_asked: bool) -> MachineRun:
+            end, log_end, lineage = read[tp]
+            mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
+            given = Range(state.read_to.get(tp, self._starts.get(tp, end)), end, mine, lineage, log_end)
+            what = tp, self._known(tp), given, now, self._partitions, asked.get(tp, ()), answering
+            return self._run(*what, only_asked=only_asked)
+
+        working = {tp: run(tp, only_asked=False) for tp, each in read.items() if self._has_work(tp, each.end, now)}
+        return working, {tp: run(tp, only_asked=True) for tp in asked if tp in read and tp not in working}
+
+    def _has_work(self, tp: TopicPartition, end: int, now: Tick) -> bool:
+        known = self._known(tp)
+        return known is None or known.has_work(end, now.second) or self._partitions.asks(tp)
 
     def _known(self, tp: TopicPartition) -> Known | None:
         """What the state knows of a partition; None if it knew it before a loss was accepted: of another log [I28]."""

@@ -8,7 +8,7 @@ what a bucket must know to leave a partition closed in which nothing is to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Protocol
 from timers.core.counters import subtracted
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
-from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
@@ -25,15 +24,11 @@ from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.firing.transaction import Transaction
 from timers.partition_metrics import PartitionMetrics
-from timers.spark.engine.questions import Question
+from timers.spark.engine.questions import Answering, Question
 from timers.wire.formats import RequestRecord
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
-
-ANSWERS_S = 0.1
-"""After this time the other questions about a partition go with the next micro-batch: the next due timers wait for the
-answers of all partitions."""
 
 
 class Producer(NamedTuple):
@@ -123,6 +118,12 @@ class Partitions(Protocol):
         If no one else has committed since, and the store on this disk is the one of then, the progress is known.
         """
 
+    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+        """Open a machine to read it, without fencing its former owners. It commits nothing.
+
+        None: it must be fenced, because its store on this disk is not the one of the last commit.
+        """
+
     def asks(self, tp: TopicPartition) -> bool:
         """Whether a partition must be opened for its snapshots, although nothing else is to do."""
 
@@ -182,6 +183,8 @@ class MachineRun:
         known: what the bucket knows of it; None: nothing.
         tick: the present time.
         questions: of queries about the machine.
+        answering: answers them.
+        only_asked: whether nothing else is to do.
 
     Attributes:
         known: what the bucket knows of it after :meth:`go`.
@@ -196,6 +199,9 @@ class MachineRun:
         tick: Tick,
         partitions: Partitions,
         questions: Sequence[Question] = (),
+        answering: Answering | None = None,
+        *,
+        only_asked: bool = False,
     ) -> None:
         self.known = known
         self.done = Done()
@@ -204,10 +210,14 @@ class MachineRun:
         self._tick = tick
         self._partitions = partitions
         self._questions = questions
+        self._answering = answering or Answering()
+        self._only_asked = only_asked
         self._seconds = known.seconds if known is not None else ()
 
     def go(self) -> None:
         """Accept requests and fire what is due. After a failed transaction, the machine is opened again [I5]."""
+        if self._only_asked and self._look():
+            return
         opened = self._partitions.open(self._tp, self.known)
         before, until = opened.metrics.counters.numbers(), monotonic() + LONGEST_S
         while True:
@@ -215,19 +225,30 @@ class MachineRun:
                 with closing(opened):
                     is_complete = self._work(opened, until)
                     after = opened.metrics.counters.numbers()
-                    answers = self._answers(opened.loop.machine)
+                    answers = self._answering.answers(self._questions, opened.loop.machine)
                     self.known, snapshot = self._known(opened), _snapshot(opened)
                 break
             except Lost as error:
                 opened = self._partitions.reopen(self._tp, error)
         self.done = Done(subtracted(after, before), is_complete, answers, snapshot)
 
+    def _look(self) -> bool:
+        """Only answer questions. Returns whether that was possible."""
+        opened = None if self.known is None else self._partitions.look(self._tp, self.known)
+        if opened is None:
+            return False
+        with suppress(Lost), closing(opened):
+            for each in self._ticks():
+                opened.loop.machine.observe(*each)
+            self.done = Done(answers=self._answering.answers(self._questions, opened.loop.machine))
+            return True
+        return False
+
     def _work(self, opened: Opened, until: float) -> bool:
         """Returns whether nothing is left to do."""
         loop, machine = opened.loop, opened.loop.machine
-        for second, end in self._seconds:
-            loop.add_tick(Tick(second * 1000), end)
-        loop.add_tick(self._tick, self._range.log_end)
+        for each in self._ticks():
+            loop.add_tick(*each)
         fetches = self._fetches(machine.position)
         is_idle = self.known is None or self.known.is_idle(self._tick.second)
         while self._has_time(until):
@@ -248,14 +269,10 @@ class MachineRun:
                 opened.answer(sum(map(_size, records)) / len(records) if records else None)
         return not loop.firing and machine.position >= self._range.end
 
-    def _answers(self, machine: Machine) -> list[tuple[int, Any, Exception | None]]:
-        """Answer at least one question, and those after it that begin within :data:`ANSWERS_S`."""
-        answers, until = [], monotonic() + ANSWERS_S
-        for question in self._questions:
-            answers.append(question.answered(machine))
-            if monotonic() > until:
-                break
-        return answers
+    def _ticks(self) -> Iterator[tuple[Tick, int | None]]:
+        """What the machine must know of the time."""
+        yield from ((Tick(second * 1000), end) for second, end in self._seconds)
+        yield self._tick, self._range.log_end
 
     def _has_time(self, until: float) -> bool:
         """Whether it may take another step."""

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -233,7 +233,7 @@ class Openings:
                 opened = self._patiently(tp, partial(self._opener.open_known, tp, known, self._outboxes[tp]))
             else:
                 self.had_others = True
-        return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))))
+        return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))), self._opening(tp))
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         self._pause(tp, error)
@@ -243,7 +243,17 @@ class Openings:
             self._producers[tp].open()
             return self._open(tp)
 
-        return self._opened(tp, *self._patiently(tp, again))
+        return self._opened(tp, *self._patiently(tp, again), self._opening(tp))
+
+    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+        if known.topic_id != self._places.cluster.topic_ids[tp[0]]:
+            return None
+        with suppress(StoreInUse, Lost):
+            found = self._opener.open_known(tp, known, self._outbox(tp))
+            if found is not None:
+                self._opener.snapshots.runner(tp, found[0].machine)
+                return self._opened(tp, *found, known.producer)
+        return None
 
     def asks(self, tp: TopicPartition) -> bool:
         return self._opener.snapshots.asks(tp)
@@ -284,10 +294,14 @@ class Openings:
         logger.warning("%s/%d: %s; opening it again", *tp, error)
         sleep(pause_s)
 
-    def _fence(self, tp: TopicPartition) -> None:
+    def _outbox(self, tp: TopicPartition) -> Policy:
         if tp not in self._outboxes:
             self._producers[tp] = self._opener.producer(tp)
             self._outboxes[tp] = self._opener.outbox(tp, self._producers[tp])
+        return self._outboxes[tp]
+
+    def _fence(self, tp: TopicPartition) -> None:
+        self._outbox(tp)
         self._producers[tp].renew()
 
     def _opening(self, tp: TopicPartition) -> Producer:
@@ -312,7 +326,7 @@ class Openings:
                 f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
             )
 
-    def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore) -> Opened:
+    def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore, opening: Producer) -> Opened:
         topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp)
         transaction = self._outboxes[tp].transaction
 
@@ -321,7 +335,7 @@ class Openings:
             close_store(store)
 
         answer = partial(self._opener.snapshots.answer, tp, loop.machine, store)
-        return Opened(loop, transaction, topic_id, self._opening(tp), metrics, close, answer)
+        return Opened(loop, transaction, topic_id, opening, metrics, close, answer)
 
 
 def _request(message: Message) -> RequestRecord:

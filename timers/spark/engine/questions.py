@@ -12,9 +12,11 @@ import base64
 import itertools
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aiohttp import ClientSession, web
@@ -31,6 +33,8 @@ from timers.queries.answers import Asked, Pace, Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Recovering, Turns
 from timers.request_formats import enabled_formats
+from timers.spark.engine.snapshots import Snapshots
+from timers.spark.monitoring import Monitor, register
 from timers.web_site import LimitedSite, limited
 
 if TYPE_CHECKING:
@@ -40,9 +44,13 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-PACE = Pace(answer_s=10.0, slices=50, at_once=True)
+PACE = Pace(answer_s=10.0, look_up_s=2.0, slices=50, at_once=True)
 """The present micro-batch, and the one that answers, may take seconds. The stores are read after what is due has fired,
 and each answer costs a micro-batch: so more is read at once than in a worker."""
+
+ANSWERS_S = 0.2
+"""After this time the other questions to a bucket go with the next micro-batch, since the next due timers wait for the
+answers of all its partitions."""
 
 LISTEN_AGAIN_S = 1.0
 
@@ -74,6 +82,30 @@ class Question(NamedTuple):
             return self.number, None, NoAnswer("its executor cannot read it; see that executor's log")
 
 
+class Answering:
+    """Answers the questions to the machines of a bucket in a micro-batch, one at a time, within :data:`ANSWERS_S`."""
+
+    def __init__(self) -> None:
+        self._left_s = ANSWERS_S
+        self._lock = threading.Lock()
+
+    def answers(self, questions: Sequence[Question], machine: Machine) -> list[tuple[int, Any, Exception | None]]:
+        """Answer those to a machine that begin within the time. Any thread.
+
+        Raises:
+            Lost: the store is damaged.
+        """
+        answers = []
+        for question in questions:
+            with self._lock:
+                if self._left_s <= 0:
+                    break
+                begun_s = monotonic()
+                answers.append(question.answered(machine))
+                self._left_s -= monotonic() - begun_s
+        return answers
+
+
 class Questions:
     """The questions that wait for a micro-batch. Any thread.
 
@@ -85,11 +117,14 @@ class Questions:
         self._wake = wake
         self._numbers = itertools.count()
         self._waiting: dict[int, tuple[TopicPartition, str, Future[Any]]] = {}
-        self._has_woken = False
+        self._has_woken = self._has_begun = False
 
     def ask(self, tp: TopicPartition, question: Callable[[Machine], _T]) -> Future[_T]:
         """Ask the machine of a partition. The question and the answer must be what can be pickled."""
         number, answer = next(self._numbers), Future[_T]()
+        if not self._has_begun:
+            answer.set_exception(NoAnswer("the engine is starting"))
+            return answer
         self._waiting[number] = tp, base64.b64encode(pickle.dumps(question)).decode(), answer
         answer.add_done_callback(lambda _: self._waiting.pop(number, None))
         if not self._has_woken:
@@ -99,7 +134,7 @@ class Questions:
 
     def told(self) -> list[tuple[TopicPartition, Question]]:
         """Those that wait, for the tasks of a micro-batch. A question that gets no answer goes with the next one."""
-        self._has_woken = False
+        self._has_woken, self._has_begun = False, True
         return [(tp, Question(number, asks)) for number, (tp, asks, _) in [*self._waiting.items()]]
 
     def note(self, answers: bytes) -> None:
@@ -153,11 +188,14 @@ async def _no_others() -> Any:
 
 
 @contextmanager
-def answering(settings: Settings, cluster: Cluster, retries: Retries, say: Callable[[str], None]) -> Iterator[None]:
-    """Answer queries as a worker does, on its port, until the end of the block."""
+def answering(
+    settings: Settings, cluster: Cluster, retries: Retries, monitor: Monitor, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Answer queries as a worker does, on its port, and the console's questions, until the end of the block."""
     machines, submit = EngineMachines(settings, cluster, retries), retries.opener.loop.submit
     pages = QueryPages(lambda: settings, Clock(settings.clock_offset_s).now_s)
-    pages.queries = Queries(settings, machines, _no_others, ClientSession, Turns(lambda: None), pace=PACE)
+    want = Snapshots.want if settings.snapshot_factor else None
+    pages.queries = Queries(settings, machines, _no_others, ClientSession, Turns(lambda: None), want, PACE)
     pages.cluster_id = cluster.cluster_id
     connections = OpenConnections("the port of queries")
     application = limited(web.Application(), connections)
@@ -174,6 +212,8 @@ def answering(settings: Settings, cluster: Cluster, retries: Retries, say: Calla
         return enter
 
     pages.register(page)
+    origin = {"app": settings.app_id, "cluster": cluster.cluster_id}
+    register(page, monitor, origin, machines, lambda: retries.opener.snapshots.runners)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
 
     async def serve() -> None:
@@ -208,6 +248,10 @@ class _Responses:
     @staticmethod
     def json(body: Any, status: int, headers: Mapping[str, str]) -> web.Response:
         return web.json_response(body, status=status, headers=headers)
+
+    @staticmethod
+    def bytes(body: bytes, headers: Mapping[str, str]) -> web.Response:
+        return web.Response(body=body, headers=headers)
 
 
 def pickled(answers: Sequence[tuple[int, Any, Exception | None]]) -> bytes:

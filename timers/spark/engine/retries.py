@@ -255,6 +255,7 @@ class _Server:
         if closed is None:
             return
         self._position.pop(partition, None)
+        self._retries.opener.snapshots.forget((self._topic, partition))
         with contextlib.suppress(KafkaException):
             consumer.incremental_unassign([KafkaTopicPartition(self._topic, partition)])
         closed.transaction.close()

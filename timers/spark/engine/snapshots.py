@@ -16,8 +16,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from timers.core import levels
 from timers.core.machine import Machine
@@ -76,6 +77,7 @@ class MomentaryRunner:
         self._copy = copy
         self.store: RocksStore | None = None
         """While it is open."""
+        self._is_ended = False
         self._questions: SimpleQueue[tuple[Callable[[Machine], Any], Future[Any]]] = SimpleQueue()
 
     @property
@@ -86,6 +88,8 @@ class MomentaryRunner:
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
         answer: Future[_T] = Future()
         self._questions.put((question, answer))
+        if self._is_ended:
+            self.end()
         return answer
 
     def view(self) -> CopyView | None:
@@ -97,7 +101,8 @@ class MomentaryRunner:
             return None
 
     def end(self) -> None:
-        """Let the questions fail that wait."""
+        """Let all questions fail."""
+        self._is_ended = True
         with suppress(Empty):
             while True:
                 _, answer = self._questions.get_nowait()
@@ -134,6 +139,9 @@ class Snapshots:
         opener: opens them.
     """
 
+    _present: ClassVar[Snapshots | None] = None
+    """Those of this process."""
+
     def __init__(self, opener: Opener) -> None:
         parts = opener.parts
         self._settings, self._cluster, self._ask_log = parts.settings, parts.cluster, parts.ask_log
@@ -146,6 +154,13 @@ class Snapshots:
         self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
         self._starting = threading.Lock()
         """Held while the thread is started: several machines are answered at a time."""
+        Snapshots._present = self
+
+    @classmethod
+    def want(cls, tp: TopicPartition) -> None:
+        """Let a machine that is open in this process have a snapshot soon. Any thread."""
+        if cls._present is not None:
+            cls._present._taker.wanted.add(tp)
 
     def close(self) -> None:
         """End the present snapshot, and the thread."""
@@ -172,17 +187,20 @@ class Snapshots:
         Args:
             record_bytes: mean size of the requests that it got; None: it got none.
         """
-        runner = self.runners.get(tp)
-        if runner is None:
-            runner = self.runners[tp] = MomentaryRunner(
-                partition_name(*tp), machine, lambda store: self._copy(tp, store)
-            )
+        runner = self.runner(tp, machine)
         runner.record_bytes = record_bytes or runner.record_bytes
         self.partition_metrics[tp].oldest_due_s = machine.oldest_due_s
         runner.answer(machine, store)
+
+    def runner(self, tp: TopicPartition, machine: Machine) -> MomentaryRunner:
+        """Returns that of a machine that is open now, which may have a snapshot from then on."""
         with self._starting:
             if self._settings.snapshot_factor and self._thread.ident is None and not self._stop.is_set():
                 self._thread.start()
+            if tp not in self.runners:
+                copy = partial(self._copy, tp)
+                self.runners[tp] = MomentaryRunner(partition_name(*tp), machine, copy)
+            return self.runners[tp]
 
     def place_of(self, tp: TopicPartition) -> Place:
         return place_of(self._settings, self._cluster, tp, self.formats[tp[0]])

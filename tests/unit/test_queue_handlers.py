@@ -11,7 +11,7 @@ from functools import partial
 from inspect import CORO_SUSPENDED, getcoroutinestate
 from time import sleep
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -424,10 +424,19 @@ def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch
     assert queue.stopping and not running
 
 
-@pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"processes": -1}, {"concurrency": 2, "processes": 2}])
-def test_threads_and_processes_are_one_or_the_other(arguments: dict[str, int]) -> None:
+def test_threads_and_processes_are_one_or_the_other() -> None:
     with pytest.raises(SettingsError, match="give either concurrency"):
-        Queue("jobs", brokers="localhost:1").run(fails, **arguments)
+        Queue("jobs", brokers="localhost:1").run(fails, concurrency=2, processes=2)
+
+
+@pytest.mark.parametrize("count", [-1, 10**6, True, 1.5, "2", None])
+@pytest.mark.parametrize("name", ["concurrency", "processes"])
+async def test_a_number_of_threads_or_processes_has_limits(name: str, count: Any) -> None:
+    with pytest.raises(SettingsError, match=f"{name}=.* is not an integer from [01] to "):
+        Queue("jobs", brokers="localhost:1").run(fails, **{name: count})
+    if name == "concurrency":
+        with pytest.raises(SettingsError, match="is not an integer from 1 to 10000"):
+            await AsyncQueue("jobs", brokers="localhost:1").run(cast(Any, fails), concurrency=count)
 
 
 async def test_a_message_that_comes_after_the_stop_is_put_back(queue: AsyncQueue) -> None:

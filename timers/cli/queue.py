@@ -422,7 +422,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="Threads; for an async function, tasks.",
 )
-@click.option("--processes", "-p", type=click.IntRange(1, 1000), help="Child processes instead of threads.")
+@click.option("--processes", "-p", type=click.IntRange(1, 256), help="Child processes instead of threads.")
 @click.option("--ordered", is_flag=True, help="One message of a key after the other; a retry delays the later ones.")
 @click.option(
     "--lease", default="30s", show_default=True, help="How long a message may take until it is delivered again."

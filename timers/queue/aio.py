@@ -27,7 +27,7 @@ from timers.errors import QueueError
 from timers.queue.inspection import QueueStats
 from timers.queue.message import Message
 from timers.queue.queue import Queue
-from timers.queue.running import end_fork_of, finish, text_of
+from timers.queue.running import MAX_CONCURRENCY, check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
 from timers.signals import END_SIGNALS
 from timers.threads import BoundedThreads, call_in_thread, result_of
@@ -301,6 +301,7 @@ class AsyncQueue:
         If the awaiting task is cancelled, as by Ctrl-C in ``asyncio.run``, so are the handlers, and their messages are
         put back.
         """
+        check_count("concurrency", concurrency, 1, MAX_CONCURRENCY)
         tasks = TaskRun(self)
         _contain_tasks(asyncio.get_running_loop())
         with self.queue.handlers.running(), tasks.noting_signals():

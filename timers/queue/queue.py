@@ -19,7 +19,7 @@ from timers.errors import QueueError, SettingsError
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.receiver import Receiver
-from timers.queue.running import Child, Handlers, check_handler, handle
+from timers.queue.running import MAX_CONCURRENCY, MAX_PROCESSES, Child, Handlers, check_count, check_handler, handle
 from timers.queue.sending import Guards, Sendable, Sender
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport
@@ -242,9 +242,11 @@ class Queue:
             QueueError: the queue cannot be read, or a child process cannot import the handler.
             SettingsError: an argument is wrong.
         """
-        if not (concurrency >= 1 and processes >= 0) or (processes and concurrency > 1):
+        check_count("concurrency", concurrency, 1, MAX_CONCURRENCY)
+        check_count("processes", processes, 0, MAX_PROCESSES)
+        if processes and concurrency > 1:
             raise SettingsError(
-                f"concurrency={concurrency!r}, processes={processes!r}: give either concurrency, a number of threads, "
+                f"concurrency={concurrency}, processes={processes}: give either concurrency, a number of threads, "
                 "or processes, a number of child processes"
             )
         check_handler(handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Place, Unreadable, footer_of
 from timers.core.timer import Origin, Row
 from timers.request_formats import enabled_formats
-from timers.store import verifying
+from timers.store import layout, memory_limit, verifying
 from timers.store.failures import Condemnations
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
@@ -86,6 +87,26 @@ def test_each_difference_is_found(rows: list[Row], entries: dict[bytes, Entry], 
     result = found(one, filled(MemoryStore(), (100, rows), entries=entries), Progress(50))
     assert result.different == 1
     assert sentence in result.differences[0]
+
+
+@pytest.mark.parametrize(("changed", "different"), [({}, 0), ({b"7": (100, 7, 9)}, 1), ({b"8": None}, 1)])
+def test_entries_of_the_journal_are_compared_in_the_place_of_those_before(
+    changed: dict[bytes, Entry | None], different: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are set, replaced and removed again and again, so each part of the store has some of each."""
+    for name in ("JOURNAL_BYTES", "MIN_JOURNAL_BYTES"):
+        monkeypatch.setattr(memory_limit, name, 10_000)
+    stores, random = (rocks(tmp_path / "store"), MemoryStore()), Random(1)
+    for offset in range(300):
+        ids = {b"%d" % random.randrange(9, 200) for _ in range(3)} | ({b"7", b"8"} if offset == 100 else set())
+        entries = {id: None if random.random() < 0.3 and int(id) > 8 else (100, offset, 7) for id in ids}
+        for store in stores:
+            store.write({}, offset, entries)
+    kinds = {key[:1] for key, _ in stores[0].view()}
+    assert {layout.JOURNAL, layout.INDEX} <= kinds
+    stores[0].write({}, 300, changed)
+    assert found(*stores, Progress(300)).different == different
+    stores[0].close()
 
 
 def test_a_log_that_has_lost_records_in_its_middle_is_found() -> None:

@@ -124,7 +124,6 @@ def _record(message: Message, value_limit: int) -> RequestRecord:
 
 
 _K = TypeVar("_K", bound=Any)
-_V = TypeVar("_V")
 
 MOST_NAMED = 5
 """Differences that are named. The others are counted."""
@@ -244,17 +243,24 @@ def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, Snapsh
     """
     found: list[str] = []
     timers = different = 0
-    for key, one, two in _together(_timers(folded[0]), _timers(newer[0])):
-        timers += two is not None
-        if one != two:
+
+    def newer_timers() -> Iterator[tuple[OrderKey, bytes]]:
+        nonlocal timers
+        for timer in _timers(newer[0]):
+            timers += 1
+            yield timer
+
+    for key, one, two in _different(_timers(folded[0]), newer_timers()):
+        different += 1
+        if len(found) < MOST_NAMED:
+            found.append(_sentence(key, one, two))
+    for index_key, *entries in _different(_entries(folded[1]), _entries(newer[1])):
+        id = index_key[1:]
+        if folded[0].find(id) != newer[0].find(id):  # one may have forgotten it already
             different += 1
             if len(found) < MOST_NAMED:
-                found.append(_sentence(key, one, two))
-    for id, one_entry, two_entry in _together(_entries(folded[1]), _entries(newer[1])):
-        if one_entry != two_entry and folded[0].find(id) != newer[0].find(id):  # one may have forgotten it already
-            different += 1
-            if len(found) < MOST_NAMED:
-                found.append(f"the id {id!r} has {two_entry} in the newer snapshot, and {one_entry} by the log")
+                now, then = (None if entry is None else layout.unpack_entry(entry) for entry in entries)
+                found.append(f"the id {id!r} has {then} in the newer snapshot, and {now} by the log")
     has, had = folded[1].lineage.counted, newer[1].lineage.counted
     if has is not None and had is not None and has[:2] == had[:2] and has.records != had.records:
         different += abs(had.records - has.records)
@@ -270,37 +276,46 @@ def _timers(machine: Machine) -> Iterator[tuple[OrderKey, bytes]]:
             yield (due_s, row[0]), pack([row])
 
 
-def _entries(store: SnapshotStore) -> Iterator[tuple[bytes, Entry]]:
-    """Yields the entries of a store in the order of ids, without those that were removed."""
+def _entries(store: SnapshotStore) -> Iterator[tuple[bytes, bytes]]:
+    """Yields keys and values of the index of a store, in the order of ids, without those that were removed."""
     journal: dict[bytes, Entry | None] = {}
-    left: list[bytes] = []
+    first = layout.OTHER, b""
     with closing(store.view()) as view:
-        for key, value in chain(view, [(layout.OTHER, b"")]):
-            if layout.JOURNAL <= key < layout.INDEX:  # small; it comes first, and is newer
-                journal |= msgpack.unpackb(value, use_list=False)
-                left = sorted(journal, reverse=True)
-            elif key >= layout.INDEX:
-                is_entry = key < layout.OTHER
-                while left and not (is_entry and left[-1] >= key[1:]):
-                    entry = journal[newer := left.pop()]
-                    if entry is not None:
-                        yield newer, entry
-                if is_entry and key[1:] not in journal:
-                    yield key[1:], layout.unpack_entry(value)
+        items = chain(view, [first])
+        for first in items:
+            if first[0] >= layout.INDEX:
+                break
+            if first[0] >= layout.JOURNAL:  # small; it comes first, and is newer
+                journal |= msgpack.unpackb(first[1], use_list=False)
+        newer = {layout.INDEX + id: entry for id, entry in journal.items()}
+        left = sorted(newer, reverse=True)
+        for key, value in chain([first], items):
+            while left and left[-1] <= key:
+                next_key = left.pop()
+                if (entry := newer[next_key]) is not None:
+                    yield next_key, layout.pack_entry(entry)
+            if key < layout.OTHER and key not in newer:
+                yield key, value
 
 
-def _together(one: Iterator[tuple[_K, _V]], two: Iterator[tuple[_K, _V]]) -> Iterator[tuple[_K, _V | None, _V | None]]:
-    """Yields each key of two sorted sequences with its values in both; None if it is not there."""
+def _different(
+    one: Iterator[tuple[_K, bytes]], two: Iterator[tuple[_K, bytes]]
+) -> Iterator[tuple[_K, bytes | None, bytes | None]]:
+    """Yields each key that has not the same value in two sorted sequences, and both values; None: it is not there."""
     left, right = next(one, None), next(two, None)
     while left is not None or right is not None:
-        if right is None or (left is not None and left[0] <= right[0]):
+        if left == right:
+            left, right = next(one, None), next(two, None)
+        elif right is None or (left is not None and left[0] < right[0]):
             assert left is not None
-            is_in_both = right is not None and right[0] == left[0]
-            yield left[0], left[1], right[1] if right is not None and is_in_both else None
-            left, right = next(one, None), next(two, None) if is_in_both else right
-        else:
+            yield left[0], left[1], None
+            left = next(one, None)
+        elif left is None or right[0] < left[0]:
             yield right[0], None, right[1]
             right = next(two, None)
+        else:
+            yield left[0], left[1], right[1]
+            left, right = next(one, None), next(two, None)
 
 
 def _sentence(key: OrderKey, one: bytes | None, two: bytes | None) -> str:

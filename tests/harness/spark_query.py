@@ -26,7 +26,7 @@ from timers.spark.engine import query, start
 from timers.spark.engine.machines import Known, Opened, Partitions
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
-from timers.spark.engine.processor import decode_counted
+from timers.spark.engine.processor import Said
 from timers.spark.engine.questions import answering
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import EngineCounts, Monitor
@@ -140,12 +140,13 @@ class SparkQuery:
         self._query.stop()
         self._stack.close()
 
-    def _note(self, number: int, done: Sequence[Any]) -> None:
-        for row in done:
-            self.counts.add(decode_counted(row["counted"]))
-        if any(row["tick_ms"] is not None for row in done):
+    def _note(self, number: int, done: Sequence[Said]) -> None:
+        for each in done:
+            self.counts.add(each.total)
+        if any(each.tick_ms is not None for each in done):
             self._ended.set()
-        if self._crash is not None and any(row["fired"] for row in done) and self._crash.comes(STORED):
+        fired = any(each.total.numbers.get("fired") for each in done)
+        if self._crash is not None and fired and self._crash.comes(STORED):
             raise RuntimeError("the driver fails")
 
     def ready(self) -> Self:

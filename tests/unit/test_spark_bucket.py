@@ -76,7 +76,7 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN, ("r", 2): KNOWN})
     bucket = Bucket(state, partitions, {}, {}, Asked)
     read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
-    bucket.process([], read, None, [(TP, Question(3, "")), (("of another bucket", 1), Question(4, ""))])
+    bucket.process([], read, None, [(TP, Question(3, b"")), (("of another bucket", 1), Question(4, b""))])
     assert asked == [(TP, 3)]
 
 
@@ -125,7 +125,7 @@ def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
     first, second, due, idle = (("r", number) for number in range(4))
     known = {**dict.fromkeys([first, second, idle], KNOWN), due: KNOWN._replace(oldest_due_s=NOW_S)}
     bucket = Bucket(BucketState(tick=Tick(NOW_S * 1000), known=known), partitions, {}, {}, Noted)
-    questions = [(tp, Question(number, "")) for number, tp in enumerate([second, due, first, second])]
+    questions = [(tp, Question(number, b"")) for number, tp in enumerate([second, due, first, second])]
     bucket.process([], dict.fromkeys(known, Read(7, None, Lineage())), None, questions)
     assert ran == [[due], [second, first]], "the oldest question first"
 

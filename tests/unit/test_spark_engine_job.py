@@ -19,9 +19,9 @@ from timers.errors import NameTakenError, SparkError, TimersError
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
-from timers.spark.engine.bucket import Read
-from timers.spark.engine.machines import Snapshot
-from timers.spark.engine.processor import Told
+from timers.spark.engine.bucket import Read, Total
+from timers.spark.engine.machines import Failing, Snapshot
+from timers.spark.engine.processor import Said, Told
 from timers.spark.engine.query import Plan
 from timers.spark.engine.questions import Question
 from timers.spark.jobs import engine
@@ -149,17 +149,15 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
 
     def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
         for number, had_others in enumerate([False, True, False]):
-            rows: list[dict[str, Any]] = [
-                {"bucket": 0, "pending": 0, "had_others": False, "tick_ms": None, "counted": "[{}, [], []]"},
-                {
-                    "bucket": 9,
-                    "pending": 0,
-                    "had_others": had_others,
-                    "tick_ms": 10 + number,
-                    "counted": '[{"fired": 2}, [["t", 0, 3, 9]], [["t", 0, 5, 70, 512, 8]]]',
-                },
-            ]
-            done(number, rows)
+            total = Total({"fired": 2}, {("t", 0): (3, 9)}, True, {("t", 0): Snapshot(5, 70, 512, 8)}, [])
+            idle, nothing_failed = Total({}, {}, True, {}, []), Failing([], [])
+            done(
+                number,
+                [
+                    Said(0, None, None, False, nothing_failed, idle),
+                    Said(9, 10 + number, None, had_others, nothing_failed, total),
+                ],
+            )
         return working
 
     def check_no_workers(settings: Settings) -> None:
@@ -270,6 +268,6 @@ def test_the_tasks_get_what_the_driver_tells_them() -> None:
     told = Told(
         {("r", 0): Read(7, 6, read), ("ids", 12): Read(9, None, Lineage())},
         [circuit],
-        [(("r", 0), Question(3, "cGlja2xlZA=="))],
+        [(("r", 0), Question(3, b"pickled"))],
     )
     assert Told.decode(told.encode()) == told

@@ -13,8 +13,8 @@ from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
+from timers.spark.engine.bucket import Total
 from timers.spark.engine.machines import Snapshot
-from timers.spark.engine.processor import Counted
 from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
@@ -141,7 +141,7 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
         worked.count_committed(Progress())
         waiting: dict[TopicPartition, tuple[int, int | None]] = {TP: (7, 998), ("timer-request", 1): (0, None)}
         snapshots = {TP: Snapshot(5, 70, 512 * 1024, 990_000), ("timer-request", 1): Snapshot(9, None, None, None)}
-        counts.add(Counted(subtracted(worked.numbers(), before), waiting, snapshots))
+        counts.add(Total(subtracted(worked.numbers(), before), waiting, True, snapshots, []))
         before = worked.numbers()
     monitor.needs_ticks()
     monitor.ticked(1_000_000)
@@ -173,7 +173,7 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
 def test_a_process_that_knows_an_older_snapshot_does_not_hide_when_the_newest_was_complete() -> None:
     counts = EngineCounts()
     for written_ms, said in ((None, None), (2000, 2000), (1000, 2000), (None, 2000), (3000, 3000)):
-        counts.add(Counted({}, {}, {TP: Snapshot(0, 7, 1, written_ms)}))
+        counts.add(Total({}, {}, True, {TP: Snapshot(0, 7, 1, written_ms)}, []))
         assert counts.snapshots()[TP].written_ms == said
 
 

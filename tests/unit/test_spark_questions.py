@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +35,9 @@ from timers.kafka.topics import Cluster
 from timers.queries.answers import LocalSource, Lookup
 from timers.queries.reading import Recovering, Turns
 from timers.spark.engine import questions as engine_questions
-from timers.spark.engine.processor import Counted, Told
-from timers.spark.engine.questions import ANSWERS_S, PACE, Answering, Questions, answering, pickled
+from timers.spark.engine.bucket import Total
+from timers.spark.engine.processor import Told
+from timers.spark.engine.questions import ANSWERS_S, PACE, Answering, Questions, answering
 from timers.spark.monitoring import EngineCounts, Monitor
 from timers.store.memory import MemoryStore
 from timers.threads import LoopThread
@@ -56,7 +58,7 @@ def asked_by(wake: Callable[[], Any]) -> Questions:
 def micro_batch(questions: Questions, machine: Any) -> int:
     """The tasks answer what goes with a micro-batch. Returns the number of questions."""
     asked = Told.decode(Told({}, [], questions.told()).encode()).questions
-    questions.note(pickled([question.answered(machine) for _, question in asked]))
+    questions.note(pickle.loads(pickle.dumps([question.answered(machine) for _, question in asked])))
     return len(asked)
 
 
@@ -99,7 +101,7 @@ def test_an_answer_that_comes_twice_or_late_has_no_effect() -> None:
     late = questions.ask(TP, PENDING)
     ((_, question),) = questions.told()
     assert late.cancel()
-    answers = pickled([question.answered(SimpleNamespace(pending=1))])  # type: ignore[arg-type]
+    answers = [question.answered(SimpleNamespace(pending=1))]  # type: ignore[arg-type]
     questions.note(answers)
     asked = questions.ask(TP, PENDING)
     micro_batch(questions, SimpleNamespace(pending=2))
@@ -255,7 +257,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
         with answering(settings, CLUSTER, retries, monitor, print):
             said = await once(DO_NOT_FIRE)
             assert "the job has not read its topics yet" in said["state"]["why"]
-            monitor.engine.add(Counted({"fired": 3}, {TP: (6, None)}, {}))
+            monitor.engine.add(Total({"fired": 3}, {TP: (6, None)}, True, {}, []))
             monitor.ended(9, 0.5)
             monitor.ticked(1_800_000_000_000)
             said = await once(FIRE)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
+from timers.spark.engine.bucket import Total
+from timers.spark.engine.machines import Failing
+from timers.spark.engine.processor import Said
 from timers.spark.jobs.engine import Reporter
 
 TICK_MS = 1_800_000_000_000
@@ -26,17 +30,17 @@ def progress(requests: int = 0, number: int = 3) -> dict[str, Any]:
     }
 
 
-def done(bucket: int, **values: Any) -> dict[str, Any]:
-    counts = {
-        "fired": 600,
-        "dead_lettered": 0,
-        "retried": 0,
-        "pending": 3,
-        "is_complete": True,
-        "tick_ms": TICK_MS,
-        "held": None,
-    }
-    return {"bucket": bucket, **counts, **values}
+def done(
+    bucket: int,
+    *,
+    pending: int = 3,
+    is_complete: bool = True,
+    tick_ms: int | None = TICK_MS,
+    held: str | None = None,
+    numbers: Mapping[str, float] = {},
+) -> Said:
+    total = Total({"fired": 600, **numbers}, {("r", bucket): (pending, None)}, is_complete, {}, [])
+    return Said(bucket, tick_ms, held, False, Failing([], []), total)
 
 
 def test_a_line_has_read_fired_and_pending_timers() -> None:
@@ -62,7 +66,9 @@ def test_a_rate_below_one_a_second_is_shown() -> None:
 
 def test_dead_letters_retries_and_a_backlog_are_shown() -> None:
     reporter = Reporter(2, ["timer-request"])
-    reporter.note(3, [done(0, dead_lettered=4), done(9, retried=5, is_complete=False)])
+    reporter.note(
+        3, [done(0, numbers={"dead-lettered/too-large": 4}), done(9, numbers={"retried": 5}, is_complete=False)]
+    )
     line = reporter.line(progress()) or ""
     assert "6 pending, 4 dead-lettered, 5 to be retried, more are due, took" in line
 

@@ -31,8 +31,8 @@ from timers.wire.topics import partition_name
 if TYPE_CHECKING:
     from timers.log_trimmer import Runner
     from timers.queries.answers import Machines
+    from timers.spark.engine.bucket import Total
     from timers.spark.engine.machines import Snapshot
-    from timers.spark.engine.processor import Counted
 
 UNREADY_S = 60.0
 """A job is not ready if it has done nothing for longer than this and three times its interval."""
@@ -60,7 +60,7 @@ class EngineCounts:
         self._waiting: dict[TopicPartition, tuple[int, int | None]] = {}
         self._snapshots: dict[TopicPartition, Snapshot] = {}
 
-    def add(self, counted: Counted) -> None:
+    def add(self, counted: Total) -> None:
         """Note what a bucket has done in a micro-batch that has ended."""
         self._numbers = added(self._numbers, counted.numbers)
         self._waiting = {**self._waiting, **counted.waiting}

@@ -5,7 +5,8 @@ The state of a bucket is one variable, ``memory``: the encoded BucketState. A ch
 
 from __future__ import annotations
 
-import json
+import base64
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,26 +18,19 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from timers.clock import Clock, boot_id
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
-from timers.core.counters import dead_lettered_of
-from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
-from timers.core.timer import Tick, TopicPartition
+from timers.core.timer import TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine.bucket import Bucket, BucketState, Read, Total
-from timers.spark.engine.machines import Failing, Partitions, Snapshot
+from timers.spark.engine.machines import Failing, Partitions
 from timers.spark.engine.packing import Arrivals
-from timers.spark.engine.questions import Question, pickled
+from timers.spark.engine.questions import Question
 
 INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
 """Input rows of a bucket: requests, and ticks."""
 
-OUTPUT = (
-    "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
-    "tick_ms bigint, held string, had_others boolean, failing string, counted string, answers binary"
-)
-"""The output row of a bucket: what it did in the micro-batch. ``held`` is why a tick did not count, ``had_others``
-whether partitions had other owners, ``failing`` an encoded :class:`Failing`, ``counted`` what
-:func:`decode_counted` returns, and ``answers`` what :meth:`Questions.note` reads."""
+OUTPUT = "said binary"
+"""The output row of a bucket: a pickled :class:`Said`."""
 
 TOLD = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
@@ -52,25 +46,12 @@ class Told(NamedTuple):
 
     def encode(self) -> str:
         """Inverse: :meth:`decode`."""
-        return json.dumps([list(self.read.items()), self.circuits, self.questions])
+        return base64.b64encode(pickle.dumps(self)).decode()
 
-    @classmethod
-    def decode(cls, text: str) -> Told:
-        read, circuits, questions = json.loads(text)
-        found = {
-            (topic, partition): Read(
-                end, log_end, Lineage(tuple(map(tuple, epochs)), batch and Batch(*batch), known_end)
-            )
-            for (topic, partition), (end, log_end, (epochs, batch, known_end, _)) in read
-        }
-        asked = [((topic, partition), Question(*question)) for (topic, partition), question in questions]
-        return cls(found, [OpenCircuit(*circuit) for circuit in circuits], asked)
-
-
-def decode_failing(text: str) -> Failing:
-    """The value of the column ``failing``."""
-    opened, worked = json.loads(text)
-    return Failing([OpenCircuit(*circuit) for circuit in opened], worked)
+    @staticmethod
+    def decode(text: str) -> Told:
+        told: Told = pickle.loads(base64.b64decode(text))
+        return told
 
 
 @dataclass(frozen=True)
@@ -97,19 +78,18 @@ class Buckets:
         return {tp: each for tp, each in read.items() if self.keys[tp[1] % len(self.keys)] == key}
 
 
-class Counted(NamedTuple):
-    """What a bucket says of its work and of its partitions. See :class:`timers.spark.engine.bucket.Total`."""
+class Said(NamedTuple):
+    """What a bucket tells the driver of a micro-batch."""
 
-    numbers: dict[str, float]
-    waiting: dict[TopicPartition, tuple[int, int | None]]
-    snapshots: dict[TopicPartition, Snapshot]
-
-
-def decode_counted(text: str) -> Counted:
-    """The value of the column ``counted``."""
-    numbers, waiting, snapshots = json.loads(text)
-    found = {(topic, partition): Snapshot(*each) for topic, partition, *each in snapshots}
-    return Counted(numbers, {(topic, partition): (some, due_s) for topic, partition, some, due_s in waiting}, found)
+    bucket: int
+    tick_ms: int | None
+    """Its newest tick that counts."""
+    held: str | None
+    """Why a tick did not count."""
+    had_others: bool
+    """Whether partitions had other owners."""
+    failing: Failing
+    total: Total
 
 
 class TimerProcessor(StatefulProcessor):
@@ -144,7 +124,9 @@ class TimerProcessor(StatefulProcessor):
         held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
         done = bucket.process(arrivals, buckets.mine(told.read, number), tick, told.questions)
         self._state.update((bucket.state.encode(),))
-        yield _frame(number, done, bucket.state.tick, held, partitions)
+        newest_ms = None if bucket.state.tick is None else bucket.state.tick.append_ms
+        said = Said(int(number), newest_ms, held, partitions.had_others, partitions.failing(), done)
+        yield pd.DataFrame({"said": [pickle.dumps(said)]})
 
     def _load(self) -> BucketState:
         value = self._state.get()
@@ -157,24 +139,5 @@ class TimerProcessor(StatefulProcessor):
 def _told() -> Told:
     context = TaskContext.get()
     assert context is not None
-    return Told.decode(context.getLocalProperty(TOLD) or "[[], [], []]")
-
-
-def _frame(bucket: int, done: Total, tick: Tick | None, held: str | None, partitions: Partitions) -> pd.DataFrame:
-    tick_ms = pd.array([None if tick is None else tick.append_ms], dtype="Int64")
-    numbers, of_partitions = done.numbers, (done.waiting, done.snapshots)
-    columns = {
-        "fired": [int(numbers.get("fired", 0))],
-        "dead_lettered": [sum(dead_lettered_of(numbers).values())],
-        "retried": [int(numbers.get("retried", 0))],
-        "pending": [sum(pending for pending, _ in done.waiting.values())],
-        "is_complete": [done.is_complete],
-    }
-    said = {
-        "had_others": [partitions.had_others],
-        "failing": [json.dumps(partitions.failing())],
-        "counted": [json.dumps([numbers, *([(*tp, *each) for tp, each in found.items()] for found in of_partitions)])],
-        "answers": [pickled(done.answers)],
-    }
-    held_text = pd.array([held], dtype="string")
-    return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "held": held_text, **said})
+    text = context.getLocalProperty(TOLD)
+    return Told.decode(text) if text else Told({}, [])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +25,7 @@ from timers.spark.engine.bucket import Read
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.packing import Packing
-from timers.spark.engine.processor import TOLD, Buckets, TimerProcessor, Told, decode_failing
+from timers.spark.engine.processor import TOLD, Buckets, Said, TimerProcessor, Told
 from timers.spark.engine.retries import Retries
 
 NAME = "timers-engine"
@@ -179,11 +179,11 @@ class MicroBatches:
         plan: of the query.
         retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs;
             and the questions of queries.
-        done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
+        done: gets the number of a micro-batch, and what its buckets say.
     """
 
     def __init__(
-        self, settings: Settings, plan: Plan, retries: Retries, done: Callable[[int, Sequence[Any]], None]
+        self, settings: Settings, plan: Plan, retries: Retries, done: Callable[[int, Sequence[Said]], None]
     ) -> None:
         formats = enabled_formats(settings)
         self._topics = request_topics(settings)
@@ -207,12 +207,11 @@ class MicroBatches:
         log_ends = self._read_logs.log_ends(ends, self._with_ids, self._max_requests)
         read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
         frame.sparkSession.sparkContext.setLocalProperty(TOLD, Told(read, circuits, self._questions.told()).encode())
-        done = frame.collect()
-        for row in done:
-            failing = decode_failing(row["failing"])
-            self._targets.merge(failing.opened)
-            self._targets.note_worked(failing.worked)
-            self._questions.note(row["answers"])
+        done: list[Said] = [pickle.loads(row["said"]) for row in frame.collect()]
+        for each in done:
+            self._targets.merge(each.failing.opened)
+            self._targets.note_worked(each.failing.worked)
+            self._questions.note(each.total.answers)
         self._done(number, done)
 
     def watch(self, running: StreamingQuery) -> None:
@@ -236,7 +235,7 @@ def start(
     settings: Settings,
     plan: Plan,
     retries: Retries,
-    done: Callable[[int, Sequence[Any]], None],
+    done: Callable[[int, Sequence[Said]], None],
     partitions: Callable[[Places], Partitions] = Openings.of,
 ) -> StreamingQuery:
     """Start the query.

@@ -8,12 +8,11 @@ micro-batch begins at once. The machines of the retry topic are in the driver, w
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from time import monotonic
@@ -62,8 +61,8 @@ class Question(NamedTuple):
     """A question to the machine of a partition."""
 
     number: int
-    asks: str
-    """A pickled function of the machine, in base64."""
+    asks: bytes
+    """A pickled function of the machine: of the tasks, only the one that has it reads it."""
 
     def answered(self, machine: Machine) -> tuple[int, Any, Exception | None]:
         """Returns the number, the answer, and why there is none. Call it where the machine is open.
@@ -72,7 +71,7 @@ class Question(NamedTuple):
             Lost: the store is damaged.
         """
         try:
-            return self.number, pickle.loads(base64.b64decode(self.asks))(machine), None
+            return self.number, pickle.loads(self.asks)(machine), None
         except (Recovering, NoAnswer) as error:
             return self.number, None, error
         except Lost:
@@ -116,7 +115,7 @@ class Questions:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[TopicPartition, str, Future[Any]]] = {}
+        self._waiting: dict[int, tuple[TopicPartition, bytes, Future[Any]]] = {}
         self._has_woken = self._has_begun = False
 
     def ask(self, tp: TopicPartition, question: Callable[[Machine], _T]) -> Future[_T]:
@@ -125,7 +124,7 @@ class Questions:
         if not self._has_begun:
             answer.set_exception(NoAnswer("the engine is starting"))
             return answer
-        self._waiting[number] = tp, base64.b64encode(pickle.dumps(question)).decode(), answer
+        self._waiting[number] = tp, pickle.dumps(question), answer
         answer.add_done_callback(lambda _: self._waiting.pop(number, None))
         if not self._has_woken:
             self._has_woken = True
@@ -137,9 +136,9 @@ class Questions:
         self._has_woken, self._has_begun = False, True
         return [(tp, Question(number, asks)) for number, (tp, asks, _) in [*self._waiting.items()]]
 
-    def note(self, answers: bytes) -> None:
-        """Note the answers of a bucket: what :meth:`Question.answered` has returned, pickled."""
-        for number, found, error in pickle.loads(answers):
+    def note(self, answers: Iterable[tuple[int, Any, Exception | None]]) -> None:
+        """Note the answers of a bucket: what :meth:`Question.answered` has returned."""
+        for number, found, error in answers:
             _, _, answer = self._waiting.get(number, (None, None, None))
             if answer is not None and answer.set_running_or_notify_cancel():  # else it was not answered in time
                 if error is None:
@@ -252,8 +251,3 @@ class _Responses:
     @staticmethod
     def bytes(body: bytes, headers: Mapping[str, str]) -> web.Response:
         return web.Response(body=body, headers=headers)
-
-
-def pickled(answers: Sequence[tuple[int, Any, Exception | None]]) -> bytes:
-    """What :meth:`Questions.note` reads."""
-    return pickle.dumps(answers)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
+from functools import reduce
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -18,12 +19,14 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
+from timers.core.counters import added, dead_lettered_of
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.counted import per_second
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.spark.engine import query, start
-from timers.spark.engine.processor import Counted, decode_counted
+from timers.spark.engine.bucket import Total
+from timers.spark.engine.processor import Said
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import Listener
@@ -42,12 +45,12 @@ class Reporter:
         self._buckets = buckets
         self._source = f"[{', '.join(topics)}]"
         self._pending: dict[int, int] = {}
-        self._done: tuple[int, Sequence[Any]] = (-1, ())
+        self._done: tuple[int, Sequence[Said]] = (-1, ())
 
-    def note(self, number: int, done: Sequence[Any]) -> None:
-        """Note what the buckets did in a micro-batch: rows of ``processor.OUTPUT``. It ends after that."""
+    def note(self, number: int, done: Sequence[Said]) -> None:
+        """Note what the buckets did in a micro-batch. It ends after that."""
         self._done = number, done
-        self._pending.update({row["bucket"]: row["pending"] for row in done})
+        self._pending.update({each.bucket: sum(some for some, _ in each.total.waiting.values()) for each in done})
 
     def line(self, progress: Mapping[str, Any]) -> str | None:
         """The line for one micro-batch; None if it read nothing.
@@ -64,18 +67,18 @@ class Reporter:
         requests = sum(
             int(source["numInputRows"]) for source in progress["sources"] if self._source in source["description"]
         )
-        fired, dead_lettered, retried = (
-            sum(row[name] for row in done) for name in ("fired", "dead_lettered", "retried")
-        )
-        held = next((f"; {row['held']}" for row in done if row["held"]), "")
-        ticks_ms = [row["tick_ms"] for row in done if row["tick_ms"] is not None]
+        numbers: Mapping[str, float] = reduce(added, (each.total.numbers for each in done))
+        fired, retried = (int(numbers.get(name, 0)) for name in ("fired", "retried"))
+        dead_lettered = sum(dead_lettered_of(numbers).values())
+        held = next((f"; {each.held}" for each in done if each.held), "")
+        ticks_ms = [each.tick_ms for each in done if each.tick_ms is not None]
         words = [
             f"micro-batch {number}: {requests:,} requests in ({per_second(requests * 1000 / max(1, took_ms))})",
             f"{fired:,} fired",
             f"{sum(self._pending.values()):,} pending" if len(self._pending) == self._buckets else "",
             f"{dead_lettered:,} dead-lettered" if dead_lettered else "",
             f"{retried:,} to be retried" if retried else "",
-            "" if all(row["is_complete"] for row in done) else "more are due",
+            "" if all(each.total.is_complete for each in done) else "more are due",
             f"took {took_ms / 1000:.1f} s",
             self._lag(progress["timestamp"], took_ms, min(ticks_ms, default=None)),
         ]
@@ -132,7 +135,7 @@ def run(
     say: Callable[[str], None],
     stop: threading.Event,
     ticked: Callable[[int], None],
-    counted: Callable[[Counted], None],
+    counted: Callable[[Total], None],
 ) -> None:
     """Run the engine until ``stop`` is set. If the query fails, start it again, unless this cannot help.
 
@@ -158,13 +161,13 @@ def run(
             others.clear()
             start.check_no_workers(settings)
 
-    def done(number: int, rows: Sequence[Any]) -> None:
-        reporter.note(number, rows)
-        for tick_ms in {row["tick_ms"] for row in rows if row["tick_ms"] is not None}:
+    def done(number: int, said: Sequence[Said]) -> None:
+        reporter.note(number, said)
+        for tick_ms in {each.tick_ms for each in said if each.tick_ms is not None}:
             ticked(tick_ms)
-        for row in rows:
-            counted(decode_counted(row["counted"]))
-        if any(row["had_others"] for row in rows):
+        for each in said:
+            counted(each.total)
+        if any(each.had_others for each in said):
             others.set()
 
     try:

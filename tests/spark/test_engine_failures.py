@@ -78,12 +78,6 @@ def refused_start_ends_no_other(system: System, engine: SparkEngine, tmp_path: P
     assert foreign.exit_code(PATIENCE_S) == 2
     assert "has a checkpoint of another query" in foreign.log
     assert [path.name for path in foreign.checkpoint.iterdir()] == ["offsets"]
-    system.cluster.delete_records(system.request_topic, system.cluster.ends(system.request_topic))
-    empty = SparkEngine(tmp_path / "empty", system.environment)
-    system.workers.append(empty)
-    empty.start()
-    assert empty.exit_code(PATIENCE_S) == 1
-    assert "but must be read from" in empty.log
     target = system.target()
     (sent,) = system.send(*timers(target, 1, first_s=due_in(2), seconds=1))
     (fired,) = system.reader(target).take(1, PATIENCE_S)

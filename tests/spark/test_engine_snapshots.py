@@ -12,7 +12,13 @@ from tests.harness.spark_query import SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY
+from timers.asking import ask
+from timers.broker.embedded import free_port
+from timers.core.progress import NamedSnapshot
+from timers.core.timer import TopicPartition
+from timers.kafka import progress_log, topics
 from timers.kafka.progress_log import allow_in_new_app
+from timers.wire.query import SNAPSHOT_PATH
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -21,6 +27,12 @@ FIRED, PENDING = 3_000, 300
 PARTITIONS = 2
 RECORDS = 500
 """A snapshot is due after so many records of a partition."""
+
+
+def named(system: System) -> dict[TopicPartition, NamedSnapshot | None]:
+    """The newest snapshots of the partitions that have one."""
+    found = progress_log.read_all(system.settings, topics.ensure(system.settings))
+    return {tp: each.snapshot for tp, each in found.items() if each.snapshot is not None}
 
 
 def test_a_trimmed_log_is_served_by_the_engine_and_by_a_worker_after_it(
@@ -33,6 +45,7 @@ def test_a_trimmed_log_is_served_by_the_engine_and_by_a_worker_after_it(
         TIMERS_PARTITIONS=str(PARTITIONS),
         TIMERS_SNAPSHOT_RECORDS=str(RECORDS),
         TIMERS_LOG_KEEP_S="1",
+        TIMERS_WEB_PORT=str(free_port()),
     )
     system.create_own_topics()
     allow_in_new_app(system.settings, len(system.cluster.starts(system.settings.progress_topic)))  # as the command does
@@ -50,6 +63,9 @@ def test_a_trimmed_log_is_served_by_the_engine_and_by_a_worker_after_it(
             return min(system.cluster.starts(system.request_topic).values()) >= least
 
         wait_until(both_begin_late, "both logs begin near their ends", PATIENCE_S)
+        before = named(system)
+        assert ask(system.settings, SNAPSHOT_PATH, {}, None)["missing"] == []
+        wait_until(lambda: all(named(system)[tp] != before[tp] for tp in before), "those asked for", PATIENCE_S)
     shutil.rmtree(engine)
     shutil.rmtree(data)
     with SparkQuery(spark, system, engine) as query:

@@ -226,13 +226,14 @@ class RocksStore:
         batch, size, pending = WriteBatch(raw_mode=True), 0, 0
         put, journal, last = batch.put, self._journal, dict[bytes, bytes]()
         for key, value in items:
-            if key < ROWS_END:
+            if key >= INDEX:  # most keys of a store with ids
+                if key >= OTHER:
+                    last[key] = value
+                    continue
+            elif key < ROWS_END:
                 pending += layout.row_count(value)
-            elif key < INDEX and journal is not None:
+            elif journal is not None:
                 self._remember(journal, key, value)
-            elif key >= OTHER:
-                last[key] = value
-                continue
             put(key, value)
             size += len(value) + ENTRY_BYTES
             if size >= RESTORE_BYTES:

@@ -96,11 +96,11 @@ def items(records: Iterable[tuple[bytes | None, bytes | None]], named: NamedSnap
         at, size = 0, len(left)
         while size - at >= skipped:
             key_bytes, value_bytes = lengths(left, at)
-            if key_bytes > MOST_BYTES or value_bytes > MOST_BYTES:
-                raise Unreadable(f"it has an entry of {key_bytes + value_bytes} bytes, so it is damaged")
             middle = at + skipped + key_bytes
             end = middle + value_bytes
             if end > size:
+                if key_bytes > MOST_BYTES or value_bytes > MOST_BYTES:
+                    raise Unreadable(f"it has an entry of {key_bytes + value_bytes} bytes, so it is damaged")
                 break
             yield left[at + skipped : middle], left[middle:end]
             at, keys = end, keys + 1

@@ -303,6 +303,10 @@ def test_each_bad_row_of_csv_is_named_with_the_line_where_it_begins() -> None:
     [
         (b"value,at,due\nv,1800000000,1900000000\n", "the column 'at' is there twice (`due` is another name of `at`)"),
         (b"value,at,value\nv,1800000000,w\n", "the column 'value' is there twice: keep one of them"),
+        (b"orders,o-17,unpaid,1800000000\n", "'orders,o-17,unpaid,1800000000' is neither a JSON object nor the first"),
+        (b"Topic;Key;Value;At\n", "'Topic;Key;Value;At' is neither a JSON object nor the first line of CSV"),
+        (b"sep=;\ntopic;value;at\n", "'sep=;' is neither a JSON object nor the first line of CSV"),
+        ("topic,value,at\n".encode("utf-16"), "'\ufffd"),
         (b"value,at\rv,1800000000\r", "this is neither JSON nor CSV (new-line character seen in unquoted field"),
     ],
 )

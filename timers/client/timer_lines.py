@@ -95,7 +95,7 @@ def _csv_header(line: bytes) -> tuple[list[str], str] | None:
     """Fields of the columns and delimiter of a header line of CSV; None for a line of JSON.
 
     Raises:
-        InvalidTimerError: a field is there twice, or lines end with carriage returns only.
+        InvalidTimerError: it is neither, a field is there twice, or lines end with carriage returns only.
     """
     csv.field_size_limit(_MAX_CELL_BYTES)  # by default 131,072 characters, and a value may have more
     text = line.decode("utf-8", "replace").strip()
@@ -110,7 +110,13 @@ def _csv_header(line: bytes) -> tuple[list[str], str] | None:
         ) from None
     columns = [_CSV_NAMES.get(name, name) for name in names]
     if not {"value", "topic", "at", "delay"} & {*columns}:
-        return None
+        if len(columns) == 1 or text.startswith("["):
+            return None
+        raise InvalidTimerError(
+            f"{quoted(text):.100} is neither a JSON object nor the first line of CSV, which names the columns: write a "
+            f"line such as topic,key,value,at before the rows (the names are {', '.join(_FIELDS)}), and save the file "
+            "as UTF-8"
+        )
     for name in {*columns}:
         if columns.count(name) > 1:
             same = " (`due` is another name of `at`)" if name == "at" else ""

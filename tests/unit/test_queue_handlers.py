@@ -439,6 +439,11 @@ async def test_a_number_of_threads_or_processes_has_limits(name: str, count: Any
             await AsyncQueue("jobs", brokers="localhost:1").run(cast(Any, fails), concurrency=count)
 
 
+def test_a_handler_is_a_function() -> None:
+    with pytest.raises(SettingsError, match="is not a function"):
+        Queue("jobs", brokers="localhost:1").run("fails")  # type: ignore[arg-type]
+
+
 async def test_a_message_that_comes_after_the_stop_is_put_back(queue: AsyncQueue) -> None:
     source: Any = queue.queue
     first, *others = source.messages

@@ -95,8 +95,10 @@ def check_handler(handler: Callable[..., object]) -> None:
     """Check that a call of a handler runs it.
 
     Raises:
-        SettingsError: it is an async function, or has ``yield``.
+        SettingsError: it is no function, is async, or has ``yield``.
     """
+    if not callable(handler):
+        raise SettingsError(f"the handler {quoted(handler):.100} is not a function")
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         raise SettingsError(f"the handler {handler!r} is async: give it to AsyncQueue.run, or use a plain function")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):

@@ -86,7 +86,7 @@ def test_bad_input_is_refused_or_becomes_a_dead_letter() -> None:
         ("topic-unknown", False),
     ]
     assert timers.fired == []
-    with pytest.raises(ValueError, match="time passes forward"):
+    with pytest.raises(InvalidTimerError, match="time passes forward"):
         timers.advance(-1)
 
 

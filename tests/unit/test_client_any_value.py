@@ -17,8 +17,8 @@ from timers.client import Backoff, InvalidTimerError, SettingsError, TimerReques
 from timers.client.request import Encoder
 from timers.client.retry import DEFAULT_BACKOFF, plan
 from timers.client.timer_lines import parse_fields
-from timers.queue import Queue
-from timers.testing import SimTimers
+from timers.queue import Message, Queue
+from timers.testing import SimQueue, SimTimers
 
 UTC = dt.timezone.utc  # noqa: UP017  # the module is imported as a whole
 
@@ -162,7 +162,10 @@ def take_line(field: str, value: Any) -> None:
 
 
 def retry(field: str, value: Any) -> None:
-    plan(SimpleNamespace(**{**MESSAGE, field: value}), None, DEFAULT_BACKOFF, None, "dead")
+    if field == "backoff":
+        plan(SimpleNamespace(**MESSAGE), None, value, None, "dead")
+    else:
+        plan(SimpleNamespace(**{**MESSAGE, field: value}), None, DEFAULT_BACKOFF, None, "dead")
 
 
 def open_client(argument: str, value: Any) -> None:
@@ -179,7 +182,39 @@ SIM_CALLS: dict[str, Callable[[SimTimers, Any], object]] = {
     "update id": lambda timers, value: timers.update(value, "t", "k", b"v", delay=5),
     "update if_source": lambda timers, value: timers.update("a", "t", "k", b"v", delay=5, if_source=value),
     "send_later when": lambda timers, value: timers.send_later("k", b"v", "t", value),
+    "schedule_many item": lambda timers, value: timers.schedule_many([value]),
+    "advance": lambda timers, value: timers.advance(value),
 }
+
+
+def received() -> tuple[SimQueue, Message]:
+    """A queue, and a message of it."""
+    queue = SimQueue()
+    queue.send(b"v")
+    (message,) = queue.receive()
+    return queue, message
+
+
+MESSAGE_CALLS: dict[str, Callable[[Message, Any], object]] = {
+    "retry after": lambda message, value: message.retry(value),
+    "retry error": lambda message, value: message.retry(1, value),
+    "reject": lambda message, value: message.reject(value),
+    "extend": lambda message, value: message.extend(value),
+    "output topic": lambda message, value: message.output(value, b"v"),
+    "output value": lambda message, value: message.output("t", value),
+    "output key": lambda message, value: message.output("t", b"v", key=value),
+    "output headers": lambda message, value: message.output("t", b"v", headers=value),
+}
+
+
+def call_message(name: str, value: Any) -> None:
+    queue, message = received()
+    MESSAGE_CALLS[name](message, value)
+    queue.settle()
+
+
+def send(name: str, value: Any) -> None:
+    SimQueue().send_many([{"message": value, "key": (value, b"v"), "headers": ("k", b"v", value)}[name]])
 
 
 def call_sim(name: str, value: Any) -> None:
@@ -193,9 +228,11 @@ def back_off(field: str, value: Any) -> None:
 TAKERS: list[tuple[Callable[[str, Any], None], list[str]]] = [
     (encode, ["topic", "key", "value", "at", "delay", "headers", "token", "id"]),
     (take_line, ["topic", "key", "value", "at", "delay", "headers", "token", "id"]),
-    (retry, list(MESSAGE)),
+    (retry, [*MESSAGE, "backoff"]),
     (back_off, ["first_s", "factor", "most_s", "retries", "jitter"]),
     (call_sim, list(SIM_CALLS)),
+    (call_message, list(MESSAGE_CALLS)),
+    (send, ["message", "key", "headers"]),
     (open_client, ["brokers", "request_topic", "id_topic", "producer_config", "timeout_s", "max_request_bytes"]),
     (open_queue, ["topic", "name", "brokers", "backoff", "lease_s", "member", "session_timeout_s", "timeout_s"]),
 ]

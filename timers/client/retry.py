@@ -137,6 +137,8 @@ def plan(
     Raises:
         InvalidTimerError: it cannot be sent again.
     """
+    if not isinstance(backoff, Backoff):
+        raise InvalidTimerError(f"backoff={quoted(backoff):.100} is not a Backoff, such as Backoff(retries=3)")
     received = Received.of(message)
     if received.value is None:
         raise InvalidTimerError("the message has no value (a tombstone), and a callback always has one")

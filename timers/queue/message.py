@@ -182,8 +182,9 @@ class Message:
 
         Raises:
             LeaseLostError: as in :meth:`ack`.
-            InvalidTimerError: the message is too large for a request, or ``after`` is no delay.
+            InvalidTimerError: the message is too large for a request, ``after`` is no delay, or ``error`` no text.
         """
+        records.check_text("error", error)
         terms = self._terms
         if self._entry.crashes >= MAX_CRASHES:
             times = f"{self._entry.crashes} times while it ran alone"
@@ -217,7 +218,9 @@ class Message:
 
         Raises:
             LeaseLostError: as in :meth:`ack`.
+            InvalidTimerError: ``reason`` is no text.
         """
+        records.check_text("reason", reason)
         self._give_up(REJECTED, f"the queue {self._terms.name!r} rejected it: {reason}")
 
     def give_up_unsigned(self) -> None:

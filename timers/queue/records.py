@@ -214,6 +214,16 @@ def seconds(name: str, given: object) -> float:
     return float(given)
 
 
+def check_text(name: str, given: object) -> None:
+    """Check that a caller gave a text.
+
+    Raises:
+        InvalidTimerError: it is of another type, such as an exception.
+    """
+    if not isinstance(given, str):
+        raise InvalidTimerError(f"{name} is of type {type(given).__name__}: give a str, such as str(error)")
+
+
 def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:
     """Return the timer of a message's next delivery.
 
@@ -290,7 +300,10 @@ def as_bytes(data: object) -> bytes:
         raise InvalidTimerError(
             f"{quoted(data):.80} is of type {type(data).__name__}: give bytes or str, or None for null"
         )
-    return bytes(data)
+    try:
+        return bytes(data)
+    except ValueError as error:
+        raise InvalidTimerError(f"{quoted(data):.80} cannot be read as bytes: {error}") from None
 
 
 def due_key(append_ms: int, after_ms: int) -> bytes:

@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
 from timers.client.calls import TimerCalls, TimerId
-from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, wrong_request
+from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, Received, plan
 from timers.config.settings import Settings
 from timers.core import levels
@@ -58,8 +58,10 @@ from timers.store.memory import MemoryStore
 from timers.wire import dead_letter, topics, verdict
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
+from timers.wire.checks import MAX_DUE_S
 from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
 from timers.wire.headers import Header
+from timers.wire.printable import quoted
 from timers.wire.verdict import VerdictMessage
 
 EPOCH_S = 1_700_000_000
@@ -307,6 +309,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         scheduled: list[str] = []
         for index, request in enumerate(requests):
             try:
+                if not isinstance(request, TimerRequest):
+                    self._encode(request)  # a plain tuple serves, too, and all else is refused
+                    request = TimerRequest(*request)
                 scheduled.append(str(self.schedule_request(request)))
             except InvalidTimerError as error:
                 raise InvalidTimerError(wrong_request(index, error)) from error
@@ -382,10 +387,10 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         """
         if isinstance(seconds, timedelta):
             seconds = seconds.total_seconds()
+        if not is_number(seconds) or not 0 <= seconds <= MAX_DUE_S:
+            raise InvalidTimerError(f"time passes forward, by a timedelta or seconds, not by {quoted(seconds):.100}")
         before = len(self.fired)
-        end_ms = self.clock.now_ms + round(seconds * 1000)
-        if end_ms < self.clock.now_ms:
-            raise ValueError(f"time passes forward, not by {seconds} s")
+        end_ms = self.clock.now_ms + round(float(seconds) * 1000)
         while (due_s := self._oldest_due_s()) is not None:
             if due_s * 1000 > end_ms:
                 break

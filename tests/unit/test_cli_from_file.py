@@ -262,6 +262,8 @@ def parse_line(text: bytes, topic: str | None) -> TimerRequest:
         (b"value\tdue\nv\t2027-01-15T08:00:00Z\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
         (b"value,at\nv,2027-01-15 09:00 Europe/Berlin\n", TimerRequest("t", None, "v", DUE_S, headers=[])),
         (b"value,delay,key,topic\n,90,,\n", TimerRequest("t", None, b"", 1_700_000_090, headers=[])),
+        (b"value, delay\nv, 90 \n", TimerRequest("t", None, "v", 1_700_000_090, headers=[])),
+        (b"value, at\nv, 2027-01-15 09:00 Europe/Berlin \n", TimerRequest("t", None, "v", DUE_S, headers=[])),
         (b"value,delay\n,1h\n", TimerRequest("t", None, b"", 1_700_003_600, headers=[])),
         (
             b'topic,key,value,at,id,token,headers\no,k,"a, ""b""\nc",1800000000,i,tok,"{""n"": ""1""}"\n',

@@ -87,10 +87,11 @@ def test_wrong_absolute_times_are_refused_with_a_sentence(text: str, expected_te
 def test_a_past_moment_is_a_duration_or_a_time() -> None:
     assert parse_moment("2h", 1_800_000_000.9) == 1_800_000_000 - 7200
     assert parse_moment("1d1h", 1_800_000_000.0) == 1_800_000_000 - 90_000
+    assert parse_moment("-2h", 1_800_000_000.9) == 1_800_000_000 - 7200  # as --from has it
     assert parse_moment("9999w", 1_800_000_000.0) == 0
     assert parse_moment("2027-01-15T08:00:00Z", 0.0) == 1_800_000_000
-    for text in ("", "2x", "h2", "2 h"):
-        with pytest.raises(InvalidTimerError):
+    for text in ("", "2x", "h2", "2 h", "yesterday"):
+        with pytest.raises(InvalidTimerError, match="or give a duration, such as 90s"):
             parse_moment(text, 0.0)
 
 
@@ -148,8 +149,10 @@ def test_the_client_reads_local_times_and_logs_a_missing_one(caplog: pytest.LogC
     [
         (
             "2027-01-15T08:00:00 Europe/Nowhere",
-            "there is no zone Europe/Nowhere here: write a name such as Europe/Berlin",
+            "there is no zone Europe/Nowhere here: write the name of a region and a city, such as Europe/Berlin",
         ),
+        ("2027-01-15T08:00:00 europe/berlin", "there is no zone europe/berlin here: did you mean Europe/Berlin?"),
+        ("2027-01-15T08:00:00 Berlin", "there is no zone Berlin here: did you mean Europe/Berlin?"),
         ("2027-01-15T08:00:00 Europe", "there is no zone Europe here"),
         ("2027-02-30T08:00:00 Europe/Berlin", "day is out of range for month"),
         ("2027-01-15T25:00:00 Europe/Berlin", "hour must be in 0..23"),

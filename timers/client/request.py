@@ -421,20 +421,24 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
     return in_range(due_s, f"{quoted(text):.100}")
 
 
+_SPAN = re.compile(r"-?([0-9]+[wdhms])+", re.ASCII)
+
+
 def parse_ahead(text: str, now_s: float) -> int:
     """Epoch second of a duration after ``now_s``, rounded up, or with a minus before it, or of an absolute time."""
-    if re.fullmatch(r"-([0-9]+[wdhms])+", text):
-        return parse_moment(text[1:], now_s)
-    if re.fullmatch(r"([0-9]+[wdhms])+", text):
+    if not text.startswith("-") and _SPAN.fullmatch(text):
         return math.ceil(now_s) + parse_duration(text)
-    return parse_due(text)
+    return parse_moment(text, now_s)
 
 
 def parse_moment(text: str, now_s: float) -> int:
-    """Epoch second of a duration before ``now_s``, or of an absolute time."""
-    if re.fullmatch(r"([0-9]+[wdhms])+", text):
-        return max(0, int(now_s) - parse_duration(text))
-    return parse_due(text)
+    """Epoch second of a duration before ``now_s``, with or without a minus, or of an absolute time."""
+    if _SPAN.fullmatch(text):
+        return max(0, int(now_s) - parse_duration(text.removeprefix("-")))
+    try:
+        return parse_due(text)
+    except InvalidTimerError as error:
+        raise InvalidTimerError(f"{error}; or give a duration, such as 90s, 15m, 2h or 1d12h") from None
 
 
 def from_now(seconds: float) -> str:

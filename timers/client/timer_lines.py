@@ -163,8 +163,10 @@ def _csv_fields(columns: list[str], cells: list[str]) -> dict[str, Any]:
             raise InvalidTimerError(f"{column} {quoted(cell):.100} is not UTF-8: save the file as UTF-8")
         if column == "headers" and cell:
             fields |= {column: parse_object(b'{"headers":%b}' % cell.encode())["headers"]}
-        elif column == "delay" and _SECONDS.fullmatch(cell):
+        elif column == "delay" and _SECONDS.fullmatch(cell.strip()):
             fields[column] = float(cell)
+        elif column in ("at", "delay") and cell:
+            fields[column] = cell.strip()  # spreadsheets and people write a space after the comma
         elif cell or column == "value":
             fields[column] = cell
     return fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER = re.compile(r"\.[0-9]{6}([0-9]+)")
@@ -53,9 +53,10 @@ def parse_local(text: str) -> tuple[int, str] | None:
     try:
         zone = ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ValueError(
-            f"there is no zone {name} here: write a name such as Europe/Berlin (`timedatectl list-timezones` has them)"
-        ) from None
+        ending = f"/{name}".lower()
+        meant = [zone for zone in sorted(available_timezones()) if f"/{zone}".lower().endswith(ending)]
+        hint = f"did you mean {meant[0]}?" if meant else "write the name of a region and a city, such as Europe/Berlin"
+        raise ValueError(f"there is no zone {name} here: {hint}") from None
     first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     due_s = epoch_second(first.astimezone(UTC))
     if first.utcoffset() == second.utcoffset():

@@ -9,8 +9,8 @@ from timers.core.loop import Loop, Outcome
 class ReadsOnAfterAGap(Loop):
     """[I7]: the consumer does not read a lost fetch again."""
 
-    def step(self, *, idle_too_long: bool = False) -> Outcome:
-        return super().step(idle_too_long=idle_too_long)._replace(read_again_from=None)
+    def step(self) -> Outcome:
+        return super().step()._replace(read_again_from=None)
 
 
 CHANGED = {
@@ -33,8 +33,8 @@ CHANGED = {
     ),
     "loop: passing time is not committed": changed(
         (
-            "self.machine.commit_progress(even_if_idle=idle_too_long)",
-            "self.machine.commit_progress(even_if_idle=False)",
+            "even_if_idle or committed.fired_through == NEVER",
+            "committed.fired_through == NEVER",
         ),
     ),
     "loop: accepts at any time": changed(
@@ -44,6 +44,6 @@ CHANGED = {
         ),
     ),
     "loop: no progress is committed": changed(
-        ("self.machine.commit_progress(even_if_idle=idle_too_long)", "False"),
+        ('not changed or self._tick is None or "commit_progress" not in STEPS[self.state]', "True"),
     ),
 }

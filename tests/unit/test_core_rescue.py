@@ -188,7 +188,8 @@ def test_a_machine_goes_on_until_a_store_comes_that_holds_what_is_lost() -> None
     loop.step()
     loop.add_tick(Tick(2_000_000), 10)
     while not loop.idle:
-        loop.step(idle_too_long=True)
+        loop.step()
+    loop.machine.commit_progress(even_if_idle=True)
     assert loop.machine.cuts == ((10, 1),) and outbox.progress.fired_through[0] == 2000
     store = stored(
         (950, row(15)), (890, row(16))

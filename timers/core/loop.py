@@ -79,13 +79,11 @@ class Loop:
         """
         self._ticks.append((tick, end))
 
-    def step(self, *, idle_too_long: bool = False) -> Outcome:
+    def step(self) -> Outcome:
         """Observe all waiting ticks, then do at most one chunk, one fetch and one commit of progress.
 
-        So a long backlog of one kind does not delay the others.
-
-        Args:
-            idle_too_long: commit also if only time has passed since the last commit.
+        So a long backlog of one kind does not delay the others. If only time has passed, nothing is committed: that is
+        left to the owner.
 
         Raises:
             Lost: drop the machine and open it again [I5].
@@ -102,20 +100,16 @@ class Loop:
             read_again_from = self._accept(self.fetches[0])
             self.fetches.popleft()
             consumed = True
-        settled = self._commit_due and not self._firing
-        committed = settled and self._commit(idle_too_long)
+        settled, committed = self._commit_due and not self._firing, False
+        if settled:  # once for each tick
+            committed = self.machine.commit_progress()
+            self._commit_due = False
         return Outcome(consumed, read_again_from, settled, committed)
 
     def _observe(self) -> None:
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self._firing = self._commit_due = True
-
-    def _commit(self, idle_too_long: bool) -> bool:
-        """Commit progress, once for each tick. Returns whether it had changed."""
-        committed = self.machine.commit_progress(even_if_idle=idle_too_long)
-        self._commit_due = False
-        return committed
 
     def _may_accept(self) -> bool:
         return bool(self.fetches) and self.machine.takes(self.fetches[0])

@@ -63,7 +63,7 @@ class SimRunner:
         read_to: offset from which the consumer reads on.
         observed: (``seq`` of the log at its append, tick) of each tick that the machine has observed.
         tick_s: second of the last tick.
-        idle_too_long: whether progress is committed after the next step even without firings.
+        idle_too_long: whether progress is committed after the next step even if only time has passed.
     """
 
     def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, outbox: SimOutbox, *, indexed: bool) -> None:
@@ -86,14 +86,15 @@ class SimRunner:
 
     def step(self) -> None:
         """Do one step, and read requests again if the loop asks for it."""
-        outcome = self.loop.step(idle_too_long=self.idle_too_long)
+        outcome = self.loop.step()
+        if outcome.settled and self.idle_too_long:
+            self.machine.commit_progress(even_if_idle=True)
+            self.idle_too_long = False
         transaction = self.outbox.policy.transaction
         if transaction.has_old_witness and not self.loop.firing:
             transaction.tell_group()
         if outcome.read_again_from is not None:
             self.read_to = outcome.read_again_from
-        if outcome.settled:
-            self.idle_too_long = False
 
 
 class SimWorker:

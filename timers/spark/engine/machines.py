@@ -250,18 +250,17 @@ class MachineRun:
         for each in self._ticks():
             loop.add_tick(*each)
         fetches = self._fetches(machine.position)
-        is_idle = self.known is None or self.known.is_idle(self._tick.second)
         while self._has_time(until):
             if not loop.fetches and (fetched := next(fetches, None)) is not None:
                 loop.add_fetch(fetched)
             if loop.idle:
                 break
-            outcome = loop.step(idle_too_long=is_idle)
+            outcome = loop.step()
             if outcome.read_again_from is not None:
                 loop.fetches.clear()
                 fetches = self._fetches(outcome.read_again_from)
         if not loop.firing:
-            machine.commit_progress(even_if_idle=is_idle)
+            machine.commit_progress(even_if_idle=self.known is None or self.known.is_idle(self._tick.second))
             if opened.transaction.has_old_witness:
                 opened.transaction.tell_group()
             if machine.position >= self._range.end:

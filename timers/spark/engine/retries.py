@@ -196,7 +196,7 @@ class _Server:
     def _step(self, consumer: Consumer, partition: int, opened: _Open) -> None:
         loop, transaction = opened.loop, opened.transaction
         while not loop.idle and not self._retries.stop.is_set():
-            outcome = loop.step(idle_too_long=monotonic() > self._committed_at[partition] + IDLE_COMMIT_S)
+            outcome = loop.step()
             if outcome.committed:
                 self._committed_at[partition] = monotonic()
             if outcome.read_again_from is not None:
@@ -205,6 +205,9 @@ class _Server:
         if transaction.has_old_witness:
             transaction.tell_group()
         if not (loop.firing or loop.machine.recovering):
+            if monotonic() > self._committed_at[partition] + IDLE_COMMIT_S:
+                loop.machine.commit_progress(even_if_idle=True)
+                self._committed_at[partition] = monotonic()
             self._retries.opener.snapshots.answer((self._topic, partition), loop.machine, opened.store, None)
 
     def _read_from(self, consumer: Consumer, partition: int, position: int) -> None:

@@ -169,7 +169,7 @@ def test_acls_work_with_an_authorizer_in_the_properties(tmp_path: Path) -> None:
 
 def test_extra_properties_and_options_reach_the_broker_and_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_OPTS", "-Xmx400m -Dgreeting='good day'")
-    extra = {"offsets.topic.num.partitions": "3", "broker.rack": "green = 1"}
+    extra = {"offsets.topic.num.partitions": "3", "broker.rack": 'green = 1 \\ "grün" 😀\nport=1'}
     with EmbeddedBroker(tmp_path / "a b, ü", port=0, properties=extra) as broker:
         address = broker.status().address
         assert address is not None

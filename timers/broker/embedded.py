@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +64,7 @@ def server_properties(*, port: int, controller_port: int, log_dir: str, extra: M
         port: port for clients, on 127.0.0.1 only.
         controller_port: port of the controller, on 127.0.0.1 only.
         log_dir: data directory, relative to the broker's working directory.
-        extra: further Kafka properties, as Java's Properties escapes them; they override the others.
+        extra: further Kafka properties; they override the others.
     """
     properties = {
         **_SETTINGS,
@@ -73,7 +74,8 @@ def server_properties(*, port: int, controller_port: int, log_dir: str, extra: M
         "log.dirs": log_dir,
         **(extra or {}),
     }
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
+    # Java's Properties reads the escapes of JSON.
+    return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
 
 
 def choose_port(preferred: Iterable[int]) -> int:
@@ -144,7 +146,7 @@ class EmbeddedBroker:
         directory: directory of data, log, address and process id; created if missing.
         port: port on 127.0.0.1, which must be free. None: the last port, else 9092, else any free port. 0: the last
             port, else any free one, for tests: other clients do not find the broker by accident.
-        properties: further lines of server.properties; they override the others.
+        properties: further properties of Kafka; they override the others.
         out: stream for progress messages; None for no messages.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from time import monotonic
 from typing import Any
@@ -93,3 +94,20 @@ async def test_reads_that_begin_together_are_all_used_although_the_time_is_over(
     query = Query(from_s=10, by_s=1)
     answer = await SimQueries(Pace(at_once=True)).count(query, monotonic() - 1000, forwarded=False)
     assert sum(each["timers"] for each in answer.timers) == 3 and answer.through is None
+
+
+async def test_an_error_leaves_no_read_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[TopicPartition] = set()
+
+    async def count(source: SimSource, query: Query, tp: TopicPartition, after: OrderKey) -> Any:
+        running.add(tp)
+        try:
+            await asyncio.sleep(0 if tp == PARTITIONS[0] else 3600)
+        finally:
+            running.discard(tp)
+        raise ValueError(f"{len(running)} others have begun")
+
+    monkeypatch.setattr(SimSource, "count", count)
+    with pytest.raises(ValueError, match=r"^3 others have begun"):
+        await SimQueries(Pace(at_once=True)).count(Query(by_s=1), monotonic(), forwarded=False)
+    assert not running

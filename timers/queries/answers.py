@@ -499,34 +499,36 @@ class Queries:
         starts: dict[TopicPartition, OrderKey] = {
             tp: (query.after[0], query.after[3]) if tp == at else (0, 0) for tp in sorted(owner) if tp >= at
         }
-        begun = {tp: self._begun(owner[tp], query, tp, after) for tp, after in starts.items() if self._pace.at_once}
-        for tp, start in starts.items():
-            after: OrderKey | None = start
-            while after is not None:
-                if reads and ((monotonic() > end_at and tp not in begun) or len(counts) >= MAX_COUNTS):
-                    through = (after[0], *tp, after[1])
+        begun = {
+            tp: asyncio.create_task(owner[tp].count(query, tp, after))
+            for tp, after in starts.items()
+            if self._pace.at_once
+        }
+        try:
+            for tp, start in starts.items():
+                after: OrderKey | None = start
+                while after is not None:
+                    if reads and ((monotonic() > end_at and tp not in begun) or len(counts) >= MAX_COUNTS):
+                        through = (after[0], *tp, after[1])
+                        break
+                    reads += 1  # at least one, so that each answer has a later `next`
+                    try:
+                        read: Awaitable[Counts] = begun.pop(tp) if tp in begun else owner[tp].count(query, tp, after)
+                        found, after = await read
+                    except NoAnswer as why:
+                        owner[tp].missing[tp] = str(why)
+                        break
+                    counts += found
+                if through is not None:
                     break
-                reads += 1  # at least one, so that each answer has a later `next`
-                try:
-                    read: Awaitable[Counts] = begun.pop(tp) if tp in begun else owner[tp].count(query, tp, after)
-                    found, after = await read
-                except NoAnswer as why:
-                    owner[tp].missing[tp] = str(why)
-                    break
-                counts += found
-            if through is not None:
-                break
-        for each in begun.values():
-            each.cancel()
-        await asyncio.gather(*begun.values(), return_exceptions=True)
+        finally:
+            for each in begun.values():
+                each.cancel()
+            await asyncio.gather(*begun.values(), return_exceptions=True)
         if not query.is_quick:
             await self._turns.wait(quick=False)
         shown = [{"from": group, "topic": topic, "timers": number} for (group, topic), number in sorted(counts.items())]
         return _answer(shown, through, sources, missing)
-
-    @staticmethod
-    def _begun(source: PartitionSource, query: Query, tp: TopicPartition, after: OrderKey) -> asyncio.Task[Counts]:
-        return asyncio.create_task(source.count(query, tp, after))
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
         """The timer with an id, or of the record that the id names; several if two topics have the id.

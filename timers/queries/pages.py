@@ -8,6 +8,8 @@ from itertools import product
 from time import monotonic
 from typing import Any, TypeAlias
 
+from aiohttp import web
+
 from timers.config.settings import Settings
 from timers.config.variables import only_this_machine
 from timers.core.counters import Histogram
@@ -105,7 +107,7 @@ class QueryPages:
             reader: Callable[[Queries], Callable[..., Awaitable[Answer]]],
         ) -> None:
             @page(path)
-            async def handler(web: Any, request: Any) -> Any:
+            async def handler(_: Any, request: Any) -> web.Response:
                 async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                     arrived = monotonic()
                     is_part = request.headers.get(wire.FORWARDED) == wire.FORWARDED_QUICK
@@ -115,30 +117,30 @@ class QueryPages:
                         answer = await reader(queries)(query, arrived, forwarded=forwarded)
                     return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
 
-                return await self._answer(web, request, LIST, run)
+                return await self._answer(request, LIST, run)
 
         paged(wire.LIST_PATH, wire.parse_query, lambda queries: queries.page)
         paged(wire.COUNT_PATH, wire.parse_count, lambda queries: queries.count)
 
         @page(wire.FIND_PATH)
-        async def timer(web: Any, request: Any) -> Any:
+        async def timer(_: Any, request: Any) -> web.Response:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(_given(request))
                 self._check_values_allowed(with_value)
                 async with self._slots[forwarded, LOOK_UP]:
                     return {"id": id_shown(id_bytes(id))}, await queries.find(id, with_value, forwarded=forwarded)
 
-            return await self._answer(web, request, GET, run)
+            return await self._answer(request, GET, run)
 
         @page(wire.SNAPSHOT_PATH)
-        async def take(web: Any, request: Any) -> Any:
+        async def take(_: Any, request: Any) -> web.Response:
             async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 async with self._slots[forwarded, LOOK_UP]:
                     return {}, await queries.take(forwarded=forwarded)
 
-            return await self._answer(web, request, LIST, run)
+            return await self._answer(request, LIST, run)
 
-    async def _answer(self, web: Any, request: Any, kind: str, run: _RunQuery) -> Any:
+    async def _answer(self, request: Any, kind: str, run: _RunQuery) -> web.Response:
         forwarded = wire.FORWARDED in request.headers
         begun = monotonic()
         body: dict[str, Any]
@@ -166,7 +168,7 @@ class QueryPages:
             status = 200 if kind == LIST or answer.timers else _UNAVAILABLE if missing and not forwarded else _NOT_FOUND
             outcome = PARTIAL if missing else COMPLETE
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
-        return web.json(body, status=status, headers=headers)
+        return web.json_response(body, status=status, headers=headers)
 
     def _allowed_queries(self) -> Queries:
         if self._settings().queries == "off":

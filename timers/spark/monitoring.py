@@ -205,35 +205,37 @@ def register(
         origin: the app, and the brokers' cluster.
         in_driver: returns the machines that the driver runs.
     """
+    from aiohttp import web  # not at the top: the other jobs need no aiohttp
+
     metrics = registry((*METRICS, *SHARED), lambda: monitor)
 
-    def answer(web: Any, reasons: list[str], body: Mapping[str, Any]) -> Any:
-        return web.json({"reasons": reasons, **body}, status=503 if reasons else 200, headers={})
+    def answer(reasons: list[str], body: Mapping[str, Any]) -> web.Response:
+        return web.json_response({"reasons": reasons, **body}, status=503 if reasons else 200)
 
     @page("/health/live")
-    async def live(web: Any, _: Any) -> Any:
+    async def live(*_: object) -> web.Response:
         reasons = list(monitor.unlive())
-        return answer(web, reasons, {"live": not reasons, **origin})
+        return answer(reasons, {"live": not reasons, **origin})
 
     @page("/health/ready")
-    async def ready(web: Any, _: Any) -> Any:
+    async def ready(*_: object) -> web.Response:
         reasons = list(monitor.unready())
         waiting = monitor.engine.waiting() if monitor.engine else {}
         pending = sum(pending for pending, _ in waiting.values())
         pending += sum(runner.machine.pending for runner in in_driver().values())
         tick_age_s = round(monitor.tick_age_s() or 0.0, 3)
-        return answer(web, reasons, {"ready": not reasons, "stopped": {}, "pending": pending, "tick_age_s": tick_age_s})
+        return answer(reasons, {"ready": not reasons, "stopped": {}, "pending": pending, "tick_age_s": tick_age_s})
 
     @page("/health/partitions")
-    async def partitions(web: Any, _: Any) -> Any:
+    async def partitions(*_: object) -> web.Response:
         firing = [] if any(monitor.unready()) else sorted(partition_name(*tp) for tp in machines.runners)
         counts = {topic: machines.partitions[topic] for topic in machines.formats}
-        return answer(web, [], {"red": {}, "firing": firing, "request_partitions": counts})
+        return answer([], {"red": {}, "firing": firing, "request_partitions": counts})
 
     @page("/metrics")
-    async def scrape(web: Any, request: Any) -> Any:
+    async def scrape(_: object, request: web.Request) -> web.Response:
         encode, content_type = encoder(request.headers.get("Accept", ""))
-        return web.bytes(encode(metrics), headers={"Content-Type": content_type})
+        return web.Response(body=encode(metrics), headers={"Content-Type": content_type})
 
 
 def _value(read: Callable[[Monitor], float | None]) -> Callable[[Monitor], Samples]:

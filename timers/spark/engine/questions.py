@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -200,15 +201,7 @@ def answering(
     application = limited(web.Application(), connections)
 
     def page(path: str) -> Callable[[Any], Any]:
-        def enter(handler: Callable[[Any, web.Request], Any]) -> Any:
-            async def answer(request: web.Request) -> web.StreamResponse:
-                found: web.StreamResponse = await handler(_Responses, request)
-                return found
-
-            application.router.add_get(path, answer)
-            return handler
-
-        return enter
+        return lambda handler: application.router.add_get(path, partial(handler, None))
 
     pages.register(page)
     origin = {"app": settings.app_id, "cluster": cluster.cluster_id}
@@ -239,15 +232,3 @@ def answering(
     finally:
         serving.cancel()
         submit(end()).result()
-
-
-class _Responses:
-    """Makes responses as Faust does for the handlers of pages."""
-
-    @staticmethod
-    def json(body: Any, status: int, headers: Mapping[str, str]) -> web.Response:
-        return web.json_response(body, status=status, headers=headers)
-
-    @staticmethod
-    def bytes(body: bytes, headers: Mapping[str, str]) -> web.Response:
-        return web.Response(body=body, headers=headers)

@@ -34,7 +34,7 @@ from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opening, store_path
+from timers.store.opening import Opening, Stores, store_path
 from timers.store.rocks import RocksStore
 from timers.wire import future
 
@@ -131,8 +131,9 @@ class SimulatedWorker:
         """Open the store and the machine as the worker does."""
         log: Any = self.requests
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
-        parts = log, self.settings, cluster, self._memory, self.condemnations, TP, (0, self.requests.count)
-        opening = Opening(*parts, lambda *_: (None, None), indexed=self.requests.has_ids)
+        formats: Any = {TOPIC: SimpleNamespace(has_ids=self.requests.has_ids)}
+        stores = Stores(self.settings, cluster, self._memory, self.condemnations, formats)
+        opening = Opening(log, stores, TP, (0, self.requests.count), lambda *_: (None, None))
         progress, self.store, *_ = opening.open(self.outbox.progress)
         self.went_back += self.store.applied < self._applied
         self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))

@@ -23,10 +23,11 @@ from timers.core.timer import Row
 from timers.errors import Fenced
 from timers.partition_metrics import PartitionMetrics
 from timers.queries.reading import want_snapshot
+from timers.request_formats import enabled_formats
 from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import open_copy, open_store, store_path
+from timers.store.opening import Stores, store_path
 from timers.store.rocks import RocksStore
 
 TP = "timer-request", 3
@@ -38,9 +39,13 @@ def row(offset: int) -> Row:
     return offset, "t", "key", b"value", None, None
 
 
+def stores(path: Path) -> Stores:
+    return Stores(Settings(data_dir=path), CLUSTER, MEMORY, Condemnations(), enabled_formats(Settings()))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RocksStore]:
-    store = open_store(Settings(data_dir=tmp_path), CLUSTER, MEMORY, Condemnations(), TP, indexed=False)
+    store = stores(tmp_path).open(TP)
     store.write({100 + n: [row(n)] for n in range(9)}, 9)
     yield store
     store.close()
@@ -48,10 +53,7 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
 
 @pytest.fixture
 def runner(store: RocksStore, tmp_path: Path) -> MomentaryRunner:
-    copied = partial(
-        open_copy, settings=Settings(data_dir=tmp_path), cluster=CLUSTER, memory=MEMORY, tp=TP, indexed=False
-    )
-    return MomentaryRunner("timer-request/3", machine_at(9), copied)
+    return MomentaryRunner("timer-request/3", machine_at(9), partial(stores(tmp_path).copy, TP))
 
 
 def machine_at(committed: int) -> Any:
@@ -143,7 +145,7 @@ def snapshots(tmp_path: Path) -> Snapshots:
     opener: Any = SimpleNamespace(
         parts=SimpleNamespace(settings=Settings(data_dir=tmp_path), cluster=CLUSTER, ask_log=None),
         formats={},
-        memory=MEMORY,
+        stores=stores(tmp_path),
         partition_metrics={TP: PartitionMetrics()},
         now_s=None,
     )

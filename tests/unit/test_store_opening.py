@@ -28,7 +28,7 @@ from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames
 from timers.store.layout import ROWS_END
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opening, _Restoring, open_partition, open_store, store_path, stored_partitions
+from timers.store.opening import Stores, _Restoring, open_partition, store_path, stored_partitions
 from timers.store.rocks import RocksStore
 
 TP = ("timer-request-by-id", 0)
@@ -87,7 +87,7 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
     unused: Any = None
     ask = AskLog(lambda *_: (None, None), unused)
-    yield lambda: open_partition(settings, cluster, memory, condemnations, formats, TP, ask)[1]
+    yield lambda: open_partition(Stores(settings, cluster, memory, condemnations, formats), TP, ask)[1]
     assert SimProgressLog.opened == 0, "a log was not closed"
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 
@@ -226,9 +226,9 @@ CLUSTER: Any = SimpleNamespace(cluster_id="c", topic_ids={TP[0]: b"t"})
 class Rival:
     """Another attempt, which opens the store just when its directory is being deleted."""
 
-    def __init__(self, where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.where = where
-        self._path = store_path(where[0], where[-1])
+    def __init__(self, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._stores = stores
+        self._path = store_path(stores.settings, TP)
         self._monkeypatch = monkeypatch
         self._threads = ThreadPoolExecutor(1)
 
@@ -238,7 +238,7 @@ class Rival:
 
         def deleted(path: Path, **options: Any) -> None:
             if not came and path == self._path:
-                came.append(self._threads.submit(open_store, *self.where, indexed=False))
+                came.append(self._threads.submit(self._stores.open, TP))
                 wait(came, 0.2)
             delete(path, **options)
 
@@ -249,62 +249,61 @@ class Rival:
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> tuple[Any, ...]:
-    return replace(SETTINGS, data_dir=tmp_path), CLUSTER, RocksMemory(2**20), Condemnations(), TP
+def stores(tmp_path: Path) -> Stores:
+    formats: Any = {TP[0]: SimpleNamespace(has_ids=False)}
+    return Stores(replace(SETTINGS, data_dir=tmp_path), CLUSTER, RocksMemory(2**20), Condemnations(), formats)
 
 
-def emptied(where: tuple[Any, ...], store: RocksStore) -> RocksStore:
-    unused: Any = None
-    settings, cluster, memory, condemnations, tp = where
-    return Opening(unused, settings, cluster, memory, condemnations, tp, (0, 0), unused)._emptied(store)
+def emptied(stores: Stores, store: RocksStore) -> RocksStore:
+    return stores.emptied(TP, store)
 
 
-def restored(where: Any, store: RocksStore) -> RocksStore:
-    beside = open_store(*where, indexed=False, beside=True)
-    return _Restoring(where, False, lambda: None, [store, beside]).use(beside)
+def restored(stores: Stores, store: RocksStore) -> RocksStore:
+    beside = stores.open(TP, beside=True)
+    return _Restoring(stores, TP, lambda: None, [store, beside]).use(beside)
 
 
-def of_another_log(where: tuple[Any, ...], store: RocksStore) -> RocksStore:
+def of_another_log(stores: Stores, store: RocksStore) -> RocksStore:
     store.close()
     other: Any = SimpleNamespace(cluster_id="another", topic_ids=CLUSTER.topic_ids)
-    return open_store(where[0], other, *where[2:], indexed=False)
+    return stores._replace(cluster=other).open(TP)
 
 
 @pytest.mark.parametrize("change", [emptied, restored, of_another_log])
 def test_a_store_is_not_opened_while_it_is_emptied_or_replaced(
-    change: Callable[[tuple[Any, ...], RocksStore], RocksStore],
-    where: tuple[Any, ...],
+    change: Callable[[Stores, RocksStore], RocksStore],
+    stores: Stores,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = open_store(*where, indexed=False)
-    mine, rival = Rival(where, monkeypatch).came(lambda: change(where, store))
+    store = stores.open(TP)
+    mine, rival = Rival(stores, monkeypatch).came(lambda: change(stores, store))
     assert mine is not None and isinstance(rival.exception(), StoreWaits)
     mine.write({100: [(1, "t", "k", b"v", None, None)]}, 2)
     mine.close()
-    again = open_store(where[0], CLUSTER, *where[2:], indexed=False)
+    again = stores.open(TP)
     assert (again.applied, again.pending) in ((2, 1), (0, 0))
     again.close()
-    assert not any(where[3].by_reason.values()), "no file of another attempt was deleted"
+    assert not any(stores.condemnations.by_reason.values()), "no file of another attempt was deleted"
 
 
 def test_a_condemned_store_is_deleted_before_another_attempt_makes_it_anew(
-    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(*where, indexed=False)
+    store = stores.open(TP)
     store.condemn()
-    _, rival = Rival(where, monkeypatch).came(store.close)
+    _, rival = Rival(stores, monkeypatch).came(store.close)
     anew = rival.result()
     anew.write({100: [(1, "t", "k", b"v", None, None)]}, 2)
     anew.close()
-    again = open_store(*where, indexed=False)
+    again = stores.open(TP)
     assert (again.applied, again.pending) == (2, 1)
     again.close()
 
 
 def test_a_condemned_store_is_closed_though_the_system_refuses_the_lock_for_its_deletion(
-    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(*where, indexed=False)
+    store = stores.open(TP)
     store.condemn()
 
     def refuse(*_: object) -> None:
@@ -314,4 +313,4 @@ def test_a_condemned_store_is_closed_though_the_system_refuses_the_lock_for_its_
         disk.setattr(fcntl, "flock", refuse)
         with pytest.raises(StoreError, match="Read-only file system"):
             store.close()
-    open_store(*where, indexed=False).close()
+    stores.open(TP).close()

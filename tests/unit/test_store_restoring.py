@@ -22,7 +22,7 @@ from timers.kafka.progress_log import ProgressLog
 from timers.store import opening
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, may_restore, open_store, restore, store_path
+from timers.store.opening import Opened, Stores, may_restore, restore, store_path
 from timers.store.rocks import RocksStore
 from timers.wire import snapshot
 from timers.wire.progress import encode
@@ -76,8 +76,8 @@ class Rig:
 
     def __init__(self, path: Path) -> None:
         self.settings = Settings(data_dir=path, worker_id="w", app_id="app")
-        self.format: Any = SimpleNamespace(name="future-by-id", has_ids=False)
-        self.parts = self.settings, CLUSTER, MEMORY, Condemnations()
+        formats: Any = {TP[0]: SimpleNamespace(name="future-by-id", has_ids=False)}
+        self.stores = Stores(self.settings, CLUSTER, MEMORY, Condemnations(), formats)
         SimSnapshotLog.records, store = {}, self.opened()
         named = []
         for number in (1, 2):
@@ -91,10 +91,10 @@ class Rig:
 
     def accept(self, losses: str) -> None:
         self.settings = replace(self.settings, accept_loss=losses)
-        self.parts = self.settings, *self.parts[1:]
+        self.stores = self.stores._replace(settings=self.settings)
 
     def opened(self) -> RocksStore:
-        return open_store(*self.parts, TP, indexed=False)
+        return self.stores.open(TP)
 
     def restore(self, check: Callable[[], None] = lambda: None, low: int = 0, **changes: Any) -> RocksStore:
         return self.reopened(replace(self.progress, **changes), low, check=check).store
@@ -110,7 +110,7 @@ class Rig:
         before = Opened(progress, self.opened(), low, is_new)
         if not may_restore(before, others):
             return before
-        return restore(*self.parts, {TP[0]: self.format}, TP, before, check, others)
+        return restore(self.stores, TP, before, check, others)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_an_opening_whose_snapshots_another_owner_has_deleted_begins_again(rig: 
 
 def test_a_process_that_is_killed_before_the_restored_store_has_its_place_finds_it(rig: Rig) -> None:
     rig.opened().close()
-    store = open_store(*rig.parts, TP, indexed=False, beside=True)
+    store = rig.stores.open(TP, beside=True)
     store.write({99: [row(8)]}, 9)
     store.close()
     path = store_path(rig.settings, TP)
@@ -254,7 +254,7 @@ def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
         rig.restore(check)
     assert SimSnapshotLog.closed == closed + 1
     assert held(rig.opened()) == (10, [3])
-    assert held(open_store(*rig.parts, TP, indexed=False, beside=True)) == (0, []), "it begins again"
+    assert held(rig.stores.open(TP, beside=True)) == (0, []), "it begins again"
 
 
 OWN, OTHER = "app-snapshot-timer-request", "other-snapshot-timer-request"
@@ -327,7 +327,6 @@ def test_a_snapshot_of_a_compacted_topic_is_used_while_it_is_new(now_s: int | No
     rig.committed = replace(rig.progress, snapshot=newest, older_snapshot=None)
     cluster: Any = SimpleNamespace(**{**vars(CLUSTER), "stale_after_s": {TP[0]: 100}})
     before = Opened(rig.committed, rig.opened(), 0)
-    settings, _, memory, condemnations = rig.parts
-    where = settings, cluster, memory, condemnations, {TP[0]: rig.format}, TP
-    found = restore(*where, before, lambda: None, now_s=lambda: now_s).store
+    stores = rig.stores._replace(cluster=cluster)
+    found = restore(stores, TP, before, lambda: None, now_s=lambda: now_s).store
     assert held(found)[0] == applied

@@ -62,7 +62,7 @@ from timers.partition import spec_of
 from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, may_restore, open_store, restore, store_path
+from timers.store.opening import Opened, Stores, may_restore, restore
 from timers.store.rocks import RocksStore
 from timers.store.verifying import replayed
 from timers.wire import checks, future, progress, topics
@@ -89,7 +89,7 @@ class PendingReader:
         self._settings = replace(settings, data_dir=directory, worker_id="export")
         self._cluster, self._check = cluster, check
         self._formats = enabled_formats(settings)
-        self._memory = RocksMemory(MEMORY_BYTES)
+        self._stores = Stores(self._settings, cluster, RocksMemory(MEMORY_BYTES), Condemnations(), self._formats)
         self._log = ProgressLog(settings, cluster)
 
     def __enter__(self) -> Self:
@@ -138,24 +138,20 @@ class PendingReader:
 
     def _store(self, tp: TopicPartition, progress: Progress) -> RocksStore:
         """Returns a store that may be read on from where it ends."""
-        request_format, condemnations = self._formats[tp[0]], Condemnations()
-        where = self._settings, self._cluster, self._memory, condemnations
-        store = open_store(*where, tp, indexed=request_format.has_ids)
+        store = self._stores.open(tp)
         try:
             low = self._log.ends(*tp)[0]
-            spec = spec_of(self._settings, tp, request_format, 0)
+            spec = spec_of(self._settings, tp, self._formats[tp[0]], 0)
             is_short = store.applied < progress.next_offset and store.applied < low
             if store.applied > progress.next_offset or is_short or not spec.catch_up(store, progress):
-                store.close()
-                RocksStore.wipe(store_path(self._settings, tp))
-                store = open_store(*where, tp, indexed=request_format.has_ids)
+                store = self._stores.emptied(tp, store)
         except BaseException:
             store.close()
             raise
         opened = Opened(progress, store, low)
         if store.applied < progress.next_offset and may_restore(opened):
             try:
-                store = restore(*where, self._formats, tp, opened, self._check).store
+                store = restore(self._stores, tp, opened, self._check).store
             except Lost as lost:
                 raise TimersError(f"{partition_name(*tp)}: {lost}; use the command again") from lost
         if store.applied < low < progress.next_offset:

@@ -52,17 +52,67 @@ ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
 
 
+class Stores(NamedTuple):
+    """The stores of an app's machines on this disk."""
+
+    settings: Settings
+    cluster: Cluster
+    memory: RocksMemory
+    condemnations: Condemnations
+    formats: Mapping[str, RequestFormat]
+
+    def indexed(self, tp: TopicPartition) -> bool:
+        """Whether the store of a machine has an index of ids."""
+        return self.formats[tp[0]].has_ids
+
+    def open(self, tp: TopicPartition, *, beside: bool = False) -> RocksStore:
+        """Returns the store of a machine. It is emptied first if it belongs to another log or app.
+
+        Args:
+            beside: return an empty store beside that of the machine; see :func:`use_beside`.
+        """
+        path = store_path(self.settings, tp)
+        if beside:
+            path = _beside(path)
+        with alone(path):
+            if beside:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                _use_restored(path)  # a process may have been killed in use_beside()
+            return self._opened(path, tp, self.condemnations)
+
+    def emptied(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
+        """Returns the store of a machine, which was open as ``store``, emptied."""
+        path = store_path(self.settings, tp)
+        with alone(path):
+            store.close()
+            RocksStore.wipe(path)
+            return self.open(tp)
+
+    def copy(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
+        """Returns an open copy of the store of a machine. Condemn it before it is closed: then it is deleted.
+
+        Raises:
+            StoreInUse: another process has a copy open.
+        """
+        path = store_path(self.settings, tp)
+        path, unseen = path.with_name(f"{path.name}.copy"), Condemnations()
+        with alone(path):
+            if path.exists():
+                self._opened(path, tp, unseen).close()  # else a process was killed while it had it open
+                RocksStore.wipe(path)
+            store.copy(path)
+            return self._opened(path, tp, unseen)
+
+    def _opened(self, path: Path, tp: TopicPartition, condemnations: Condemnations) -> RocksStore:
+        topic, partition = tp
+        log_id = f"cluster={self.cluster.cluster_id} topic={self.cluster.topic_ids[topic].hex()} partition={partition}"
+        identity = f"{log_id} app={self.settings.app_id}"
+        return RocksStore.open(path, identity, self.memory, condemnations, indexed=self.indexed(tp))
+
+
 def open_partition(
-    settings: Settings,
-    cluster: Cluster,
-    memory: RocksMemory,
-    condemnations: Condemnations,
-    formats: Mapping[str, RequestFormat],
-    tp: TopicPartition,
-    ask: AskLog,
-    compacted: str | None = None,
-    *,
-    after_fence: bool = True,
+    stores: Stores, tp: TopicPartition, ask: AskLog, compacted: str | None = None, *, after_fence: bool = True
 ) -> Opened:
     """Returns the progress and the store of a machine. Blocks.
 
@@ -75,21 +125,18 @@ def open_partition(
         LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
         KafkaException: the brokers do not answer.
     """
-    with closing(ProgressLog(settings, cluster, ANSWER_S, ask.leaders)) as log:
+    cluster = stores.cluster
+    with closing(ProgressLog(stores.settings, cluster, ANSWER_S, ask.leaders)) as log:
         records, progress, ends = log.read_one(tp, after_fence=after_fence)
         is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
-        indexed = formats[tp[0]].has_ids
-        if indexed and not formats[tp[0]].partitions_may_increase:
+        if stores.indexed(tp) and not stores.formats[tp[0]].partitions_may_increase:
             if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
                 others = ((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
                 records = log.read(others, after_fence=False, only_some=True)  # a new app opens hundreds
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        opening = Opening(
-            log, settings, cluster, memory, condemnations, tp, ends, ask.compare, compacted, indexed=indexed
-        )
-        opened = opening.open(progress)._replace(is_new=is_new)
+        opened = Opening(log, stores, tp, ends, ask.compare, compacted).open(progress)._replace(is_new=is_new)
         return opened if first is None else opened._replace(progress=first)
 
 
@@ -97,29 +144,25 @@ class Opening(NamedTuple):
     """Opens the store of one machine, and decides whether it and the log are those of the progress."""
 
     log: ProgressLog
-    settings: Settings
-    cluster: Cluster
-    memory: RocksMemory
-    condemnations: Condemnations
+    stores: Stores
     tp: TopicPartition
     ends: tuple[int, int]
     compare: CompareLogs
     compacted: str | None = None
-    indexed: bool = False
 
     def open(self, progress: Progress) -> Opened:
         """Returns the progress with which the machine goes on, and its store.
 
         If the store is found to be damaged, it is emptied and opened again.
         """
-        store = self._open()
+        store = self.stores.open(self.tp)
         try:
             low, high = self.ends
             answers = self._compare(progress, store)
             progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:
                 return Opened(progress, store, low)
-            usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.indexed)
+            usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))
             applied = store.applied if usable else 0
             # Before the store is emptied: it may be the only one that holds what the log lacks.
             checked = self.log.check_doubt(self.tp, progress, applied, self.compacted)
@@ -127,7 +170,7 @@ class Opening(NamedTuple):
                 checked = checked.without_doubt(store.lineage, applied)
             progress = checked
             if not usable:
-                store = self._emptied(store)
+                store = self.stores.emptied(self.tp, store)
         except StoreDamaged as damage:
             forget_frames(damage)
             store.close()
@@ -140,16 +183,6 @@ class Opening(NamedTuple):
             store.close()
             raise
         return Opened(progress, store, low)
-
-    def _open(self) -> RocksStore:
-        return open_store(self.settings, self.cluster, self.memory, self.condemnations, self.tp, indexed=self.indexed)
-
-    def _emptied(self, store: RocksStore) -> RocksStore:
-        path = store_path(self.settings, self.tp)
-        with alone(path):
-            store.close()
-            RocksStore.wipe(path)
-            return self._open()
 
     def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
         lineages = progress.lineage, store.lineage
@@ -167,50 +200,6 @@ class Opening(NamedTuple):
             f"This worker's store still holds {counted(timers, 'timer')} and {counted(cancels, 'cancel')} of them, "
             "which become dead letters when the loss is accepted"
         )
-
-
-def open_store(
-    settings: Settings,
-    cluster: Cluster,
-    memory: RocksMemory,
-    condemnations: Condemnations,
-    tp: TopicPartition,
-    *,
-    indexed: bool,
-    beside: bool = False,
-) -> RocksStore:
-    """Returns the store of a machine. It is emptied first if it belongs to another log or app.
-
-    Args:
-        beside: return an empty store beside that of the machine; see :func:`use_beside`.
-    """
-    path = store_path(settings, tp)
-    if beside:
-        path = _beside(path)
-    with alone(path):
-        if beside:
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            _use_restored(path)  # a process may have been killed in use_beside()
-        return RocksStore.open(path, _identity(settings, cluster, tp), memory, condemnations, indexed=indexed)
-
-
-def open_copy(
-    store: RocksStore, settings: Settings, cluster: Cluster, memory: RocksMemory, tp: TopicPartition, *, indexed: bool
-) -> RocksStore:
-    """Returns an open copy of the store of a machine. Condemn it before it is closed: then it is deleted.
-
-    Raises:
-        StoreInUse: another process has a copy open.
-    """
-    path, identity = store_path(settings, tp), _identity(settings, cluster, tp)
-    where = path.with_name(f"{path.name}.copy"), identity, memory, Condemnations()
-    with alone(where[0]):
-        if where[0].exists():
-            RocksStore.open(*where, indexed=indexed).close()  # else a process was killed while it had it open
-            RocksStore.wipe(where[0])
-        store.copy(where[0])
-        return RocksStore.open(*where, indexed=indexed)
 
 
 def use_beside(path: Path) -> None:
@@ -233,12 +222,6 @@ def _beside(path: Path) -> Path:
 
 def _restored(path: Path) -> Path:
     return path.with_name(f"{path.name}.restored")
-
-
-def _identity(settings: Settings, cluster: Cluster, tp: TopicPartition) -> str:
-    topic, partition = tp
-    log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
-    return f"{log_id} app={settings.app_id}"
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:
@@ -301,11 +284,7 @@ def may_restore(opened: Opened, others: Collection[str] | None = None) -> bool:
 
 
 def restore(
-    settings: Settings,
-    cluster: Cluster,
-    memory: RocksMemory,
-    condemnations: Condemnations,
-    formats: Mapping[str, RequestFormat],
+    stores: Stores,
     tp: TopicPartition,
     opened: Opened,
     check: Callable[[], None],
@@ -326,11 +305,10 @@ def restore(
             or the progress was lost.
         Lost: the records of snapshots do not come.
     """
-    indexed = formats[tp[0]].has_ids
-    restoring = _Restoring((settings, cluster, memory, condemnations, tp), indexed, now_s, [opened.store])
+    settings, restoring = stores.settings, _Restoring(stores, tp, now_s, [opened.store])
     try:
         with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log:
-            place = place_of(settings, cluster, tp, formats[tp[0]])
+            place = place_of(settings, stores.cluster, tp, stores.formats[tp[0]])
             progress, store = restoring.restored(opened, place, log, others or ())
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:
@@ -344,8 +322,8 @@ def restore(
 class _Restoring(NamedTuple):
     """One restore."""
 
-    where: tuple[Settings, Cluster, RocksMemory, Condemnations, TopicPartition]
-    indexed: bool
+    stores: Stores
+    tp: TopicPartition
     now_s: Callable[[], float | None]
     unused: list[RocksStore]
     """The stores to close at its end: the present one comes first."""
@@ -354,17 +332,16 @@ class _Restoring(NamedTuple):
         self, opened: Opened, place: Place, log: SnapshotLog, others: Collection[str]
     ) -> tuple[Progress, RocksStore]:
         """Returns the progress and the store with which the machine goes on."""
-        settings, cluster, *_, tp = self.where
         progress, _, low, is_new = opened
         store = self._from(log, progress, place, opened, self._names)
-        with closing(ProgressLog(settings, cluster)) as progress_log:
+        with closing(ProgressLog(self.stores.settings, self.stores.cluster)) as progress_log:
             if is_new:
                 progress, store = self._after_loss(progress_log, log, place, opened, others)
             elif store.applied < low:
                 progress, store = self._after_loss_of_names(progress_log, log, place, opened)
             if store.applied < low:
                 if not is_new:
-                    progress_log.check_start(tp, low, store.applied, progress)
+                    progress_log.check_start(self.tp, low, store.applied, progress)
                 store.write({}, low)
         return progress, store
 
@@ -372,7 +349,7 @@ class _Restoring(NamedTuple):
         self, progress_log: ProgressLog, log: SnapshotLog, place: Place, opened: Opened
     ) -> tuple[Progress, RocksStore]:
         """The progress of a machine may have gone back: what it names was deleted, because it named newer ones."""
-        tp = self.where[-1]
+        tp = self.tp
         found = usable(log.whole(), place, opened.progress, *progress_log.ends(*tp))
         if found:
             progress_log.mismatch(
@@ -390,7 +367,7 @@ class _Restoring(NamedTuple):
         self, progress_log: ProgressLog, log: SnapshotLog, place: Place, opened: Opened, others: Collection[str]
     ) -> tuple[Progress, RocksStore]:
         """A machine without progress is new only if no snapshot says that it is not."""
-        tp, low = self.where[-1], opened.low
+        tp, low = self.tp, opened.low
         name, own = partition_name(*tp), snapshots(place.app, tp[0])
         found = usable(log.whole(), place, opened.progress, *progress_log.ends(*tp))
         if found:
@@ -438,7 +415,7 @@ class _Restoring(NamedTuple):
         opened: Opened,
         names: Callable[[NamedSnapshot], bool],
     ) -> RocksStore:
-        name, began = partition_name(*self.where[-1]), monotonic()
+        name, began = partition_name(*self.tp), monotonic()
 
         def report(named: NamedSnapshot, why: Unreadable | None) -> None:
             if why is not None:
@@ -450,20 +427,18 @@ class _Restoring(NamedTuple):
         return restored(opened.store, progress, place, opened.low, log, self._beside, self._is_fresh, names, report)
 
     def _is_fresh(self, store: RocksStore) -> bool:
-        (topic, _), now_s = self.where[-1], self.now_s()
-        stale_after_s = self.where[1].stale_after_s.get(topic, 0)
+        now_s, stale_after_s = self.now_s(), self.stores.cluster.stale_after_s.get(self.tp[0], 0)
         return not stale_after_s or (now_s is not None and is_fresh(store, now_s, stale_after_s))
 
     def _beside(self) -> RocksStore:
         for former in self.unused[1:]:
             former.close()
-        self.unused[1:] = [open_store(*self.where, indexed=self.indexed, beside=True)]
+        self.unused[1:] = [self.stores.open(self.tp, beside=True)]
         return self.unused[1]
 
     def _names(self, named: NamedSnapshot) -> bool:
-        settings, cluster, *_, tp = self.where
-        with closing(ProgressLog(settings, cluster)) as log:
-            record = log.read([tp]).get(tp)
+        with closing(ProgressLog(self.stores.settings, self.stores.cluster)) as log:
+            record = log.read([self.tp]).get(self.tp)
         now = Progress() if record is None else decode(record, ANY_LEVEL)[0]
         return named in (now.snapshot, now.older_snapshot)
 
@@ -471,9 +446,9 @@ class _Restoring(NamedTuple):
         """Returns the store, in the place of the present one."""
         if store is self.unused[0]:
             return self.unused.pop(0)
-        path = store_path(self.where[0], self.where[-1])
+        path = store_path(self.stores.settings, self.tp)
         with alone(path):
             for each in self.unused:
                 each.close()
             use_beside(path)
-            return open_store(*self.where, indexed=self.indexed)
+            return self.stores.open(self.tp)

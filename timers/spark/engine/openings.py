@@ -48,7 +48,7 @@ from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import may_restore, open_partition, open_store, restore
+from timers.store.opening import Stores, may_restore, open_partition, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
@@ -95,8 +95,8 @@ class Opener:
         self.targets = Targets(settings, cluster.partitions)
         self._request_reader = RequestReader(settings, self.formats)
         self._lineages = LogLineages(settings)
-        self.memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
-        self._condemnations = Condemnations()
+        memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        self.stores = Stores(settings, cluster, memory, Condemnations(), self.formats)
         self._stop = stop
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.now_s: float | None = None
@@ -135,21 +135,18 @@ class Opener:
 
     def open(self, tp: TopicPartition, outbox: Policy) -> tuple[Loop, RocksStore]:
         """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
-        settings, cluster = self.parts.settings, self.parts.cluster
-        where = settings, cluster, self.memory, self._condemnations, self.formats, tp
         self.snapshots.forget(tp)
-        opened = open_partition(*where, self.parts.ask_log, cluster.compacted.get(tp[0]))
+        opened = open_partition(self.stores, tp, self.parts.ask_log, self.stores.cluster.compacted.get(tp[0]))
         if may_restore(opened):
-            opened = restore(*where, opened, self._check, now_s=lambda: self.now_s)
+            opened = restore(self.stores, tp, opened, self._check, now_s=lambda: self.now_s)
         return self._made(tp, opened.progress, opened.store, outbox)
 
     def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""
-        settings, cluster, indexed = self.parts.settings, self.parts.cluster, self.formats[tp[0]].has_ids
-        store = open_store(settings, cluster, self.memory, self._condemnations, tp, indexed=indexed)
+        store = self.stores.open(tp)
         try:
             is_same = store.applied == known.applied and not known.progress.rescues
-            if is_same and catch_up(store, known.progress, indexed=indexed):
+            if is_same and catch_up(store, known.progress, indexed=self.stores.indexed(tp)):
                 return self._made(tp, known.progress, store, outbox)
         except Lost as error:  # it is damaged
             forget_frames(error)

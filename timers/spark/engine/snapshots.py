@@ -30,7 +30,7 @@ from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import allowed_level
 from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.store.failures import StoreWaits
-from timers.store.opening import open_copy, place_of
+from timers.store.opening import place_of
 from timers.store.rocks import RocksStore
 from timers.threads import log_failure
 from timers.wire.topics import partition_name
@@ -147,7 +147,8 @@ class Snapshots:
         self._settings, self._cluster, self._ask_log = parts.settings, parts.cluster, parts.ask_log
         self._opener = opener
         self.runners: dict[TopicPartition, MomentaryRunner] = {}
-        self.formats, self.memory, self.partition_metrics = opener.formats, opener.memory, opener.partition_metrics
+        self.formats, self.memory = opener.formats, opener.stores.memory
+        self.partition_metrics = opener.partition_metrics
         self.partitions = parts.cluster.partitions
         self._taker = SnapshotTaker(parts.settings, self, lambda: opener.now_s, self._fail)
         self._stop = threading.Event()
@@ -198,7 +199,7 @@ class Snapshots:
             if self._settings.snapshot_factor and self._thread.ident is None and not self._stop.is_set():
                 self._thread.start()
             if tp not in self.runners:
-                copy = partial(self._copy, tp)
+                copy = partial(self._opener.stores.copy, tp)
                 self.runners[tp] = MomentaryRunner(partition_name(*tp), machine, copy)
             return self.runners[tp]
 
@@ -207,9 +208,6 @@ class Snapshots:
 
     def has_same_log(self, tp: TopicPartition, runner: MomentaryRunner) -> bool:
         return self._ask_log.has_same_log(tp, runner.machine.lineages, runner.machine.position)
-
-    def _copy(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
-        return open_copy(store, self._settings, self._cluster, self.memory, tp, indexed=self.formats[tp[0]].has_ids)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

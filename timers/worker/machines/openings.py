@@ -30,7 +30,7 @@ from timers.kafka.topics import compacted_now
 from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
-from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
+from timers.store.opening import ANSWER_S, Opened, Stores, may_restore, open_partition, restore
 from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
@@ -347,7 +347,7 @@ class Openings:
     ) -> Opened:
         """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
         pool, tp, metrics = self._pool, opening.tp, opening.metrics
-        where = parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats, tp
+        where = Stores(parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats), tp
         async with self._reading:
             if opening.stop.is_set():
                 raise Lost("told to stop")

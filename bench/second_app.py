@@ -49,7 +49,7 @@ def _tick(method: Callable[..., None], pool: Pool, tick: Tick) -> None:
 def _begin(method: Callable[..., None], transaction: Transaction, tick: Tick) -> None:
     begin = time()
     method(transaction, tick)
-    note(transactional_id(_app_id, *transaction._machine), "turn", begin, time())
+    note(transactional_id(_app_id, *transaction.machine), "turn", begin, time())
 
 
 def _transact(method: Callable[..., bool], producer: TransactionalProducer, *arguments: Any) -> bool:

@@ -18,6 +18,7 @@ from timers.errors import StoreError
 from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
+from timers.firing.transaction import Transaction
 from timers.kafka.aiokafka_internals import callback_batch
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
@@ -62,7 +63,7 @@ class Parts:
     def outbox(self, tp: TopicPartition, producer: TransactionalProducer, metrics: PartitionMetrics) -> Policy:
         """Returns the outbox of a machine."""
         parts = self.request_reader, producer, metrics.counters, self.compute_lock, self.now_s
-        return policy_of(self.settings, tp, self.targets, *parts)
+        return policy_of(self.settings, self.targets, Transaction(self.settings, tp, self.targets, *parts))
 
     def expect(self, producer: TransactionalProducer, outbox: Policy, topics: Collection[str]) -> None:
         """Learn what a machine must know of the callback topics of timers that are due soon. Returns at once."""

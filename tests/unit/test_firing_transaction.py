@@ -20,7 +20,7 @@ from timers.firing.policy import Policy, policy_of
 from timers.firing.ports import NoAnswer
 from timers.firing.producer import Batch, TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import QUIET_WITNESS_S
+from timers.firing.transaction import QUIET_WITNESS_S, Transaction
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -95,7 +95,7 @@ class Rig:
     def outbox_of(self, topic: str, requests: Any) -> Policy:
         settings, counters = Settings(brokers="localhost:1"), self.metrics.counters
         parts: Any = (requests, self.producer, counters, self.compute_lock, lambda: NOW_S + 0.5)
-        return policy_of(settings, (topic, 0), self.targets, *parts)
+        return policy_of(settings, self.targets, Transaction(settings, (topic, 0), self.targets, *parts))
 
     def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen
         rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]

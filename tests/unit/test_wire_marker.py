@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import pytest
 
-from tests.harness.discarding import DiscardingProducer, UsableTopics
+from tests.harness.discarding import UsableTopics, discarding
 from timers.config.settings import Settings
-from timers.core.counters import Counters
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
 from timers.firing.policy import MarkerPolicy, policy_of
@@ -109,10 +105,8 @@ def test_messages_go_to_the_queue_topic_of_the_settings() -> None:
     assert request_format.read(record(START)).rows == {DUE_S: [ROW]}
     assert request_format.is_request_of(record(START), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
     assert not request_format.is_request_of(record(KEEP_ALIVE), ROW, Origin("1/4609", DUE_S, 0, "markers/0/5"))
-    requests: Any = None
-    parts = requests, DiscardingProducer(), Counters(), threading.Lock(), lambda: None
-    policy = policy_of(Settings.load(SETTINGS), ("markers", 0), UsableTopics({}), *parts)
-    assert isinstance(policy, MarkerPolicy)
+    known = UsableTopics({})
+    assert isinstance(policy_of(Settings.load(SETTINGS), known, discarding(known, ("markers", 0))), MarkerPolicy)
 
 
 @pytest.mark.parametrize(

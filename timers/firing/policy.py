@@ -22,20 +22,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from timers.core.counters import Counters
 from timers.core.index import OVERDUE
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.sums import are_for
-from timers.core.timer import DueRows, Origin, Rejected, Row, TopicPartition, key_bytes, origin_of
+from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
-from timers.firing.ports import GivenUp, Producer, Requests, Settings, Topics
+from timers.firing.ports import GivenUp, Settings, Topics
 from timers.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
@@ -395,24 +392,13 @@ class MarkerPolicy(Policy):
         self.transaction.send_spread(topic, partitions, due)
 
 
-def policy_of(
-    settings: Settings,
-    machine: TopicPartition,
-    known: Topics,
-    requests: Requests,
-    producer: Producer,
-    counters: Counters,
-    compute_lock: threading.Lock,
-    now_s: Callable[[], float | None],
-    clock_s: Callable[[], float] = monotonic,
-) -> Policy:
-    """Return the policy of a machine over a transaction of its own. Arguments are those of :class:`Transaction`."""
-    topic, kind = machine[0], Policy
+def policy_of(settings: Settings, known: Topics, transaction: Transaction) -> Policy:
+    """Return the policy of a machine over its transaction."""
+    topic, kind = transaction.machine[0], Policy
     if topic == settings.retry_topic:
         kind = RetryPolicy
     elif topic == settings.marker_topic:
         kind = MarkerPolicy
     elif topic in settings.schedule_topics:
         kind = SchedulePolicy
-    parts = requests, producer, counters, compute_lock, now_s, clock_s
-    return kind(settings, known, Transaction(settings, machine, known, *parts))
+    return kind(settings, known, transaction)

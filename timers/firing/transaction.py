@@ -145,6 +145,7 @@ class Transaction:
         clock_s: seconds of a clock that never goes back.
 
     Attributes:
+        machine: request topic and partition.
         chunk: how many timers the next transaction may have.
         open: fences the previous owner and rolls back its open transaction. Blocks.
         given_up: timers whose dead letters :meth:`commit` will write.
@@ -164,7 +165,7 @@ class Transaction:
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
         self._settings = settings
-        self._topic, self._partition = self._machine = machine
+        self._topic, self._partition = self.machine = machine
         self._topics = known
         self._requests = requests
         self._producer = producer
@@ -207,7 +208,7 @@ class Transaction:
 
     def source(self, offset: int) -> str:
         """Return the source of a request of this machine."""
-        return topics.source(*self._machine, offset, self._cuts)
+        return topics.source(*self.machine, offset, self._cuts)
 
     # ---- begin, commit, close -------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Transaction:
 
     def _copy_of(self, progress: Progress) -> Mapping[TopicPartition, tuple[int, str]]:
         """Returns what the group gets of the progress: an offset, and the witness as its metadata."""
-        return {self._machine: (progress.next_offset, progress_record.encode_witness(progress, self._topic_id))}
+        return {self.machine: (progress.next_offset, progress_record.encode_witness(progress, self._topic_id))}
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction that happens at ``tick``. The brokers open it only at the commit."""
@@ -318,7 +319,7 @@ class Transaction:
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
             raise DeliveryFailed({said.topic: said for _, said in error.batches})
-        logger.info("%s/%d: %s; sending the other records again", *self._machine, error)
+        logger.info("%s/%d: %s; sending the other records again", *self.machine, error)
         refusals = []
         for batch, said in error.batches:
             topic = said.topic
@@ -490,7 +491,7 @@ class Transaction:
         found = self._requests.find([(each.row, each.origin) for each in given_up], self._producer.keep_waiting)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
-            if code == LOST_FROM_LOG and (topics.parse_source(origin.request) or ())[:2] == self._machine:
+            if code == LOST_FROM_LOG and (topics.parse_source(origin.request) or ())[:2] == self.machine:
                 if request is not None:
                     continue  # the log has it, and it fires
                 if origin.request in found:

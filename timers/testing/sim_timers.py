@@ -52,6 +52,7 @@ from timers.errors import InvalidTimerError
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import policy_of
 from timers.firing.ports import FirstRecord
+from timers.firing.transaction import Transaction
 from timers.partition import PartitionSpec
 from timers.request_formats import enabled_formats
 from timers.store.memory import MemoryStore
@@ -433,7 +434,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         counters = Counters()
         clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
         kafka = self._kafka
-        policy = policy_of(settings, machine, kafka, kafka, kafka, counters, threading.Lock(), *clocks)
+        transaction = Transaction(settings, machine, kafka, kafka, kafka, counters, threading.Lock(), *clocks)
+        policy = policy_of(settings, kafka, transaction)
         policy.transaction.bind(b"simulated topic.", 0)
         loop = Loop(spec.machine(progress, self._stores[machine], policy, counters))
         self._loops[machine], self._positions[machine] = loop, loop.machine.position

@@ -21,6 +21,7 @@ from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
+from timers.firing.transaction import Transaction
 from timers.testing.sim_timers import SimBatch
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
@@ -303,6 +304,7 @@ def outbox_of(
     producer = producer_class(log, settings, machine, faults)
     requests = SimRequests(log, formats_at(settings, LEVEL))
     clocks = lambda: (log.clock.now_ms + 0.5) / 1000, lambda: log.clock.boot_ms / 1000
-    policy = policy_of(settings, machine, known, requests, producer, counters, threading.Lock(), *clocks)
+    transaction = Transaction(settings, machine, known, requests, producer, counters, threading.Lock(), *clocks)
+    policy = policy_of(settings, known, transaction)
     policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION)
     return SimOutbox(policy, producer, counters)

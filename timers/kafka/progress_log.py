@@ -317,15 +317,7 @@ class ProgressLog:
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""
         topic, partition = tp
-        progress: Progress | None = None
-        if record is not None:
-            machine = progress_record.machine_name(self._settings.app_id, topic, partition)
-            progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}", machine=machine)
-            if topic_id != self._cluster.topic_ids[topic]:
-                logger.warning(
-                    "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
-                )
-                progress = Progress()
+        progress = None if record is None else self.decoded(tp, record)
         committed, seen = 0, None
         if isinstance(copy, BaseException):
             logger.warning("%s/%d: the copy of its progress in the group cannot be read: %r", *tp, copy)
@@ -355,6 +347,15 @@ class ProgressLog:
                 Progress(next_offset=committed),
             )
         return progress or Progress()
+
+    def decoded(self, tp: TopicPartition, record: bytes) -> Progress:
+        """The progress in a record of a machine; that of a new machine, if its topic was deleted and created again."""
+        machine = progress_record.machine_name(self._settings.app_id, *tp)
+        progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
+        if topic_id == self._cluster.topic_ids[tp[0]]:
+            return progress
+        logger.warning("topic %s was deleted and created again: %s/%d starts from its beginning", tp[0], *tp)
+        return Progress()
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.

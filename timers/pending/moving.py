@@ -104,12 +104,7 @@ class PendingReader:
         It is not compared with the group's copy: a worker that runs has written a newer one meanwhile.
         """
         records = self._log.read(tps, after_fence=False)
-        return {tp: self._decoded(tp, records[tp]) if tp in records else Progress() for tp in tps}
-
-    def _decoded(self, tp: TopicPartition, record: bytes) -> Progress:
-        machine = progress_record.machine_name(self._settings.app_id, *tp)
-        progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
-        return progress if topic_id == self._cluster.topic_ids[tp[0]] else Progress()  # the topic was made anew
+        return {tp: self._log.decoded(tp, records[tp]) if tp in records else Progress() for tp in tps}
 
     def read_up(self, tp: TopicPartition, progress: Progress) -> None:
         """Bring the store of a partition up to a progress, so that :meth:`pending` takes less time later."""

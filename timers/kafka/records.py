@@ -23,6 +23,7 @@ from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
 from timers.wire import topics
+from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
 
 _POLL_S = 0.2
@@ -49,6 +50,13 @@ def headers_of(message: Any) -> list[Header]:
             step()
         raise
     return answers[len(steps) // 2] or []
+
+
+def request_of(message: Message) -> RequestRecord:
+    """A record of a request topic, as the worker's consumer gives it."""
+    (kind, timestamp_ms), offset = message.timestamp(), message.offset() or 0
+    # librdkafka's types are 0 (not known), 1 (the producer's time) and 2 (the broker's).
+    return RequestRecord(offset, message.key(), message.value(), headers_of(message), timestamp_ms, max(0, kind - 1))
 
 
 _replace_wrong_bytes = partial(codecs.register_error, "strict", codecs.replace_errors)

@@ -29,7 +29,7 @@ from timers.core.snapshots import Place, Snapshots, check_footer
 from timers.core.store_validity import catch_up
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, TopicPartition
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.records import headers_of, read
+from timers.kafka.records import read, request_of
 from timers.partition import PartitionSpec, spec_of
 from timers.store import layout
 from timers.store.failures import Condemnations
@@ -112,15 +112,12 @@ def _fetches(messages: Iterator[Message], machine: Machine, end: int) -> Iterato
 
 
 def _record(message: Message, value_limit: int) -> RequestRecord:
-    """Returns a record as the worker's consumer gives it. It does not hold values that are too large [I23]."""
-    kind, timestamp_ms = message.timestamp()
-    value: Any = message.value()
+    """Returns a record that does not hold a value that is too large [I23]."""
+    record = request_of(message)
+    value = record.value
     if value is not None and len(value) > value_limit:
-        value = CutValue.of(value[:CUT_VALUE_BYTES], len(value), sha256(value).digest())
-    # librdkafka's types are 0 (not known), 1 (the producer's time) and 2 (the broker's).
-    return RequestRecord(
-        message.offset() or 0, message.key(), value, headers_of(message), timestamp_ms, max(0, kind - 1)
-    )
+        return record._replace(value=CutValue.of(value[:CUT_VALUE_BYTES], len(value), sha256(value).digest()))
+    return record
 
 
 _K = TypeVar("_K", bound=Any)

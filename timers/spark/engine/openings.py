@@ -19,7 +19,7 @@ from itertools import islice
 from time import monotonic, sleep
 from typing import ClassVar, TypeVar
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
+from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
 from timers.core.counters import Counters
@@ -51,7 +51,6 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Stores, may_restore, open_partition, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
-from timers.wire.formats import RequestRecord
 from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
@@ -260,7 +259,7 @@ class Openings:
         try:
             with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:
                 position, found = start, records.read(consumer, *tp, start, end, timeout_s=READ_S)
-                while some := list(map(_request, islice(found, READ_RECORDS))):
+                while some := list(map(records.request_of, islice(found, READ_RECORDS))):
                     yield Fetched(position, some[-1].offset + 1, some)
                     position = some[-1].offset + 1
                 if position < end:
@@ -333,10 +332,3 @@ class Openings:
 
         answer = partial(self._opener.snapshots.answer, tp, loop.machine, store)
         return Opened(loop, transaction, topic_id, opening, metrics, close, answer)
-
-
-def _request(message: Message) -> RequestRecord:
-    kind, timestamp_ms = message.timestamp()
-    headers = records.headers_of(message)
-    is_append_time = int(kind == TIMESTAMP_LOG_APPEND_TIME)
-    return RequestRecord(message.offset() or 0, message.key(), message.value(), headers, timestamp_ms, is_append_time)

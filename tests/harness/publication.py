@@ -30,6 +30,8 @@ CHUNK = 2_500
 ROUNDS = 10
 """Minimum number of chunks for each partition."""
 IN_FLIGHT = 400_000
+CONNECT_S = 120
+"""The first kill may be that of the broker: a start takes a quarter of a minute on a busy machine."""
 FLUSH_S = 240
 """Partitions may have no leader for a minute if a broker starts again on a busy machine."""
 
@@ -112,7 +114,7 @@ def _producer(publication: Publication) -> Producer:
     if publication.partitioner != "spread":
         settings["partitioner"] = publication.partitioner
     producer = Producer({**client_settings(publication.brokers), **settings})
-    producer.list_topics(publication.topic, timeout=15)
+    producer.list_topics(publication.topic, timeout=CONNECT_S)
     return producer
 
 

@@ -25,6 +25,16 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Za-z:.%]+)\]|(?P<name>[0-9A-Za-z._-]+))(?
 _MAX_PORT = 65_535
 
 
+def in_url(host: str) -> str:
+    """Return a host as a URL has it: an address of IPv6 is in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def without_brackets(host: str) -> str:
+    """Return the address of IPv6 that is in brackets, or else the host as it is."""
+    return host[1:-1] if re.fullmatch(r"\[[^\[\]]*:[^\[\]]*\]", host) else host
+
+
 class Hosts:
     """The hosts for which a port answers: each IP address, ``localhost``, and some names.
 

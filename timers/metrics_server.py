@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from prometheus_client import CollectorRegistry
 
 from timers.errors import SettingsError
+from timers.hosts import in_url, without_brackets
 from timers.metrics import encoder
 from timers.open_connections import OpenConnections
 
@@ -115,11 +116,13 @@ class MetricsServer:
             def log_message(self, format: str, *args: object) -> None:
                 _log.debug(format, *args)
 
+        host = without_brackets(host)
         try:
             self._server = _LimitedServer((host, port), Pages, connections)
         except OSError as error:
-            shown = f"[{host}]" if ":" in host else host
-            raise SettingsError(f"{shown}:{port} cannot be listened on ({error.strerror}): choose another") from error
+            raise SettingsError(
+                f"{in_url(host)}:{port} cannot be listened on ({error.strerror}): choose another"
+            ) from error
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from timers.hosts import in_url
 from timers.open_connections import HEAD_S, OpenConnections
 
 _BACKLOG = 1024
@@ -58,8 +59,7 @@ class LimitedSite(web.BaseSite):
     @property
     def name(self) -> str:
         """The address."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http{'' if self._ssl_context is None else 's'}://{host}:{self._port}"
+        return f"http{'' if self._ssl_context is None else 's'}://{in_url(self._host)}:{self._port}"
 
     async def start(self) -> None:
         """Listen.

@@ -128,7 +128,7 @@ def test_a_topic_that_is_changed_under_a_running_worker_is_red_until_it_is_right
     worker.start().ready()
     requests, retries = system.request_topic, system.settings.retry_topic
     body = wait_until(lambda: (page := with_red(worker, set()))["notes"] and page, "the first comparison")
-    assert "P1 rests on one copy" in body["notes"][0]
+    assert "all rests on one copy" in body["notes"][0]
     for topic, name, wrong, right, red in (
         (requests, "cleanup.policy", "compact", "delete", {requests}),
         (system.settings.progress_topic, "cleanup.policy", "delete", "compact", {requests, retries}),

@@ -120,10 +120,10 @@ def test_schedules_with_a_retention_are_a_warning() -> None:
 
 def test_one_replica_is_one_finding_and_on_one_broker_only_a_note() -> None:
     (wrong,) = judged({}, replicas=1)
-    assert wrong.severity == WARNING and wrong.sentence.startswith("P1 rests on one copy: timer-request, ")
+    assert wrong.severity == WARNING and wrong.sentence.startswith("all rests on one copy: timer-request, ")
     assert "kafka-reassign-partitions.sh" in wrong.sentence and "oscillator" not in wrong.sentence
     (note,) = judged({"timer-request": {"min.insync.replicas": "1"}}, replicas=1, brokers=1)
-    assert note.severity == NOTE and note.sentence.startswith("P1 rests on one copy: the cluster")
+    assert note.severity == NOTE and note.sentence.startswith("all rests on one copy: the cluster")
 
 
 def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,7 +133,7 @@ def has_ipv6() -> bool:
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_it_listens_on_an_ipv6_address() -> None:
-    server = MetricsServer(CollectorRegistry(), list, list, 0, "::1")
+    server = MetricsServer(CollectorRegistry(), list, list, 0, "[::1]")
     try:
         with socket.create_connection(("::1", server.port), timeout=30) as caller:
             caller.sendall(b"HEAD /health/live HTTP/1.0\r\n\r\n")

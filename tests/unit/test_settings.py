@@ -21,6 +21,9 @@ WRONG = [
     ("TIMERS_BROKERS", "localhost", "host:port"),
     ("TIMERS_BROKERS", "a:1,::1:9092", "an IPv6 address in brackets"),
     ("TIMERS_BROKERS", "::1", "in brackets"),
+    ("TIMERS_BROKERS", "fe80::1%eth0", "in brackets"),
+    ("TIMERS_BROKERS", "http://127.0.0.1:9092", "try 127.0.0.1:9092"),
+    ("TIMERS_BROKERS", "a:1 b:2", "try 127.0.0.1:9092"),
     ("TIMERS_BROKERS", ":9092", "host:port"),
     ("TIMERS_BROKERS", "a:1,b", "host:port"),
     ("TIMERS_BROKERS", "a:65536", "ports 1 to 65535"),
@@ -247,6 +250,7 @@ def test_describe_names_the_source_of_each_value() -> None:
     [
         ({}, "http://127.0.0.1:6066", "http://127.0.0.1:6066"),
         ({"TIMERS_WEB_BIND": "::1", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
+        ({"TIMERS_WEB_BIND": "[::1]", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
         ({"TIMERS_WEB_BIND": "0.0.0.0"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
         ({"TIMERS_WEB_BIND": "::"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
         ({"TIMERS_ADVERTISED_URL": "http://[fd00::1]:8/"}, "http://[fd00::1]:8", "http://127.0.0.1:6066"),

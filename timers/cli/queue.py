@@ -27,6 +27,7 @@ from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
 from timers.counted import counted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
+from timers.hosts import in_url, without_brackets
 from timers.logs import make_safe
 from timers.signals import on_signals
 from timers.wire import topics
@@ -564,7 +565,7 @@ def _monitor(queue: Queue, port: int, host: str) -> Any:
         from timers.queue.monitoring import Monitor
 
         monitor = Monitor(queue, port, host)
-    say(f"metrics at http://{host}:{monitor.port}/metrics")
+    say(f"metrics at http://{in_url(without_brackets(host))}:{monitor.port}/metrics")
     return monitor
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from timers.errors import SettingsError
+from timers.hosts import without_brackets
 from timers.wire import topics
 from timers.wire.instants import parse_instant
 from timers.wire.printable import quoted
@@ -166,11 +167,12 @@ def brokers(env: str, value: str) -> str:
             "TIMERS_SASL_USERNAME and TIMERS_SASL_PASSWORD"
         )
     for address in value.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-            raise invalid(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
-        if ":" in host and not re.fullmatch(r"\[[0-9A-Fa-f:.%\w]+\]", host):
+        if re.fullmatch(r"[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(%\w+)?(:[0-9]+)?", address.strip()):
             raise invalid(env, value, "an IPv6 address in brackets (try [::1]:9092)")
+        host, _, port = address.strip().rpartition(":")
+        is_host = re.fullmatch(r"\[[0-9A-Fa-f:.%\w]+\]|[^\s:/]+", host)
+        if not is_host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise invalid(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
     return ",".join(address.strip() for address in value.split(","))
 
 
@@ -214,7 +216,7 @@ def url(env: str, value: str) -> str:
     """Parse the URL of a web server, without a path."""
     found = re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?", value)
     if not found or int(found[2] or 0) > 65535:
-        raise invalid(env, value, "http://host:port (try http://127.0.0.1:6066)")
+        raise invalid(env, value, "http://host:port (try http://127.0.0.1:6066, or with IPv6 http://[::1]:6066)")
     return value.rstrip("/")
 
 
@@ -232,10 +234,10 @@ def public_url(env: str, value: str) -> str:
 
 
 def bind(env: str, value: str) -> str:
-    """Parse a host name or address to listen on."""
+    """Parse a host name or address to listen on; one of IPv6 may be in brackets, as in a URL."""
     if not value or re.search(r"[\s/]", value):
         raise invalid(env, value, "a host name or address to listen on (try 127.0.0.1)")
-    return value
+    return without_brackets(value)
 
 
 def setting(

@@ -202,7 +202,7 @@ def _of_topic(
                 yield wrong(name, severity, f"so {kept} that wait longer than its retention are lost", UNLIMITED)
     if topic.must_last and replicas > 1:
         if int(config.get(MIN_IN_SYNC) or 2) < 2:
-            effect = "so an acknowledged record may have one copy only, and P1 rests on it"
+            effect = "so an acknowledged record may have one copy only"
             yield wrong(MIN_IN_SYNC, WARNING, effect, "2")
         if config.get(_UNCLEAN) == "true":
             effect = "so the election of a leader may lose acknowledged records"
@@ -247,7 +247,7 @@ def wrong_snapshots(brokers: str, topic: str, config: Mapping[str, str], min_in_
 
 def _one_copy(brokers: str, kept: str, names: list[str], broker_count: int) -> WrongConfig:
     """One finding for all topics with one replica: on a cluster of one broker these are all topics."""
-    what = "P1 rests on one copy"
+    what = "all rests on one copy"
     if broker_count == 1:
         sentence = f"{what}: the cluster at {brokers} has one broker, and a lost disk of it loses all {kept}"
         return WrongConfig(names[0], "replicas", "1", NOTE, sentence)

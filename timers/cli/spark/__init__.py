@@ -15,6 +15,7 @@ from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import say
 from timers.config.project import project_dir
 from timers.errors import SettingsError
+from timers.hosts import in_url, without_brackets
 from timers.signals import on_signals
 from timers.wire.printable import quoted
 
@@ -131,7 +132,7 @@ def monitored(options: Mapping[str, Any], job: str, every_s: float) -> Iterator[
         yield monitor
         return
     with served(monitor, port, host) as chosen:
-        say(f"metrics at http://{host}:{chosen}/metrics")
+        say(f"metrics at http://{in_url(without_brackets(host))}:{chosen}/metrics")
         yield monitor
 
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from timers.client.request import parse_ahead, parse_moment
+from timers.client.request import parse_ahead
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
@@ -214,8 +214,6 @@ def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
             text = f"{format_due(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
             second = parse_ahead(_instant(text), now_s)
             return second - _DAY_S if is_past and day is None and second > now_s else second
-        if text.startswith("-"):
-            return parse_moment(text[1:], now_s)
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
     except InvalidTimerError:
         raise Problem("parameter-invalid", f"{name}={quoted(text[:100])} is no time: write {FORMS}") from None

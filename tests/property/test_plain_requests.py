@@ -97,10 +97,16 @@ def test_a_value_that_was_cut_is_not_plain() -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_plain_requests_are_not_given_to_the_complete_reader(reader: str) -> None:
-    records = numbered([Record(b"7", future.encode("orders", f"k{number}", b"v" * number)) for number in range(200)])
+@pytest.mark.parametrize("seconds", [1, 200])
+def test_plain_requests_are_not_given_to_the_complete_reader(reader: str, seconds: int) -> None:
+    keys = [b"%d" % (number % seconds) for number in range(200)]
+    values = [future.encode("orders", f"k{number}", b"v" * number) for number in range(200)]
+    records = numbered([Record(*each) for each in zip(keys, values, strict=True)])
     others: list[Any] = []
-    rows: dict[Any, list[Any]] = {b"7": []}
-    READERS[reader](records, 10**6, rows, {b"orders": "orders"}, others.extend)
-    assert others == []
-    assert rows == {b"7": [(3 * number, "orders", f"k{number}", b"v" * number, None, None) for number in range(200)]}
+    rows: dict[Any, list[Any]] = {}
+    READERS[reader](
+        records, 10**6, rows, {b"orders": "orders"}, others.extend, lambda key: rows.setdefault(key, [])
+    )
+    assert others == [] and list(rows) == keys[:seconds]
+    found = sorted(row for group in rows.values() for row in group)
+    assert found == [(3 * number, "orders", f"k{number}", b"v" * number, None, None) for number in range(200)]

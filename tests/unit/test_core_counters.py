@@ -51,7 +51,7 @@ def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     counters.transaction = TransactionCounters()
     counters.transaction.late = late
     row: Row = (0, "t", None, b"", None, None)
-    counters.transaction.fire([(10, [row] * 3), (10, [row] * 2)])
+    counters.transaction.fire("t", [(10, [row] * 3), (10, [row] * 2)])
     counters.transaction.fire_again("t", 4)
     counters.transaction.fire_again("u", 4)
     counters.transaction.retried += 1
@@ -99,11 +99,11 @@ def test_callbacks_are_counted_by_topic_with_the_lag_of_those_that_waited() -> N
 def test_topics_above_the_maximum_are_counted_as_one() -> None:
     counters = Counters()
     for number in range(MAX_TOPICS + 3):
-        counters.transaction.fire([(10, [(0, f"topic-{number}", None, b"", None, None)])])
+        counters.transaction.fire(f"topic-{number}", [(10, [(0, f"topic-{number}", None, b"", None, None)])])
         counters.count_committed(Progress(number))
     assert len(counters.topics) == MAX_TOPICS + 1
     assert counters.topics[OTHER_TOPICS].fired == 3
-    counters.transaction.fire([(10, [(0, "topic-0", None, b"", None, None)])])
+    counters.transaction.fire("topic-0", [(10, [(0, "topic-0", None, b"", None, None)])])
     counters.count_committed(Progress(999))
     assert (counters.topics["topic-0"].fired, counters.topics[OTHER_TOPICS].fired) == (2, 3)
 

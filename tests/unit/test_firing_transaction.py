@@ -170,7 +170,9 @@ def test_a_topic_that_never_takes_the_times_gets_no_record(rig: Rig, monkeypatch
 def test_a_topic_that_is_used_first_gets_its_callbacks_in_the_same_transaction(rig: Rig) -> None:
     rig.fire("new", "t", "new")
     assert rig.producer.sent[0]["new"] == 2 and rig.callbacks == [{"t": 1}]
-    assert sum(rig.metrics.counters.transaction.fired.values()) == 3 and not rig.metrics.counters.transaction.retried
+    fired = rig.metrics.counters.transaction.fired
+    assert {topic: sum(counts.values()) for topic, counts in fired.items()} == {"new": 2, "t": 1}
+    assert not rig.metrics.counters.transaction.retried
 
 
 def test_timers_of_a_topic_wait_in_the_retry_topic_while_no_broker_says_whether_it_exists(

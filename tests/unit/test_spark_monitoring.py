@@ -136,7 +136,7 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     monitor.engine = counts = EngineCounts(lambda: [in_driver], lambda: 4)
     worked, before = Counters(), Counters().numbers()
     for fired, due_s in ((3, 1000), (2, 1001)):
-        worked.transaction = TransactionCounters(fired={("orders", due_s): fired}, dead_lettered={"no-such-topic": 1})
+        worked.transaction = TransactionCounters(fired={"orders": {due_s: fired}}, dead_lettered={"no-such-topic": 1})
         worked.transaction.ended_ms = 1001_500
         worked.count_committed(Progress())
         waiting: dict[TopicPartition, tuple[int, int | None]] = {TP: (7, 998), ("timer-request", 1): (0, None)}

@@ -55,7 +55,7 @@ def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monke
     status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics=parts), shown_topics=set())
 
     def fire(counters: Counters, topic: str, count: int) -> None:
-        counters.transaction.fire([(10, [(0, topic, None, b"", None, None)] * count)])
+        counters.transaction.fire(topic, [(10, [(0, topic, None, b"", None, None)] * count)])
         counters.transaction.ended_ms = 10_200
         counters.count_committed(Progress(0))
 

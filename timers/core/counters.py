@@ -65,9 +65,17 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
+    def observe_all(self, observations: Iterable[tuple[float, int]]) -> None:
+        """Count observations: values, each with its times."""
+        bounds, counts, added = self.bounds, self.counts, 0.0
+        for value, times in observations:
+            counts[bisect_left(bounds, value)] += times
+            added += value * times
+        self.sum += added
 
-Fired: TypeAlias = dict[tuple[str, int], int]
-"""(Callback topic, due second) -> callbacks."""
+
+Fired: TypeAlias = dict[str, dict[int, int]]
+"""Callback topic -> due second -> callbacks."""
 
 
 class TopicCounters:
@@ -92,9 +100,9 @@ class TransactionCounters:
     late: bool = False
     """Its firings are late requests, accepted in the same transaction."""
     fired: Fired = field(default_factory=dict)
-    """(Callback topic, due second) -> callbacks sent."""
+    """Callbacks sent."""
     fired_after_retry: Fired = field(default_factory=dict)
-    """(Callback topic, due second of the request) -> callbacks that come from the retry topic."""
+    """Callbacks that come from the retry topic, by the due second of the request."""
     retried: int = 0
     """Timers moved to the retry topic."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
@@ -108,17 +116,16 @@ class TransactionCounters:
     ended_ms: int | None = None
     """The brokers' time when it ended, committed or not; None if the lag is not measured."""
 
-    def fire(self, due: Iterable[DueRows]) -> None:
-        """Add callbacks, all to one topic."""
-        fired = self.fired
+    def fire(self, topic: str, due: Iterable[DueRows]) -> None:
+        """Add callbacks to a topic."""
+        counts = self.fired.setdefault(topic, {})
         for due_s, rows in due:
-            if rows:
-                key = rows[0][1], due_s
-                fired[key] = fired.get(key, 0) + len(rows)
+            counts[due_s] = counts.get(due_s, 0) + len(rows)
 
     def fire_again(self, topic: str, due_s: int) -> None:
         """Add a callback that comes from the retry topic."""
-        self.fired_after_retry[topic, due_s] = self.fired_after_retry.get((topic, due_s), 0) + 1
+        counts = self.fired_after_retry.setdefault(topic, {})
+        counts[due_s] = counts.get(due_s, 0) + 1
 
     def dead_letter(self, code: str) -> None:
         """Add a dead letter."""
@@ -234,16 +241,17 @@ class Counters:
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
     def _count_fired(self, kind: str, fired: Fired, ended_ms: int | None) -> None:
-        lag = self.lag[kind]
-        for (topic, due_s), count in fired.items():
+        for topic, counts in fired.items():
+            count = sum(counts.values())
             self.fired += count
             of_topic = self.topics.get(topic) or self._new_topic(topic)
             of_topic.fired += count
             if ended_ms is not None:
-                lag_s = max(0.0, ended_ms / 1000 - due_s)  # the brokers' time is an estimate
-                lag.observe(lag_s, count)
+                ended_s = ended_ms / 1000
+                lags = [(max(0.0, ended_s - due_s), times) for due_s, times in counts.items()]  # its time is estimated
+                self.lag[kind].observe_all(lags)
                 if kind == WAITED:
-                    of_topic.lag.observe(lag_s, count)
+                    of_topic.lag.observe_all(lags)
 
     def _new_topic(self, topic: str) -> TopicCounters:
         name = topic if len(self.topics) < MAX_TOPICS else OTHER_TOPICS

@@ -432,7 +432,7 @@ class Machine:
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
         self.counters.transaction.late = bool(late)
-        output = self._paced(sorted(late.items()), self._tick)._replace(
+        output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,
             verdicts=judged.verdicts,

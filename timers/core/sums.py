@@ -27,9 +27,10 @@ def bytes_of(rows: Sequence[Any]) -> int:
     return whole
 
 
-def are_for(topic: str, rows: Sequence[Any]) -> bool:
-    """Returns whether all rows have this callback topic."""
-    for row in rows:  # noqa: SIM110  # a generator takes longer, compiled or not
-        if row[1] != topic:
-            return False
+def are_for(topic: str, due: Sequence[tuple[int, Sequence[Any]]]) -> bool:
+    """Returns whether all rows of some due seconds have this callback topic."""
+    for _, rows in due:
+        for row in rows:  # a generator takes longer, compiled or not
+            if row[1] != topic:
+                return False
     return True

@@ -248,7 +248,7 @@ class Policy:
 
     def _deliver(self, due: Sequence[DueRows]) -> None:
         first = due[0][1][0][1]
-        if all(are_for(first, rows) for _, rows in due):
+        if are_for(first, due):
             self._deliver_to(first, due)
             return
         by_topic: dict[str, dict[int, list[Row]]] = {}

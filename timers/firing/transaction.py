@@ -407,15 +407,16 @@ class Transaction:
 
         It takes about 1 µs a timer, and 0.2 µs where :func:`write_callbacks` is compiled.
         """
-        self._counters.transaction.fire(due)
+        self._counters.transaction.fire(topic, due)
         now_ms, id_prefix, timer_id = self._now_ms(), self._id_prefix, h.TIMER_ID
         batches = self._filling.setdefault(topic, {})
         write = self._producer.write_callbacks
         if write is not None:
+            if self._cuts:
+                due = [(due_s, self._named(due_s, group)) for due_s, group in due]
+            fired = [(h.TIMER_FIRED, self._fired_ms)]
             places = topic, partitions, batches, self._full, self._max_bytes(topic)
-            for due_s, group in due:
-                named = self._named(due_s, group) if self._cuts else group
-                write(named, *places, now_ms, id_prefix, h.firing(due_s, self._fired_ms), _identity)
+            write(due, *places, now_ms, id_prefix, fired, _identity)
             return
         rows: list[Row] = []
         endings: list[list[h.Header]] = []
@@ -563,7 +564,7 @@ class Transaction:
                 origin = origin_of(row, due_s, self.source(row[0]))
                 headers = self._fired_headers(row, origin)
                 self._add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms, row[0])
-        self._counters.transaction.fire(due)
+        self._counters.transaction.fire(topic, due)
 
     # ---- decisions of the machine ------------------------------------------------------------------------------
 

@@ -50,6 +50,13 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
     legal_bytes: dict[bytes, str] = {}
     from_string, rows_of = Future.FromString, by_key.get
 
+    def begin(key: bytes | None) -> list[Row] | None:
+        try:
+            rows = by_key[key] = by_due.setdefault(decode_due(key), [])
+        except InvalidRequestError:
+            return None
+        return rows
+
     def read(records: Iterable[Any]) -> None:
         for record in records:
             value, headers = record.value, record.headers
@@ -77,7 +84,7 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
             rows.append((record.offset, topic, key, payload, headers or None, None))
 
     if IS_COMPILED:
-        read_plain(records, max_request_bytes, by_key, legal_bytes, read)
+        read_plain(records, max_request_bytes, by_key, legal_bytes, read, begin)
     else:
         read(records)
     if rejections:  # a second may have none but rejected records

@@ -5,8 +5,8 @@ Python compiles no loop over bytes, and protobuf makes an object for each reques
 request; :func:`timers.wire.future.decode` takes 0.8 µs without it. Without a compiler the same file is Python: then it
 is slow, and only tests use it, as the reference of what was compiled.
 
-It decides nothing. A request is plain if its key and its topic were found to be valid in an earlier request of the same
-call, it has no headers, and each field of its ``Future`` comes at most once, in the order of the numbers. All other
+It decides nothing. A request is plain if its key is valid, its topic was found to be valid in an earlier request of the
+same call, it has no headers, and each field of its ``Future`` comes at most once, in the order of the numbers. All other
 requests are given to the complete reader.
 """
 
@@ -28,15 +28,17 @@ def read_plain(
     rows_by_key: dict[Any, list[Any]],
     topics: dict[bytes, str],
     read: Callable[[Sequence[Any]], object],
+    begin: Callable[[Any], list[Any] | None],
 ) -> None:
     """Append the row of each plain request to the rows of its key, and give every other record to ``read``.
 
     Args:
         records: in ascending offset.
         max_request_bytes: a larger value is not plain.
-        rows_by_key: raw key -> rows of its due second; ``read`` adds to it.
+        rows_by_key: raw key -> rows of its due second; ``read`` and ``begin`` add to it.
         topics: UTF-8 of a legal topic -> the topic; ``read`` adds to it.
         read: called with a record that is not plain; all records before it were read.
+        begin: returns the rows of a key that is not in ``rows_by_key``; None if it is not valid.
     """
     limit: cython.Py_ssize_t = max_request_bytes
     data: cython.p_uchar
@@ -62,8 +64,7 @@ def read_plain(
     topic = None
     for record in records:
         value = record.value
-        rows = rows_by_key.get(record.key)
-        if rows is None or type(value) is not bytes or record.headers:
+        if type(value) is not bytes or record.headers:
             read((record,))
             continue
         request = value
@@ -113,6 +114,13 @@ def read_plain(
         try:
             key = data[key_at:key_end].decode("utf-8")
         except UnicodeDecodeError:
+            read((record,))
+            continue
+        due = record.key
+        rows = rows_by_key.get(due)
+        if rows is None:
+            rows = begin(due)
+        if rows is None:
             read((record,))
             continue
         rows.append((record.offset, topic, key, data[value_at:value_end], None, None))

@@ -32,6 +32,9 @@ _CRC_AT = 17
 _MAGIC = 2
 _TRANSACTIONAL = 0x10
 _ID_HEADER = b"\x10timer-id"
+_DUE_HEADER = b"\x12timer-due"
+_LENGTHS = tuple(bytes([2 * length]) for length in range(21))
+"""Length of a number's digits -> the length in a header."""
 _FIRST_ROOM = 2048
 _NUMBERS_ROOM = 64
 """Bytes that suffice for the numbers of a record, or of a header."""
@@ -190,7 +193,7 @@ class CallbackBatch:
 
 
 def write_callbacks(
-    rows: Sequence[Any],
+    due: Sequence[tuple[int, Sequence[Any]]],
     topic: str,
     partitions: int,
     batches: dict[int, CallbackBatch],
@@ -198,57 +201,62 @@ def write_callbacks(
     max_bytes: int,
     now_ms: int,
     id_prefix: bytes,
-    ending: Sequence[Any],
+    fired: Sequence[Any],
     identity: Callable[[Any, bytes], list[Any]],
 ) -> None:
-    """Write the callbacks of rows of one due second, in order, each into the batch of its key's partition.
+    """Write the callbacks of timers, in order, each into the batch of its key's partition.
 
     Args:
+        due: the rows of each due second.
         batches: partition -> the batch that is being filled; a first one is added.
         full: (topic, partition, batch) of full batches; more are added.
         max_bytes: size of a batch.
         id_prefix: with the offset of a row it is the id of a timer without an origin.
-        ending: the last headers.
+        fired: the headers after ``timer-due``.
         identity: returns the headers of a timer with an origin, from it and from its id.
     """
-    ending_count: cython.Py_ssize_t = len(ending)
-    last = encode_headers(ending)
+    ending_count: cython.Py_ssize_t = len(fired) + 1
+    after_due = encode_headers(fired)
+    last: bytes
     header_count: cython.Py_ssize_t
     number: cython.longlong
     partition: cython.long
     batch: CallbackBatch
-    for row in rows:
-        offset, _, key, value, headers, origin = row
-        if type(key) is str:
-            key = key.encode()
-        if partitions == 1:
-            partition = 0
-        elif key is None:
-            partition = offset % partitions
-        else:
-            partition = (murmur2(key, len(key)) & 0x7FFFFFFF) % partitions
-        header_count = ending_count
-        before = b""
-        number = -1
-        if origin is not None:
-            shown = [*(headers or ()), *identity(origin, b"%b%d" % (id_prefix, offset))]
-            header_count += len(shown)
-            before = encode_headers(shown)
-        else:
-            number = offset
-            header_count += 1
-            if headers is not None:
-                header_count += len(headers)
-                before = encode_headers(headers)
-        found = batches.get(partition)
-        if found is None:
-            found = batches[partition] = CallbackBatch(max_bytes)
-        batch = found
-        if not batch._write(now_ms, key, value, header_count, before, id_prefix, number, last):
-            full.append((topic, partition, batch))
-            batch = batches[partition] = CallbackBatch(max_bytes)
-            batch._write(now_ms, key, value, header_count, before, id_prefix, number, last)
-        batch.offsets.append(offset)
+    for due_s, rows in due:
+        digits = b"%d" % due_s
+        last = b"".join((_DUE_HEADER, _LENGTHS[len(digits)], digits, after_due))
+        for row in rows:
+            offset, _, key, value, headers, origin = row
+            if type(key) is str:
+                key = key.encode()
+            if partitions == 1:
+                partition = 0
+            elif key is None:
+                partition = offset % partitions
+            else:
+                partition = (murmur2(key, len(key)) & 0x7FFFFFFF) % partitions
+            header_count = ending_count
+            before = b""
+            number = -1
+            if origin is not None:
+                shown = [*(headers or ()), *identity(origin, b"%b%d" % (id_prefix, offset))]
+                header_count += len(shown)
+                before = encode_headers(shown)
+            else:
+                number = offset
+                header_count += 1
+                if headers is not None:
+                    header_count += len(headers)
+                    before = encode_headers(headers)
+            found = batches.get(partition)
+            if found is None:
+                found = batches[partition] = CallbackBatch(max_bytes)
+            batch = found
+            if not batch._write(now_ms, key, value, header_count, before, id_prefix, number, last):
+                full.append((topic, partition, batch))
+                batch = batches[partition] = CallbackBatch(max_bytes)
+                batch._write(now_ms, key, value, header_count, before, id_prefix, number, last)
+            batch.offsets.append(offset)
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

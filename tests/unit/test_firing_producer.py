@@ -260,9 +260,18 @@ async def test_what_a_leader_does_not_take_at_once_is_left_to_aiokafka_with_the_
     assert brokers.left == [("t", 0, 0), ("t", 0, 2)]
 
 
-async def test_partitions_are_added_again_while_the_markers_of_the_last_transaction_are_written() -> None:
-    brokers = await delivered({"AddPartitionsToTxn": [ConcurrentTransactions.errno]})
-    assert brokers.asked[:2] == [ADD, ADD] and brokers.left == []
+async def test_partitions_are_added_again_while_the_markers_of_the_last_transaction_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses_s.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    brokers = await delivered({"AddPartitionsToTxn": [ConcurrentTransactions.errno] * 6})
+    assert brokers.asked[:7] == [ADD] * 7 and brokers.left == []
+    assert pauses_s == [0.01, 0.02, 0.04, 0.08, 0.08, 0.08]
 
 
 async def test_without_the_coordinator_all_is_left_to_aiokafka() -> None:

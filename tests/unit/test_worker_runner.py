@@ -160,7 +160,10 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
     assert pool.failure is None
 
 
-def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it() -> None:
+def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner_module, "TELLING_END_S", 3600)
     pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     rig.ask(1)
@@ -174,6 +177,27 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
     assert runner.join(PATIENCE_S)
     assert owing.fired_before_telling == [1]
     assert pool.failure is None
+
+
+def test_a_busy_machine_does_not_begin_to_tell_the_group_shortly_before_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner_module, "QUIET_S", 0)
+    monkeypatch.setattr(runner_module, "TELLING_END_S", 0)
+    pool, outbox = SimPool(), ListOutbox()
+    rig = NativeRig(outbox=outbox)
+    owing: Any = Owing(outbox)
+    runner = runner_of(pool, rig.machine, owing)
+    runner.start()
+    for second in (1, 2):
+        runner.tick(Tick(second * 1000))
+        runner.ask(lambda _: None).result(PATIENCE_S)
+    assert not owing.fired_before_telling
+    monkeypatch.setattr(runner_module, "TELLING_END_S", 3600)
+    runner.tick(Tick(3000))
+    assert owing.told.wait(PATIENCE_S)
+    runner.stop()
+    assert runner.join(PATIENCE_S)
 
 
 def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_has_not() -> None:

@@ -46,6 +46,10 @@ QUIET_STEPS, QUIET_STEP_S = 8, 0.05
 """The quiet times of a worker's machines begin in so many steps: if all told the group at one moment, the coordinator
 would answer some of them only after the next tick."""
 
+TELLING_END_S = 0.7
+"""Seconds after a tick from which on a machine does not begin to tell the group: where transactions take long, it would
+still wait for the answers at the next tick. A transaction that fires then tells it (:data:`WITNESS_S`)."""
+
 SOON_S = 2
 """Seconds before the first timers are due at which a machine that does not fire asks about their callback topics: else
 the timers of the first second wait for the answers, 10 to 20 ms."""
@@ -274,15 +278,19 @@ class Runner:
         return self._is_quiet_time_left and is_soon and self.machine.counters.fired == self._fired_before
 
     @property
+    def _may_tell_group(self) -> bool:
+        return self._transaction.has_old_witness and monotonic() < self._ticked_at + TELLING_END_S
+
+    @property
     def _has_quiet_work(self) -> bool:
-        return self._is_idle_too_long or self._transaction.has_old_witness or self._begins_to_fire_soon
+        return self._is_idle_too_long or self._may_tell_group or self._begins_to_fire_soon
 
     def _work_quietly(self) -> None:
         """Commit what no receiver waits for, and ask about the callback topics of the first of the next timers."""
         if self._is_idle_too_long:
             self.machine.commit_progress(even_if_idle=True)
             self._last_commit = monotonic()
-        if self._transaction.has_old_witness:
+        if self._may_tell_group:
             self._transaction.tell_group()
         if self._begins_to_fire_soon:
             _, rows = next(self.machine.waiting(self.machine.progress.fired_through), (None, ()))

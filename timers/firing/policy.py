@@ -166,7 +166,8 @@ class Policy:
             if self.unanswered:
                 self.transaction.wait_for(self.unanswered)
                 self.end_wait()
-            refusals = self.transaction.commit(progress, self.callbacks)
+            callbacks, self.callbacks = self.callbacks, []  # the next rows get their memory
+            refusals = self.transaction.commit(progress, callbacks)
             if refusals is None:
                 return
             for topic, error, records in refusals:

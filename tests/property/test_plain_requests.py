@@ -104,9 +104,7 @@ def test_plain_requests_are_not_given_to_the_complete_reader(reader: str, second
     records = numbered([Record(*each) for each in zip(keys, values, strict=True)])
     others: list[Any] = []
     rows: dict[Any, list[Any]] = {}
-    READERS[reader](
-        records, 10**6, rows, {b"orders": "orders"}, others.extend, lambda key: rows.setdefault(key, [])
-    )
+    READERS[reader](records, 10**6, rows, {b"orders": "orders"}, others.extend, lambda key: rows.setdefault(key, []))
     assert others == [] and list(rows) == keys[:seconds]
     found = sorted(row for group in rows.values() for row in group)
     assert found == [(3 * number, "orders", f"k{number}", b"v" * number, None, None) for number in range(200)]

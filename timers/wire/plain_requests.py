@@ -6,8 +6,8 @@ request; :func:`timers.wire.future.decode` takes 0.8 µs without it. Without a c
 is slow, and only tests use it, as the reference of what was compiled.
 
 It decides nothing. A request is plain if its key is valid, its topic was found to be valid in an earlier request of the
-same call, it has no headers, and each field of its ``Future`` comes at most once, in the order of the numbers. All other
-requests are given to the complete reader.
+same call, it has no headers, and each field of its ``Future`` comes at most once, in the order of the numbers. The
+complete reader gets all other requests.
 """
 
 from __future__ import annotations

@@ -7,34 +7,35 @@ from typing import Any
 
 from timers.config.settings import Settings
 from timers.core.progress import Progress
+from timers.kafka.progress_log import ProgressLog
 from timers.pending.moving import PendingReader
 from timers.wire import progress as progress_record
 
 TP = "timer-request", 1
 
 
-class Log:
+class Log(ProgressLog):
     """A progress log. The group has a newer copy than its records, because the worker has committed meanwhile."""
 
     def __init__(self, progress: Progress, topic_id: bytes) -> None:
+        self._settings, self._cluster = Settings(), CLUSTER
         self._value = progress_record.encode(progress, topic_id, progress_record.machine_name("timers", *TP))
 
-    def read(self, tps: Any, *, after_fence: bool) -> dict[Any, bytes]:
+    def read(self, tps: Any, *, after_fence: bool = True, only_some: bool = False) -> dict[Any, bytes]:
         assert not after_fence, "no worker was fenced"
         return {TP: self._value}
 
-    def check(self, *_: Any) -> Progress:
+    def read_one(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("the copy of the group is newer")
 
 
 def reader_of(progress: Progress, topic_id: bytes) -> PendingReader:
     reader = PendingReader.__new__(PendingReader)
-    given: Any = {"_log": Log(progress, topic_id), "_settings": Settings(), "_cluster": CLUSTER}
-    vars(reader).update(given)
+    reader._log = Log(progress, topic_id)
     return reader
 
 
-CLUSTER = SimpleNamespace(topic_ids={TP[0]: b"id of the topic."})
+CLUSTER: Any = SimpleNamespace(topic_ids={TP[0]: b"id of the topic."})
 
 
 def test_the_progress_of_a_running_worker_is_not_compared_with_what_it_has_committed_since() -> None:

@@ -55,7 +55,7 @@ class SimMachine:
         self.go_on.wait()
         return False
 
-    def commit_progress(self, even_if_idle: bool) -> bool:
+    def commit_progress(self, even_if_idle: bool = False) -> bool:
         return True
 
 

@@ -80,14 +80,19 @@ def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_e
         worker.start().ready()
         paused.start().ready()
         worker.wait_for(r"deal 2 of the group")
+
+        def owned() -> list[int]:
+            names = [name.split("/") for name in health(worker.port, "partitions")[1]["owned"]]
+            return [int(partition) for topic, partition in names if topic == system.request_topic]
+
+        # An idle machine notices at its next commit that the other worker has fenced it.
+        wait_until(lambda: len(owned()) == PARTITIONS // 2, "it has closed what it handed over")
         paused.send(signal.SIGSTOP)
         joining = system.worker().start()
         wait_until(lambda: health(worker.port, "ready")[0] == 503, "it takes part in a rebalance")
-        names = [name.split("/") for name in health(worker.port, "partitions")[1]["owned"]]
-        owned = [int(partition) for topic, partition in names if topic == system.request_topic]
-        requests = timers(target, 600, due_in(3), 4)
+        its, requests = owned(), timers(target, 600, due_in(3), 4)
         for index, request in enumerate(requests):
-            request.partition = owned[index // 4 % len(owned)]
+            request.partition = its[index // 4 % len(its)]
         system.send(*requests)
         fired = system.reader(target).take(len(requests))
         assert {record.timer_id for record in fired} == {request.source for request in requests}

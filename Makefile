@@ -58,12 +58,16 @@ test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 run
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
 # run, in two processes with a session each, and those of the pages in one process, with one browser.
+WAITING = tests/broker tests/browser tests/conformance tests/spark
+
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
 	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
-		-m "(broker or spark) $$without $$pages and $(LENGTH)" tests/broker tests/browser tests/conformance tests/spark || exit; \
+		-m "(broker or spark) $$without $$pages and $(LENGTH)" $(WAITING) || { \
+		test "$$CI" = true && echo "NOT STABLE: what failed runs once more, one test at a time; a test that passes now has a bug" \
+		&& $(PYTEST) --last-failed --last-failed-no-failures none $(WAITING); } || exit; \
 	if test "$$pages"; then echo "NOT TESTED: the pages of the console, since there is no browser to drive; all else passed"; fi; \
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi

@@ -36,7 +36,7 @@ def test_a_timer_is_set_found_and_cancelled(served: tuple[System, ConsoleProcess
     page.get_by_role("button", name="Yes, cancel it").click()
     page.get_by_text("The timer is cancelled").wait_for()
     page.locator("#timer-state").get_by_text("cancelled").wait_for()
-    assert not page.get_by_role("button", name="Cancel this timer").is_visible()
+    page.get_by_role("button", name="Cancel this timer").wait_for(state="hidden")
     page.get_by_role("link", name="Timers", exact=True).click()
     page.get_by_label("Callback topic", exact=True).fill(target)
     page.get_by_role("button", name="Filter").click()

@@ -140,7 +140,7 @@ def test_a_timer_is_set_and_cancelled_by_the_keyboard(seen: ConsoleProcess, open
     page.keyboard.press("Enter")
     assert focus(page) == "No, keep it", "the harmless answer has the focus"
     page.keyboard.press("Escape")
-    assert not page.get_by_role("dialog").is_visible()
+    page.get_by_role("dialog").wait_for(state="hidden")
     page.keyboard.press("Enter")
     page.keyboard.press("Shift+Tab")
     assert focus(page) == "Yes, cancel it"

@@ -123,14 +123,17 @@ def test_a_search_stays_at_the_first_row_that_is_left_and_reads_a_bounded_number
         (None, 100, True, False),
         (Doubt(80, "ada"), 79, False, True),
         (Doubt(80, "ada"), 80, False, False),
+        (Doubt(80, ""), 80, False, False),
         (Doubt(80, "ada"), 80, True, True),
+        (Doubt(80, "bob"), 100, False, True),
+        (Doubt(80, "bob"), 100, True, True),
     ],
 )
 def test_a_machine_whose_store_is_not_whole_is_refused(
     doubt: Doubt | None, applied: int, is_compacted: bool, refused: bool
 ) -> None:
     progress = Progress(100, doubt=doubt)
-    assert is_refused(progress, applied, is_compacted=is_compacted) == refused
+    assert is_refused(progress, applied, "ada", is_compacted=is_compacted) == refused
 
 
 def test_a_refusal_is_committed_once_and_keeps_the_known_worker() -> None:
@@ -150,7 +153,7 @@ def test_a_log_that_lost_its_end_keeps_its_doubt_for_what_is_left() -> None:
 @pytest.mark.parametrize("accepted", [False, True])
 def test_the_sentence_names_the_worker_and_the_way_out(accepted: bool) -> None:
     log: Any = ProgressLog.__new__(ProgressLog)
-    log._settings = SimpleNamespace(accept_loss="t/3" if accepted else "")
+    log._settings = SimpleNamespace(accept_loss="t/3" if accepted else "", worker_id="ada")
     progress = Progress(100, doubt=Doubt(80, "ada"))
     whole = replace(progress, doubt=None) if accepted else progress
     assert log.check_doubt(("t", 3), progress, 80, None) == whole, "an acceptance also ends a doubt of a whole store"

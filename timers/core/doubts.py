@@ -22,14 +22,18 @@ SEARCHED_ROWS = 2_000
 FIRST_TICK = Tick(0)
 
 
-def is_refused(progress: Progress, applied: int, *, is_compacted: bool) -> bool:
-    """Whether a machine must not be opened, because it would read what the log may lack.
+def is_refused(progress: Progress, applied: int, worker: str, *, is_compacted: bool) -> bool:
+    """Whether a machine must not be opened, because it would read what the log may lack, or its store may have done so.
 
     Args:
         progress: committed.
         applied: offset up to which its store was written.
+        worker: id of the worker that has the store. If a doubt names another one, the store may have read after
+            compaction, while its machine was fenced.
         is_compacted: whether the topic is compacted now. Then all that the store lacks may be gone.
     """
+    if progress.doubt is not None and progress.doubt.worker not in ("", worker):
+        return True
     if is_compacted:
         return applied < progress.next_offset
     return progress.doubt is not None and applied < progress.doubt.before_offset

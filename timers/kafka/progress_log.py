@@ -418,7 +418,7 @@ class ProgressLog:
             DoubtfulLog: the log may lack what the machine would read.
         """
         name, doubt = "/".join(map(str, tp)), progress.doubt
-        if not is_refused(progress, applied, is_compacted=compacted is not None):
+        if not is_refused(progress, applied, self._settings.worker_id, is_compacted=compacted is not None):
             ends = compacted is None and name in self._settings.accept_loss.split(",")
             return replace(progress, doubt=None) if ends else progress
         before = progress.next_offset if compacted is not None or doubt is None else doubt.before_offset

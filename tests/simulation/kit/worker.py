@@ -240,7 +240,8 @@ class SimWorker:
 
     def is_refused(self, machine: TopicPartition, progress: Progress, applied: int) -> bool:
         """Whether a machine must not be opened."""
-        return doubts.is_refused(progress, applied, is_compacted=machine[0] in self.log.wrongly_compacted)
+        is_compacted = machine[0] in self.log.wrongly_compacted
+        return doubts.is_refused(progress, applied, self.name, is_compacted=is_compacted)
 
     def commit_refusal(self, outbox: SimOutbox, progress: Progress) -> None:
         """Let the next owner know that the log may lack requests."""

@@ -56,10 +56,10 @@ PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
 	@$(MAKE) --no-print-directory test-waiting
 
-# Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
-# run, in two processes with a session each, and those of the pages in one process, with one browser.
 WAITING = tests/broker tests/browser tests/conformance tests/spark
 
+# Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
+# run, in two processes with a session each, and those of the pages in one process, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.java || without="and not spark"; \

@@ -25,14 +25,24 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Za-z:.%]+)\]|(?P<name>[0-9A-Za-z._-]+))(?
 _MAX_PORT = 65_535
 
 
-def in_url(host: str) -> str:
-    """Return a host as a URL has it: an address of IPv6 is in brackets."""
-    return f"[{host}]" if ":" in host else host
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""Address that stands for all addresses of a machine -> host of a URL by which the machine reaches itself there."""
 
 
 def without_brackets(host: str) -> str:
     """Return the address of IPv6 that is in brackets, or else the host as it is."""
     return host[1:-1] if re.fullmatch(r"\[[^\[\]]*:[^\[\]]*\]", host) else host
+
+
+def in_url(host: str) -> str:
+    """Return a host as a URL has it: an address of IPv6 is in brackets, which it may have already."""
+    host = without_brackets(host)
+    return f"[{host}]" if ":" in host else host
+
+
+def reached_here(bind: str) -> str:
+    """Return the host of a URL by which this machine reaches a server that listens at ``bind``."""
+    return EVERYWHERE.get(bind) or in_url(bind)
 
 
 class Hosts:

@@ -1,4 +1,4 @@
-"""The limits that the system sets to this process: open files, threads and memory."""
+"""The limits of a process: those that the system sets, of open files, threads and memory, and those of a queue."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ _MOST_FILES = 1_048_576
 """The most that is asked for. A hard limit may be unlimited, and no system opens as many."""
 
 _CGROUP = Path("/sys/fs/cgroup")
+
+MAX_CONCURRENCY = 10_000
+"""Maximum number of threads or tasks that run handlers of a queue in one process."""
+
+MAX_PROCESSES = 256
+"""Maximum number of child processes of a queue. Each takes about 70 MB, so many more would stop the machine."""
 
 
 def raise_open_files() -> int:

@@ -252,7 +252,7 @@ def test_describe_names_the_source_of_each_value() -> None:
         ({"TIMERS_WEB_BIND": "::1", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
         ({"TIMERS_WEB_BIND": "[::1]", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
         ({"TIMERS_WEB_BIND": "0.0.0.0"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
-        ({"TIMERS_WEB_BIND": "::"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
+        ({"TIMERS_WEB_BIND": "::"}, f"http://{socket.gethostname()}:6066", "http://[::1]:6066"),
         ({"TIMERS_ADVERTISED_URL": "http://[fd00::1]:8/"}, "http://[fd00::1]:8", "http://127.0.0.1:6066"),
         ({"TIMERS_WORKER_URL": "https://timers.example"}, "http://127.0.0.1:6066", "https://timers.example"),
     ],

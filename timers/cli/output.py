@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
+from timers.hosts import in_url
 from timers.wire.printable import printable
 
 INTERRUPTED = 130
@@ -109,6 +110,22 @@ def output_option(*names: str) -> Callable[[_Command], _Command]:
         callback=lambda _, __, form: Output(as_json=form == "json"),
         help="json: one JSON object a line.",
     )
+
+
+def metrics_options(command: _Command) -> _Command:
+    """Add the options ``metrics_port`` and ``metrics_host`` of a command that serves metrics and health."""
+    port = click.option(
+        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health."
+    )
+    host = click.option(
+        "--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all."
+    )
+    return port(host(command))
+
+
+def say_metrics(host: str, port: int) -> None:
+    """Say where the metrics are."""
+    say(f"metrics at http://{in_url(host)}:{port}/metrics")
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -21,14 +21,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import INTERRUPTED, Output, argument_bytes, confirm, output_option, say
+from timers.cli.output import (
+    INTERRUPTED,
+    Output,
+    argument_bytes,
+    confirm,
+    metrics_options,
+    output_option,
+    say,
+    say_metrics,
+)
 from timers.cli.reach import load_settings
 from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
 from timers.counted import counted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
-from timers.hosts import in_url, without_brackets
 from timers.logs import make_safe
+from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.signals import on_signals
 from timers.wire import topics
 from timers.wire.printable import json_value, one_line, quoted
@@ -418,12 +427,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--concurrency",
     "-c",
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(1, MAX_CONCURRENCY),
     default=1,
     show_default=True,
     help="Threads; for an async function, tasks.",
 )
-@click.option("--processes", "-p", type=click.IntRange(1, 256), help="Child processes instead of threads.")
+@click.option("--processes", "-p", type=click.IntRange(1, MAX_PROCESSES), help="Child processes instead of threads.")
 @click.option("--ordered", is_flag=True, help="One message of a key after the other; a retry delays the later ones.")
 @click.option(
     "--lease", default="30s", show_default=True, help="How long a message may take until it is delivered again."
@@ -445,8 +454,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--member", metavar="NAME", help="Name of this process, the same after a restart; shortens the pause after a crash."
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all.")
+@metrics_options
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -565,7 +573,7 @@ def _monitor(queue: Queue, port: int, host: str) -> Any:
         from timers.queue.monitoring import Monitor
 
         monitor = Monitor(queue, port, host)
-    say(f"metrics at http://{in_url(without_brackets(host))}:{monitor.port}/metrics")
+    say_metrics(host, monitor.port)
     return monitor
 
 

@@ -20,6 +20,7 @@ from timers.config.declarations import SETTINGS, Declarations
 from timers.config.project import project_broker, project_dir
 from timers.config.variables import Setting
 from timers.errors import SettingsError
+from timers.hosts import EVERYWHERE, in_url, reached_here
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"
@@ -43,12 +44,13 @@ class Settings(Declarations):
     @property
     def canonical_url(self) -> str:
         """URL by which the other workers reach this one."""
-        return self.advertised_url or f"http://{_host(self.web_bind, socket.gethostname())}:{self.web_port}"
+        host = socket.gethostname() if self.web_bind in EVERYWHERE else in_url(self.web_bind)
+        return self.advertised_url or f"http://{host}:{self.web_port}"
 
     @property
     def query_url(self) -> str:
         """URL of the worker that commands ask."""
-        return self.worker_url or f"http://{_host(self.web_bind, '127.0.0.1')}:{self.web_port}"
+        return self.worker_url or f"http://{reached_here(self.web_bind)}:{self.web_port}"
 
     @property
     def progress_topic(self) -> str:
@@ -197,13 +199,6 @@ def _warn_of_unknown(env: Mapping[str, str], known: set[str]) -> None:
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         meant = f"did you mean {nearest[0]}?" if nearest else "`timers settings` lists all settings"
         _logger.warning("%s is not a setting and has no effect: %s", name, meant)
-
-
-def _host(bind: str, default: str) -> str:
-    """Return the host of a URL for the address ``bind``; ``default`` if the server binds to all addresses."""
-    if bind in ("0.0.0.0", "::"):
-        return default
-    return f"[{bind}]" if ":" in bind else bind
 
 
 def _as_text(value: Any) -> str:

@@ -34,6 +34,7 @@ from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
+from timers.hosts import reached_here
 from timers.open_connections import OpenConnections
 from timers.renewed_tls import RenewedContext
 from timers.web_site import limited
@@ -330,10 +331,8 @@ def base_path(settings: Settings) -> str:
 
 def address(settings: Settings) -> str:
     """The URL under which this machine reaches the console."""
-    host = settings.console_bind
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     scheme = "https" if settings.console_cert_file else "http"
-    return f"{scheme}://{shown}:{settings.console_port}{base_path(settings)}"
+    return f"{scheme}://{reached_here(settings.console_bind)}:{settings.console_port}{base_path(settings)}"
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -16,10 +16,11 @@ from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
+from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.receiver import Receiver
-from timers.queue.running import MAX_CONCURRENCY, MAX_PROCESSES, Child, Handlers, check_count, check_handler, handle
+from timers.queue.running import Child, Handlers, check_count, check_handler, handle
 from timers.queue.sending import Guards, Sendable, Sender
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport

@@ -39,12 +39,6 @@ from timers.wire.printable import quoted
 
 _log = logging.getLogger("timers.queue")
 
-MAX_CONCURRENCY = 10_000
-"""Maximum number of threads or tasks that run handlers of a queue in one process."""
-
-MAX_PROCESSES = 256
-"""Maximum number of child processes. Each takes about 70 MB, so many more would stop the machine."""
-
 
 def check_count(name: str, count: int, least: int, most: int) -> None:
     """Raises SettingsError unless ``count`` is an integer from ``least`` to ``most``."""

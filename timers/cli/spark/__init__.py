@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import say
+from timers.cli.output import say, say_metrics
 from timers.config.project import project_dir
 from timers.errors import SettingsError
-from timers.hosts import in_url, without_brackets
 from timers.signals import on_signals
 from timers.wire.printable import quoted
 
@@ -111,17 +110,6 @@ def launch(options: Mapping[str, Any], job: str, defaults: Mapping[str, str] | N
     return made
 
 
-def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that serve metrics and health, which :func:`monitored` reads."""
-    port = click.option(
-        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Port of /metrics and /health."
-    )
-    host = click.option(
-        "--metrics-host", default="127.0.0.1", show_default=True, help="Address of this port; 0.0.0.0: all."
-    )
-    return port(host(command))
-
-
 @contextmanager
 def monitored(options: Mapping[str, Any], job: str, every_s: float) -> Iterator[Monitor]:
     """A monitor for a job with a micro-batch every ``every_s``, and its pages if the command has a port for them."""
@@ -132,7 +120,7 @@ def monitored(options: Mapping[str, Any], job: str, every_s: float) -> Iterator[
         yield monitor
         return
     with served(monitor, port, host) as chosen:
-        say(f"metrics at http://{in_url(without_brackets(host))}:{chosen}/metrics")
+        say_metrics(host, chosen)
         yield monitor
 
 

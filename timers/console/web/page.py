@@ -1,6 +1,4 @@
-"""A request for a page, and how its answer is made. All that templates show is escaped, and made safe by
-:func:`timers.wire.printable.printable`: any sender chooses ids, keys, topics and values.
-"""
+"""A request for a page, and how its answer is made."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from timers.client.request import parse_ahead
@@ -23,7 +21,8 @@ from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, Answer, Route
 from timers.errors import InvalidTimerError
-from timers.wire.printable import UNSAFE, printable, printable_in_html, quoted
+from timers.html_templates import html_templates
+from timers.wire.printable import UNSAFE, printable, quoted
 from timers.wire.query import format_due, given_in
 
 if TYPE_CHECKING:
@@ -36,14 +35,7 @@ _BYTES = 1024
 
 def environment(base_path: str) -> Environment:
     """The templates, with what all of them use."""
-    found = Environment(
-        loader=PackageLoader("timers.console.web"),
-        autoescape=True,
-        finalize=printable_in_html,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    found = html_templates("timers.console.web")
     found.filters |= {
         "iso": iso,
         "field_time": field_time,

@@ -10,19 +10,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import matplotlib
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib import dates, ticker
 from matplotlib.figure import Figure
 
 from timers import __version__
 from timers.config.settings import Settings
 from timers.counted import counted
+from timers.html_templates import html_templates
 from timers.spark.audit import gaps
 from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATUSES, Due, Findings, Lag
 from timers.spark.audit.gaps import UNASKED
 from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
 from timers.spark.requests import CANCEL
-from timers.wire.printable import printable_in_html
 
 _INK = "#010203"
 """Placeholder for the text colour of the page."""
@@ -265,14 +264,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 
 def page(findings: Findings, settings: Settings) -> str:
-    environment = Environment(
-        loader=PackageLoader("timers.spark.audit", "."),
-        autoescape=True,
-        finalize=printable_in_html,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_templates("timers.spark.audit", ".")
     environment.filters |= {
         "n": lambda number: f"{number:,}",
         "counted": counted,

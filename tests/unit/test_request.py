@@ -15,12 +15,13 @@ from timers.client.request import Encoder, TimerRequest, due_second
 from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
 from timers.wire.checks import MAX_DUE_S
+from timers.wire.headers import Header
 
 NOW_NS = 1_700_000_000_000_000_000
 DUE_S = 1_800_000_000
 
 
-def encode(**changes: Any) -> tuple[bytes, bytes, list[tuple[str, bytes | str | None]] | None]:
+def encode(**changes: Any) -> tuple[bytes, bytes, list[Header] | None]:
     fields: dict[str, Any] = {"topic": "orders", "key": "o-1", "value": b"expired", "at": DUE_S, **changes}
     return Encoder(1_000_000)(TimerRequest(**fields))
 

@@ -27,7 +27,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, Topic
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, left_s, set_result
-from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, condition_headers, id_key
+from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
@@ -36,6 +36,7 @@ from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
 from timers.wire import headers as h
 from timers.wire import verdict
+from timers.wire.headers import Header
 from timers.wire.verdict import VerdictMessage
 
 logger = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ class ById:
         return self._publish_call(id_key(id), None, [*condition_headers(condition)], with_probe=False)
 
     def _publish_call(
-        self, key: bytes, value: bytes | None, headers: SentHeaders | None, *, with_probe: bool
+        self, key: bytes, value: bytes | None, headers: list[Header] | None, *, with_probe: bool
     ) -> Future[VerdictMessage]:
         call = self._add_call(key, sets_version=with_probe)
         probe = self._probe_sender(key, call) if with_probe else None
@@ -256,7 +257,7 @@ class ById:
         return Encoder(self._kafka.max_request_bytes)(request)
 
     def _publish(
-        self, key: bytes, value: bytes | None, headers: SentHeaders | None, on_result: OnResult, partition: int = -1
+        self, key: bytes, value: bytes | None, headers: list[Header] | None, on_result: OnResult, partition: int = -1
     ) -> None:
         self._publisher.submit_record(self._topic, key, value, headers, on_result, partition)
 

@@ -29,10 +29,11 @@ from typing import Any, TypeAlias, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.request import BytesLike, Encoder, SentHeaders, TimerRequest, wrong_request
+from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_request
 from timers.errors import InvalidTimerError, PublishError, TimersError, UnreachableError
 from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
+from timers.wire.headers import Header
 
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
@@ -200,7 +201,7 @@ class Publisher:
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: SentHeaders | None,
+        headers: list[Header] | None,
         on_result: OnResult,
         partition: int = -1,
     ) -> None:
@@ -211,7 +212,8 @@ class Publisher:
             if producer is None or self._closed.is_set():
                 raise PublishError(self._why_closed)
             try:
-                producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)
+                # The ignored type is that of a list that may get text, too.
+                producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)  # type: ignore[arg-type]
             except KafkaException as error:
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 
@@ -303,7 +305,7 @@ class Publisher:
             partition = self._partition(request[1]) if self._keep_order and not by_id else -1
             while True:
                 try:
-                    producer.produce(topic, value, key, partition, report, None, 0, headers)
+                    producer.produce(topic, value, key, partition, report, None, 0, headers)  # type: ignore[arg-type]
                 except BufferError:
                     producer.poll(_FULL_QUEUE_WAIT_S)
                     stall.produced = index

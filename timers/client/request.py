@@ -22,6 +22,7 @@ from timers.wire import headers as names
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
+from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
 from timers.wire.printable import quoted
 
@@ -57,10 +58,8 @@ class TimerRequest(NamedTuple):
     id: str | None = None
 
 
-SentHeaders: TypeAlias = list[tuple[str, bytes | str | None]]
-
-Record: TypeAlias = tuple[bytes, bytes, SentHeaders | None]
-"""Key, value and headers of a request's Kafka record. Header values are bytes or None; str is in librdkafka's type."""
+Record: TypeAlias = tuple[bytes, bytes, list[Header] | None]
+"""Key, value and headers of a request's Kafka record."""
 
 
 class Encoder:
@@ -101,7 +100,7 @@ class Encoder:
                     raise InvalidTimerError(f"callback topic {quoted(topic):.100} is not {topics.LEGAL_FORM}")
                 future.callBackTopic = topic
                 self._topic = topic
-            extra_headers: SentHeaders = []
+            extra_headers: list[Header] = []
             try:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             except (TypeError, ValueError):
@@ -155,7 +154,7 @@ def id_key(id: str) -> bytes:
     return key
 
 
-def condition_headers(condition: str | None) -> list[names.Header]:
+def condition_headers(condition: str | None) -> list[Header]:
     """The header of a condition: ``absent``, or the source of a version; None for none.
 
     Raises:
@@ -303,7 +302,7 @@ def _is_utf8(text: str | bytes) -> bool:
     return True
 
 
-def sent_headers(headers: HeadersLike) -> SentHeaders:
+def sent_headers(headers: HeadersLike) -> list[Header]:
     """Headers as librdkafka takes them, in order, with values as bytes.
 
     Raises:
@@ -335,9 +334,9 @@ def _header(pair: object) -> tuple[str, bytes | None]:
     return name, None if value is None else _bytes(value)
 
 
-def _headers(headers: HeadersLike, token: str | None) -> SentHeaders:
+def _headers(headers: HeadersLike, token: str | None) -> list[Header]:
     """Checked headers and the token's header, which replaces a token among the given headers."""
-    checked: SentHeaders = []
+    checked: list[Header] = []
     for name, value in sent_headers(headers):
         if name.startswith(names.PREFIX):
             raise InvalidTimerError(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second, sent_headers
+from timers.client.request import Encoder, TimerRequest, due_second, sent_headers
 from timers.client.tokens import source_of
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
@@ -121,11 +121,10 @@ class Received(NamedTuple):
                     f"the message's {name} is of type {type(part).__name__}: bytes are expected, as they came; give "
                     "the record, not what was made of it"
                 )
-        listed: list[Header] = [(name, data) for name, data in sent_headers(headers) if not isinstance(data, str)]
-        return cls(topic, partition, offset, key, value, listed)
+        return cls(topic, partition, offset, key, value, sent_headers(headers))
 
 
-DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, SentHeaders]
+DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, list[Header]]
 """Topic, key, value and headers."""
 
 
@@ -172,7 +171,7 @@ def _dead_letter(
     position = topics.source(received.topic, received.partition, received.offset)
     source = fired if topics.parse_source(fired) else position
     reason = f"the receiver of {received.topic!r} gave up after {backoff.retries} retries of the message at {position}"
-    all_headers = [*other_headers, *((name, data) for name, data in headers or () if not isinstance(data, str))]
+    all_headers = [*other_headers, *(headers or ())]
     rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
     letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)
     return dead_letter_topic, letter.key, letter.value or b"", [*letter.headers]

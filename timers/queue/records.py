@@ -148,7 +148,7 @@ class Later(NamedTuple):
 
     after_ms: int
     value: bytes
-    headers: list[tuple[str, bytes | str | None]]
+    headers: list[Header]
     source: str
 
 
@@ -158,7 +158,7 @@ class Guarding(NamedTuple):
     id: str
     after_ms: int
     value: bytes
-    headers: list[tuple[str, bytes | str | None]]
+    headers: list[Header]
     source: str
 
 
@@ -177,7 +177,7 @@ class Output(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | str | None]]
+    headers: list[Header]
     source: str
 
 
@@ -258,9 +258,8 @@ def letter(message: Message, signing: Signing, code: str, reason: str, max_reque
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
     first attempt."""
     key, value, headers = Encoder(2**31)(_return(message, signing, 0))
-    all_headers = [(name, data) for name, data in headers or () if not isinstance(data, str)]
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
-    rejected = Rejected(0, code, sentence, key, value, all_headers)
+    rejected = Rejected(0, code, sentence, key, value, headers or [])
     encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)
     return Letter(encoded.key is not None, encoded.value, encoded.headers, message.source)
 

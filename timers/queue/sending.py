@@ -16,7 +16,7 @@ from timers.client import TimersClient
 from timers.client.clients import Submission
 from timers.client.config import Connection
 from timers.client.publish import OnResult, PartlyPublishedError, Publisher, left_s
-from timers.client.request import BytesLike, HeadersLike, SentHeaders, sent_headers, wrong_request
+from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
 from timers.errors import InvalidTimerError, TimersError
 from timers.queue.records import Letter, as_bytes
@@ -240,7 +240,7 @@ class Sender:
         answers.wait(self._kafka, deadline)
 
     def _submit(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders, on_result: OnResult
+        self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], on_result: OnResult
     ) -> None:
         submit = partial(self._publisher.submit_record, topic, key, value, headers, on_result)
         submission = Submission(submit, self._publisher.timeout_s)
@@ -252,7 +252,7 @@ class Sender:
         self._publisher.close(deadline)
 
 
-def record_of(message: Sendable) -> tuple[bytes | None, bytes, SentHeaders]:
+def record_of(message: Sendable) -> tuple[bytes | None, bytes, list[Header]]:
     """Key, value and headers of a message."""
     if isinstance(message, str | BytesLike):
         return None, as_bytes(message), []

@@ -23,6 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+from confluent_kafka import Message as SimMessage
+
 from timers.client import Backoff
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.queue import records
@@ -32,47 +35,13 @@ from timers.queue.metadata import Saved
 from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.running import check_handler, handle
 from timers.queue.sending import Guards, Sendable, record_of
-from timers.queue.settling import Commit, Partition
+from timers.queue.settling import Commit
 from timers.queue.state import State, Terms
 from timers.testing.sim_timers import DeadLetter, SimTimers
 from timers.wire import dead_letter, topics
 from timers.wire.headers import Header
 
 _MAX_REQUEST_BYTES = 1_000_000
-
-
-class _Record:
-    """A record with the methods of confluent-kafka's messages that the queue calls."""
-
-    def __init__(
-        self, place: Partition, offset: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], ms: int
-    ) -> None:
-        self._place, self._offset, self._ms = place, offset, ms
-        self._key, self._value, self._headers = key, value, list(headers)
-
-    def __len__(self) -> int:
-        return len(self._value or b"")
-
-    def topic(self) -> str:
-        return self._place[0]
-
-    def partition(self) -> int:
-        return self._place[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self._ms
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> list[Header]:
-        return self._headers
 
 
 class _NoGuards(Guards):
@@ -149,7 +118,7 @@ class SimQueue:
         """As :meth:`timers.queue.Queue.send_many`."""
         sources = []
         for key, value, headers in map(record_of, messages):
-            self._append(self.topic, key, value, _encoded(headers), self.timers.clock.now_ms)
+            self._append(self.topic, key, value, headers, self.timers.clock.now_ms)
             sources.append(topics.source(self.topic, 0, self._ends[self.topic] - 1))
         return sources
 
@@ -194,7 +163,7 @@ class SimQueue:
     def _write(self, record: Any) -> None:
         now_ms = self.timers.clock.now_ms
         if isinstance(record, records.Later):
-            self.timers.produce(records.due_key(now_ms, record.after_ms), record.value, _encoded(record.headers))
+            self.timers.produce(records.due_key(now_ms, record.after_ms), record.value, record.headers)
         elif isinstance(record, records.Output):
             self.outputs.append(record)
         else:
@@ -214,14 +183,10 @@ class SimQueue:
     ) -> None:
         offset, state = self._ends[topic], self._state
         self._ends[topic] += 1
-        record = _Record((topic, 0), offset, key, value, headers, append_ms)
+        record = SimMessage(topic, 0, offset, key, value, [*headers], timestamp=(TIMESTAMP_LOG_APPEND_TIME, append_ms))
         lane, attempt = None, 1
         if topic != self.topic:
             attempt = records.identity(record, state.signing).attempt
         elif state.terms.ordered:
             lane = key
         self._ledgers[topic].read(offset, record, lane, attempt, len(record))
-
-
-def _encoded(headers: Iterable[tuple[str, bytes | str | None]]) -> list[Header]:
-    return [(name, data.encode() if isinstance(data, str) else data) for name, data in headers]

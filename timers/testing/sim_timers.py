@@ -289,8 +289,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         if request.id is not None:
             self._set(request)
             return TimerId(request.id)
-        due_s, payload, encoded_headers = self._encoded(request)
-        return TimerId(self.produce(b"%d" % due_s, payload, encoded_headers))
+        due_s, payload, headers = self._encoded(request)
+        return TimerId(self.produce(b"%d" % due_s, payload, headers))
 
     def update_if(
         self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
@@ -339,8 +339,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         if isinstance(record, TimerRequest):
             return self.schedule_request(record)
         topic, key, value, headers = record
-        encoded = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers]
-        self._append(own, key, value, encoded)
+        self._append(own, key, value, headers)
         return None
 
     def close(self) -> None:
@@ -354,9 +353,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
 
     def _set(self, request: TimerRequest, condition: str | None = None) -> str:
         key = id_key("" if request.id is None else request.id)
-        due_s, payload, encoded_headers = self._encoded(request)
+        due_s, payload, headers = self._encoded(request)
         own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
-        return self._append(self._settings.id_topic, key, payload, [*encoded_headers, *own])
+        return self._append(self._settings.id_topic, key, payload, [*headers, *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))
@@ -364,8 +363,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
     def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
         due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)
         _, payload, headers = self._encode(request._replace(at=datetime.fromtimestamp(due_s, UTC), delay=None, id=None))
-        encoded_headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers or ()]
-        return due_s, payload, encoded_headers
+        return due_s, payload, headers or []
 
     def produce(self, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> str:
         """Write any record to the request topic, as a producer without the client does.

@@ -6,21 +6,24 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from threading import Event
+from time import sleep
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
+from tests.harness.waiting import wait_until
 from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import BY_HEADERS
-from timers.core.listing import START
+from timers.core.listing import START, NoAnswer
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.kafka.request_reader import RequestReader
 from timers.queries import reading
-from timers.queries.answers import LocalSource, Lookup
+from timers.queries.answers import LocalSource, Lookup, Pace
 from timers.queries.reading import Place, Recovering, TimerFilter, Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
@@ -245,6 +248,36 @@ async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_h
     assert [[timer["state"] for timer in timers] for timers in found] == [["rejected"], ["pending"], []]
     assert found[1][0]["topic"] == "orders"
     assert runner.asked == len(sent)
+
+
+async def test_a_look_up_that_fails_leaves_no_read_running() -> None:
+    """The machine says at once that it cannot answer, and the record is still being read in a thread."""
+    ended = Event()
+
+    def read(_: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
+        while keep_waiting():
+            sleep(0.01)
+        ended.set()
+        return {}
+
+    def refuse(_: Callable[[Machine], Any]) -> Future[Any]:
+        answer = Future[Any]()
+        answer.set_exception(Recovering())
+        return answer
+
+    source = LocalSource(
+        SimpleNamespace(ask=refuse),
+        ("requests", 0),
+        BY_ID,
+        moved=False,
+        hidden_topic="canary",
+        request_reader=cast(RequestReader, SimpleNamespace(read=read)),
+        turns=Turns(lambda: None),
+        pace=Pace(look_up_s=600.0),
+    )
+    with pytest.raises(NoAnswer, match="being read again"):
+        await source.find(Lookup("requests/0/7", ("requests", 0, 7), with_value=False))
+    wait_until(ended.is_set, "the thread has stopped reading")
 
 
 @pytest.mark.parametrize("indexed", [False, True])

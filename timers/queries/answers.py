@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -170,14 +171,17 @@ class LocalSource:
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""
-        asked: list[Awaitable[Timer | None]] = []
+        asked: list[asyncio.Task[Timer | None]] = []
         until = monotonic() + self._pace.look_up_s
         if self._format.has_ids:
             look = partial(reading.find_by_id, place=self._place, id=lookup.id, with_value=lookup.with_value)
-            asked.append(self._ask(look, until))
+            asked.append(asyncio.create_task(self._ask(look, until)))
         if lookup.record is not None and lookup.record[:2] == self._place[:2]:
-            asked.append(self._find_record(lookup, lookup.record[2], until))
-        return [timer for timer in await asyncio.gather(*asked) if timer is not None]
+            asked.append(asyncio.create_task(self._find_record(lookup, lookup.record[2], until)))
+        try:
+            return [timer for timer in await asyncio.gather(*asked) if timer is not None]
+        finally:
+            await _end(asked)
 
     async def take(self, want: Want | None) -> list[Timer]:
         """Want a snapshot of the machine, unless it is empty. The list of timers is empty."""
@@ -191,11 +195,14 @@ class LocalSource:
         on Spark an answer takes a micro-batch. Only the machine knows at which feature level it has read the record."""
         if self._place.moved:
             return None
-        source = topics.source(self._place.topic, self._place.partition, offset)
+        source, is_over = topics.source(self._place.topic, self._place.partition, offset), threading.Event()
+        read = partial(self._request_reader.read, [source], lambda: not is_over.is_set() and monotonic() < until)
         try:
-            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < until)
+            records = await asyncio.to_thread(read)
         except Lost:
             raise NoAnswer("the brokers did not return its records in time") from None
+        finally:
+            is_over.set()  # the thread goes on if this task is cancelled
         sent = records.get(source)
         if isinstance(sent, Deleted):
             return await self._find_pending(offset, lookup.with_value, until)
@@ -405,6 +412,13 @@ class Answer(NamedTuple):
     """Partition -> why the answer does not cover it."""
 
 
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End those of these tasks that still run."""
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def _ask_all(
     sources: Iterable[PartitionSource], ask: Callable[[PartitionSource], Awaitable[list[Timer]]]
 ) -> list[Timer]:
@@ -522,9 +536,7 @@ class Queries:
                 if through is not None:
                     break
         finally:
-            for each in begun.values():
-                each.cancel()
-            await asyncio.gather(*begun.values(), return_exceptions=True)
+            await _end(begun.values())
         if not query.is_quick:
             await self._turns.wait(quick=False)
         shown = [{"from": group, "topic": topic, "timers": number} for (group, topic), number in sorted(counts.items())]

@@ -38,12 +38,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield broker
 
 
-@pytest.fixture(autouse=True)
-def no_task_still_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests stop a query between two micro-batches, so a start need not wait for tasks of the last one."""
-    monkeypatch.setattr(start, "SETTLING_S", 0.0)
-
-
 @pytest.fixture
 def system(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[System]:
     system = System(broker.start(), tmp_path)

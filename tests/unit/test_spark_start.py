@@ -131,8 +131,6 @@ class Log:
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes a plan over a given log."""
-    monkeypatch.setattr(start, "POLL_S", 0.0)
-    monkeypatch.setattr(start, "SETTLING_S", -1.0)
 
     def make(
         log: Log,
@@ -169,13 +167,6 @@ def checkpoint(root: Path, name: str, planned: int = 1, ended: int = 0) -> Path:
         for number in range(count):
             (directory / child / str(number)).touch()
     return directory
-
-
-def test_a_task_of_the_last_query_that_still_commits_is_waited_for(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LogMismatch, match="it has no progress"):
-        plan(Log(progress=READ_BEFORE, mismatches=3))
-    monkeypatch.setattr(start, "SETTLING_S", 60.0)
-    assert plan(Log(progress=READ_BEFORE, mismatches=3)).progress == {TP: READ_BEFORE}
 
 
 READ_BEFORE = Progress(50)

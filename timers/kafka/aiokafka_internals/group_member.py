@@ -478,7 +478,10 @@ def taking_part(
         how = timing, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, (), *how)
         try:
-            while not await _connects(client):
+            while True:
+                with contextlib.suppress(KafkaError):
+                    await client.bootstrap()
+                    break
                 await asyncio.sleep(RETRY_S)
             await member.run()
         finally:
@@ -499,11 +502,3 @@ def taking_part(
         with contextlib.suppress(TimeoutError):
             thread.submit(end(running)).result(2 * LEAVE_TIMEOUT_S)
         thread.close()
-
-
-async def _connects(client: AIOKafkaClient) -> bool:
-    try:
-        await client.bootstrap()
-    except KafkaError:
-        return False
-    return True

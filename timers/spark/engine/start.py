@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from time import monotonic, sleep
+from contextlib import closing
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.errors import LogMismatch, TimersError
+from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka, max_message_bytes
+from timers.kafka.connection import while_moving
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topics import Cluster
@@ -25,11 +26,6 @@ from timers.wire import progress as progress_record
 from timers.wire import topics
 
 TIMEOUT_S = 60.0
-POLL_S = 1.0
-
-SETTLING_S = 10.0
-"""Progress and log are compared again for this time. If a task of the last query failed, others may still run and
-commit: so the offsets of a transaction may be read, and its progress not yet."""
 
 
 def check_no_workers(settings: Settings) -> None:
@@ -160,26 +156,14 @@ def _progress(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Progress], bool]:
     """The first offset to read of each partition of the request topics, and its progress, checked with its log; and
     whether a log has lost its end and this start accepts it: what checkpoints know is of the log before."""
-    log = ProgressLog(settings, cluster)
-    deadline = monotonic() + TIMEOUT_S
-    settled_at = monotonic() + SETTLING_S
     try:
-        while True:
-            try:
-                return _checked(log, request_topics(settings), cluster)
-            except LogMismatch:
-                if monotonic() > settled_at:
-                    raise
-                sleep(POLL_S)
-            except KafkaException as error:  # such as a partition that changes its leader
-                if monotonic() > deadline:
-                    reason = error.args[0].str()
-                    raise TimersError(
-                        f"the progress of {settings.app_id!r} cannot be read from {settings.progress_topic!r}: {reason}"
-                    ) from None
-                sleep(POLL_S)
-    finally:
-        log.close()
+        with closing(ProgressLog(settings, cluster)) as log:
+            return while_moving(lambda: _checked(log, request_topics(settings), cluster), TIMEOUT_S)
+    except KafkaException as error:
+        reason = error.args[0].str()
+        raise TimersError(
+            f"the progress of {settings.app_id!r} cannot be read from {settings.progress_topic!r}: {reason}"
+        ) from None
 
 
 def _checked(

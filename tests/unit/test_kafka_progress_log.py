@@ -46,12 +46,14 @@ class SimLeaders:
         round_trips: of their answers.
         group: what the group has, or the error of its coordinator.
         progress: the record of the progress topic, or None, at each question for its end; the last one stays.
+        request_ends: of the request log, at each question; the last one stays.
     """
 
     def __init__(self, *_: object) -> None:
         self.fails = 0
         self.group: tuple[int, str] | Exception = copy_of(FOUND)
         self.progress: list[Progress | None] = [FOUND]
+        self.request_ends = [(3, 9)]
         self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
@@ -70,7 +72,7 @@ class SimLeaders:
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
         await self._answer()
         if tp[0] != SETTINGS.progress_topic:
-            return 3, 9
+            return self.request_ends.pop(0) if len(self.request_ends) > 1 else self.request_ends[0]
         self._shown = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
         return 0, int(self._shown is not None)
 
@@ -106,6 +108,15 @@ def test_an_opening_waits_for_two_round_trips(log: ProgressLog, leaders: SimLead
     records, progress, ends = log.read_one(TP)
     assert (set(records), progress, ends) == ({TP}, FOUND, (3, 9))
     assert leaders.round_trips.count == 2
+
+
+@pytest.mark.parametrize(("after_fence", "expected"), [(True, (3, 9)), (False, (3, 12))])
+def test_an_owner_that_is_not_fenced_has_gone_on(
+    log: ProgressLog, leaders: SimLeaders, after_fence: bool, expected: tuple[int, int]
+) -> None:
+    """If the end of its log was asked for before its progress was read, the log would seem to have lost its end."""
+    leaders.request_ends = [(3, 9), (3, 12)]
+    assert log.read_one(TP, after_fence=after_fence)[2] == expected
 
 
 @pytest.mark.parametrize("has_progress", [True, False])

@@ -17,7 +17,6 @@ import pytest
 from tests.docs.markdown import ROOT
 from timers import process_limits
 from timers.core.progress import Progress
-from timers.errors import LogMismatch
 from timers.open_connections import most_connections
 from timers.partition_metrics import PartitionMetrics
 from timers.store.opening import Opened
@@ -193,22 +192,3 @@ async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> Non
     assert await taken.read_ahead(opening) is None
     with pytest.raises(NoRoom):
         await taken.open(opening)
-
-
-@pytest.mark.parametrize("differs", [1, openings.AHEAD_TRIES])
-async def test_a_log_that_its_owner_changes_meanwhile_is_read_ahead_again(differs: int) -> None:
-    """Logs and copies that are read one after another seem to differ then."""
-    pool: Any = SimpleNamespace()
-    taken = Openings(pool)
-    asked = []
-
-    async def read(*_: Any, **__: Any) -> str:
-        asked.append(1)
-        if len(asked) <= differs:
-            raise LogMismatch("its copy is older")
-        return "a machine"
-
-    taken._open = read  # type: ignore[assignment, method-assign]
-    found = await taken.read_ahead(Opening(("requests", 0), PartitionMetrics()))
-    assert (found is None) == (differs == openings.AHEAD_TRIES)
-    taken.close()

@@ -309,6 +309,8 @@ class ProgressLog:
 
         (ends, ends_of_progress), copy = self._answer(ask, f"the end of {partition_name(*tp)}")
         record = self._newest(partition, ends_of_progress, [key], after_fence=after_fence).get(key)
+        if not after_fence:  # its owner goes on: by now the log may end behind what this progress says
+            ends = self.ends(*tp)
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)

@@ -65,9 +65,6 @@ STOP_POLL_S = 0.2
 LEAST_AHEAD = 10_000
 """Fewer records are read again in the time in which a store is opened once more, so they are not read ahead."""
 
-AHEAD_TRIES = 3
-"""How often a log is read ahead that seems to differ from its progress, which its owner changes."""
-
 FRESH_S = 1.0
 """Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
 
@@ -288,18 +285,13 @@ class Openings:
         A store that was read ahead is one that stopped at an offset: the opening after the fence treats it like others.
         Whatever is wrong here is judged there.
         """
-        for tries_left in reversed(range(AHEAD_TRIES)):
-            try:
-                return await self._open(opening, fences=False)
-            except Exception as error:  # also one that no code expects: the next opening meets it again
-                # Its owner writes meanwhile, so logs and copies that are read one after another may seem to differ.
-                if isinstance(error, LogMismatch) and tries_left and not opening.stop.is_set():
-                    continue
-                why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
-                if not isinstance(error, NoRoom):
-                    logger.info("%s/%d is not read ahead: %s", *opening.tp, why)
-                return None
-        return None
+        try:
+            return await self._open(opening, fences=False)
+        except Exception as error:  # also one that no code expects: the next opening meets it again
+            why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
+            if not isinstance(error, NoRoom):
+                logger.info("%s/%d is not read ahead: %s", *opening.tp, why)
+            return None
 
     async def _open(self, opening: Opening, *, fences: bool) -> OpenMachine | None:
         """The machine of a partition; without a fence None if there is little to read ahead."""

@@ -260,7 +260,8 @@ def emptied(stores: Stores, store: RocksStore) -> RocksStore:
 
 def restored(stores: Stores, store: RocksStore) -> RocksStore:
     beside = stores.open(TP, beside=True)
-    return _Restoring(stores, TP, lambda: None, [store, beside]).use(beside)
+    asked: Any = None
+    return _Restoring(stores, TP, asked, asked, asked, asked, lambda: None, [store, beside]).use(beside)
 
 
 def of_another_log(stores: Stores, store: RocksStore) -> RocksStore:

@@ -20,6 +20,7 @@ from timers.core.timer import Row, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
 from timers.store import opening
+from timers.store.database import Database
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opened, Stores, may_restore, restore, store_path
@@ -86,7 +87,7 @@ class Rig:
             SimSnapshotLog.records[number] = records
             named.append(one)
         store.close()
-        RocksStore.wipe(store_path(self.settings, TP))
+        Database.wipe(store_path(self.settings, TP))
         self.progress = self.committed = Progress(50, (4, 4), snapshot=named[1], older_snapshot=named[0])
 
     def accept(self, losses: str) -> None:
@@ -322,7 +323,7 @@ def test_a_snapshot_of_a_compacted_topic_is_used_while_it_is_new(now_s: int | No
     store.note_read_through(1000)
     records, newest = records_of(store.view(), NEVER, 3)
     store.close()
-    RocksStore.wipe(store_path(rig.settings, TP))
+    Database.wipe(store_path(rig.settings, TP))
     SimSnapshotLog.records = {3: records}
     rig.committed = replace(rig.progress, snapshot=newest, older_snapshot=None)
     cluster: Any = SimpleNamespace(**{**vars(CLUSTER), "stale_after_s": {TP[0]: 100}})

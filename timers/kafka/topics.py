@@ -48,7 +48,7 @@ from timers.kafka.own_topics import (
     wrong_configs,
     wrong_snapshots,
 )
-from timers.kafka.topic_admin import configs, create
+from timers.kafka.topic_admin import configs, create, create_all
 
 logger = logging.getLogger(__name__)
 
@@ -316,19 +316,16 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
         return set()
     replication = settings.replication or -1
     new = [NewTopic(topic.name, settings.partitions, replication, config=topic.config) for topic in wanted]
-    created = set()
-    for name, future in admin.create_topics(new, operation_timeout=TIMEOUT_S).items():
-        try:
-            future.result()
-            created.add(name)
-        except KafkaException as error:
-            if code_of(error) in NOT_ALLOWED:
-                config = next(topic.config for topic in wanted if topic.name == name)
-                needs = " ".join(f"{key}={value}" for key, value in config.items())
-                right = f"Create on topic {name!r}, which does not exist (it needs {needs})"
-                raise _access_error(settings, [right]) from None
-            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
+    failures = create_all(admin, new, TIMEOUT_S)
+    for name, error in failures.items():
+        if code_of(error) in NOT_ALLOWED:
+            config = next(topic.config for topic in wanted if topic.name == name)
+            needs = " ".join(f"{key}={value}" for key, value in config.items())
+            right = f"Create on topic {name!r}, which does not exist (it needs {needs})"
+            raise _access_error(settings, [right])
+        if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}")
+    created = {topic.name for topic in wanted} - failures.keys()
     if created:
         logger.info("created topics %s with %d partitions each", ", ".join(sorted(created)), settings.partitions)
     return created

@@ -260,18 +260,11 @@ def _sources(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path).select("due_day", "source").distinct()
 
 
-def compact(
-    spark: SparkSession,
-    tables: ColdTables,
-    say: Callable[[str], None] = lambda line: None,
-    *,
-    keep_hours: float | None = None,
-) -> int:
+def compact(spark: SparkSession, tables: ColdTables, say: Callable[[str], None] = lambda line: None) -> int:
     """Merge small files, and delete replaced files that readers no longer need.
 
     Args:
         say: gets a line before the files of each table are merged, which may take minutes.
-        keep_hours: how long replaced files stay; None: Delta's seven days.
 
     Returns:
         Number of files that were merged.
@@ -283,5 +276,5 @@ def compact(
         say(f"merging small files of {path}: {counted(about.numFiles, 'file')}, {about.sizeInBytes / 1e6:,.0f} MB")
         (row,) = table.optimize().executeCompaction().collect()
         replaced += row.metrics.numFilesRemoved
-        table.vacuum() if keep_hours is None else table.vacuum(keep_hours)
+        table.vacuum()  # keeps replaced files for seven days
     return replaced

@@ -26,7 +26,7 @@ from timers.kafka.log_lineage import Answer, AskLog, CompareLogs
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
-from timers.store.database import alone
+from timers.store.database import Database, alone
 from timers.store.failures import Condemnations, StoreDamaged, forget_frames
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -86,7 +86,7 @@ class Stores(NamedTuple):
         path = store_path(self.settings, tp)
         with alone(path):
             store.close()
-            RocksStore.wipe(path)
+            Database.wipe(path)
             return self.open(tp)
 
     def copy(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
@@ -100,7 +100,7 @@ class Stores(NamedTuple):
         with alone(path):
             if path.exists():
                 self._opened(path, tp, unseen).close()  # else a process was killed while it had it open
-                RocksStore.wipe(path)
+                Database.wipe(path)
             store.copy(path)
             return self._opened(path, tp, unseen)
 
@@ -212,7 +212,7 @@ def use_beside(path: Path) -> None:
 def _use_restored(path: Path) -> None:
     if _restored(path).exists():
         if path.exists():
-            RocksStore.wipe(path)
+            Database.wipe(path)
         _restored(path).rename(path)
 
 
@@ -305,17 +305,21 @@ def restore(
             or the progress was lost.
         Lost: the records of snapshots do not come.
     """
-    settings, restoring = stores.settings, _Restoring(stores, tp, now_s, [opened.store])
+    settings, unused = stores.settings, [opened.store]
+    place = place_of(settings, stores.cluster, tp, stores.formats[tp[0]])
     try:
-        with closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log:
-            place = place_of(settings, stores.cluster, tp, stores.formats[tp[0]])
-            progress, store = restoring.restored(opened, place, log, others or ())
+        with (
+            closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log,
+            closing(ProgressLog(settings, stores.cluster)) as progress_log,
+        ):
+            restoring = _Restoring(stores, tp, place, opened, log, progress_log, now_s, unused)
+            progress, store = restoring.restored(others or ())
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:
         forget_frames(error)
         raise
     finally:
-        for each in restoring.unused:
+        for each in unused:
             each.close()
 
 
@@ -324,97 +328,78 @@ class _Restoring(NamedTuple):
 
     stores: Stores
     tp: TopicPartition
+    place: Place
+    opened: Opened
+    log: SnapshotLog
+    progress_log: ProgressLog
     now_s: Callable[[], float | None]
     unused: list[RocksStore]
     """The stores to close at its end: the present one comes first."""
 
-    def restored(
-        self, opened: Opened, place: Place, log: SnapshotLog, others: Collection[str]
-    ) -> tuple[Progress, RocksStore]:
+    def restored(self, others: Collection[str]) -> tuple[Progress, RocksStore]:
         """Returns the progress and the store with which the machine goes on."""
-        progress, _, low, is_new = opened
-        store = self._from(log, progress, place, opened, self._names)
-        with closing(ProgressLog(self.stores.settings, self.stores.cluster)) as progress_log:
-            if is_new:
-                progress, store = self._after_loss(progress_log, log, place, opened, others)
-            elif store.applied < low:
-                progress, store = self._after_loss_of_names(progress_log, log, place, opened)
-            if store.applied < low:
-                if not is_new:
-                    progress_log.check_start(self.tp, low, store.applied, progress)
-                store.write({}, low)
+        progress, _, low, is_new = self.opened
+        store = self._from(progress, self._names)
+        if is_new or store.applied < low:
+            found = usable(self.log.whole(), self.place, progress, *self.progress_log.ends(*self.tp))
+            self._check_loss(found, others)
+            progress, store = self._from_any(found)
+        if store.applied < low:
+            if not is_new:
+                self.progress_log.check_start(self.tp, low, store.applied, progress)
+            store.write({}, low)
         return progress, store
 
-    def _after_loss_of_names(
-        self, progress_log: ProgressLog, log: SnapshotLog, place: Place, opened: Opened
-    ) -> tuple[Progress, RocksStore]:
-        """The progress of a machine may have gone back: what it names was deleted, because it named newer ones."""
-        tp = self.tp
-        found = usable(log.whole(), place, opened.progress, *progress_log.ends(*tp))
-        if found:
-            progress_log.mismatch(
-                tp,
-                f"{partition_name(*tp)} begins at offset {opened.low}, and its progress names no snapshot that can be "
-                "read: the progress topic may have lost records. The newest snapshot of which all records are there is "
-                f"at offset {found[0][0].applied}. {AGAIN}",
-                opened.progress,
-                way="from it",
-                kind=SNAPSHOT,
-            )
-        return self._from_any(found, log, place, opened)
+    def _check_loss(self, found: Sequence[tuple[NamedSnapshot, Footer]], others: Collection[str]) -> None:
+        """A machine without progress is new only if no snapshot says that it is not. The progress of another one may
+        have gone back: what it names was deleted, because it named newer ones.
 
-    def _after_loss(
-        self, progress_log: ProgressLog, log: SnapshotLog, place: Place, opened: Opened, others: Collection[str]
-    ) -> tuple[Progress, RocksStore]:
-        """A machine without progress is new only if no snapshot says that it is not."""
-        tp, low = self.tp, opened.low
-        name, own = partition_name(*tp), snapshots(place.app, tp[0])
-        found = usable(log.whole(), place, opened.progress, *progress_log.ends(*tp))
-        if found:
-            progress_log.mismatch(
-                tp,
-                f"{name} has no progress, but {own!r} has a snapshot of it at offset {found[0][0].applied}: its "
-                f"progress was lost. {AGAIN}",
-                opened.progress,
-                way="from the snapshot",
-            )
-        elif log.damaged:
-            progress_log.mismatch(
-                tp,
-                f"{name} has no progress, and the snapshots of it in {own!r} are damaged: nothing says that it is new",
-                opened.progress,
-                way="without what they held",
-                kind=SNAPSHOT,
-            )
-        elif low and (other := sorted({*others} - {own})):
-            progress_log.mismatch(
-                tp,
-                f"{name} begins at offset {low}, this app has no progress of it, and {other[0]!r} has snapshots of it: "
-                "another app has read what was deleted, or this app was renamed",
-                opened.progress,
-                way="without what was deleted",
-            )
-        return self._from_any(found, log, place, opened)
+        Args:
+            found: the snapshots that can be used, the newest first.
 
-    def _from_any(
-        self, found: Iterable[tuple[NamedSnapshot, Footer]], log: SnapshotLog, place: Place, opened: Opened
-    ) -> tuple[Progress, RocksStore]:
+        Raises:
+            LogMismatch: the loss was not accepted.
+        """
+        low, is_new = self.opened.low, self.opened.is_new
+        name, own = partition_name(*self.tp), snapshots(self.place.app, self.tp[0])
+        kind = ""
+        if found and is_new:
+            sentence = (
+                f"has no progress, but {own!r} has a snapshot of it at offset {found[0][0].applied}: its progress was "
+                f"lost. {AGAIN}"
+            )
+            way = "from the snapshot"
+        elif found:
+            sentence = (
+                f"begins at offset {low}, and its progress names no snapshot that can be read: the progress topic may "
+                "have lost records. The newest snapshot of which all records are there is at offset "
+                f"{found[0][0].applied}. {AGAIN}"
+            )
+            way, kind = "from it", SNAPSHOT
+        elif is_new and self.log.damaged:
+            sentence = f"has no progress, and the snapshots of it in {own!r} are damaged: nothing says that it is new"
+            way, kind = "without what they held", SNAPSHOT
+        elif is_new and low and (other := sorted({*others} - {own})):
+            sentence = (
+                f"begins at offset {low}, this app has no progress of it, and {other[0]!r} has snapshots of it: "
+                "another app has read what was deleted, or this app was renamed"
+            )
+            way = "without what was deleted"
+        else:
+            return
+        self.progress_log.mismatch(self.tp, f"{name} {sentence}", self.opened.progress, way, kind)
+
+    def _from_any(self, found: Iterable[tuple[NamedSnapshot, Footer]]) -> tuple[Progress, RocksStore]:
         """The progress and the store of the first of these snapshots that can be read."""
+        opened = self.opened
         for named, footer in found:
             progress = progress_from(named, footer, opened.progress)
-            store = self._from(log, progress, place, opened, lambda _: True)
+            store = self._from(progress, lambda _: True)
             if store is not opened.store or not to_restore(progress, store, opened.low):
                 return progress, store
         return opened.progress, opened.store
 
-    def _from(
-        self,
-        log: SnapshotLog,
-        progress: Progress,
-        place: Place,
-        opened: Opened,
-        names: Callable[[NamedSnapshot], bool],
-    ) -> RocksStore:
+    def _from(self, progress: Progress, names: Callable[[NamedSnapshot], bool]) -> RocksStore:
         name, began = partition_name(*self.tp), monotonic()
 
         def report(named: NamedSnapshot, why: Unreadable | None) -> None:
@@ -424,7 +409,9 @@ class _Restoring(NamedTuple):
                 seconds = monotonic() - began
                 logger.info("restored %s: %d pending at offset %d, in %.2f s", name, named.rows, named.applied, seconds)
 
-        return restored(opened.store, progress, place, opened.low, log, self._beside, self._is_fresh, names, report)
+        present, low = self.opened.store, self.opened.low
+        how = self.log, self._beside, self._is_fresh, names, report
+        return restored(present, progress, self.place, low, *how)
 
     def _is_fresh(self, store: RocksStore) -> bool:
         now_s, stale_after_s = self.now_s(), self.stores.cluster.stale_after_s.get(self.tp[0], 0)
@@ -437,8 +424,7 @@ class _Restoring(NamedTuple):
         return self.unused[1]
 
     def _names(self, named: NamedSnapshot) -> bool:
-        with closing(ProgressLog(self.stores.settings, self.stores.cluster)) as log:
-            record = log.read([self.tp]).get(self.tp)
+        record = self.progress_log.read([self.tp]).get(self.tp)
         now = Progress() if record is None else decode(record, ANY_LEVEL)[0]
         return named in (now.snapshot, now.older_snapshot)
 

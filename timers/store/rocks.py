@@ -199,11 +199,6 @@ class RocksStore:
             db.close()
             raise
 
-    @staticmethod
-    def wipe(path: Path) -> None:
-        """Delete a closed store: its log can be read again."""
-        Database.wipe(path)
-
     def _restore(self, journal: IndexJournal) -> None:
         for key, packed in self._db.items(JOURNAL, INDEX):
             self._remember(journal, key, packed)

@@ -32,6 +32,7 @@ from timers.kafka.clients import librdkafka, reader
 from timers.kafka.records import read, request_of
 from timers.partition import PartitionSpec, spec_of
 from timers.store import layout
+from timers.store.database import Database
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -187,7 +188,7 @@ def verify(
 def wipe(path: Path) -> None:
     """Delete a store, if it is there."""
     if path.exists():
-        RocksStore.wipe(path)
+        Database.wipe(path)
 
 
 def progress_at(progress: Progress, applied: int) -> Progress:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -31,9 +31,10 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.group import DescribedGroup, described
 
-_TRIES = 5
+_T = TypeVar("_T")
+
 _PAUSE_S = 0.1
-"""Pause between tries. A cluster without any group has no coordinator yet, so the check does not wait long."""
+"""Pause between tries. A cluster without any group has a coordinator soon after the first question."""
 
 _TIMEOUT_S = 10.0
 
@@ -47,26 +48,17 @@ _NO_COORDINATOR_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, N
 
 def may_join(settings: Settings) -> bool:
     """Whether the worker may join its group. True also if no broker answers: joining reports that. Blocks."""
-    return asyncio.run(_may_join(settings))
-
-
-async def _may_join(settings: Settings) -> bool:
     request = HeartbeatRequest(settings.app_id, 0, "unknown-member")
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            for _ in range(_TRIES):
-                try:
-                    error = for_code((await _ask(settings, settings.app_id, request)).error_code)
-                    if issubclass(error, (GroupAuthorizationFailedError, *_NO_COORDINATOR_YET)):
-                        raise error
-                    break
-                except _NO_COORDINATOR_YET:
-                    await asyncio.sleep(_PAUSE_S)
-    except GroupAuthorizationFailedError:
-        return False
-    except (KafkaError, TimeoutError):
-        pass  # joining will report the cause
+        asyncio.run(_ask_while_moving(settings, settings.app_id, request, _TIMEOUT_S, _check))
+    except KafkaError as error:  # of all others, joining will report the cause
+        return not isinstance(error, GroupAuthorizationFailedError)
     return True
+
+
+def _check(answer: Any) -> None:
+    if answer.error_code:
+        raise for_code(answer.error_code)
 
 
 def describe(settings: Settings, group: str = "", timeout_s: float | None = None) -> DescribedGroup:
@@ -79,7 +71,9 @@ def describe(settings: Settings, group: str = "", timeout_s: float | None = None
     Raises:
         KafkaError: the coordinator does not answer in time, or the user may not describe the group.
     """
-    return asyncio.run(_describe_while_moving(settings, group or settings.app_id, timeout_s or _TIMEOUT_S))
+    group = group or settings.app_id
+    asking = _ask_while_moving(settings, group, DescribeGroupsRequest([group]), timeout_s or _TIMEOUT_S, described)
+    return asyncio.run(asking)
 
 
 PATIENCE_S = 60.0
@@ -144,13 +138,16 @@ def wait_until_empty(
     return members
 
 
-async def _describe_while_moving(settings: Settings, group: str, timeout_s: float) -> DescribedGroup:
+async def _ask_while_moving(
+    settings: Settings, group: str, request: Any, timeout_s: float, read: Callable[[Any], _T]
+) -> _T:
+    """What ``read`` returns for the answer of a group's coordinator; a retriable error that it raises is waited for."""
     failure: KafkaError = KafkaTimeoutError(f"no answer within {timeout_s:g} s")
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    return described(await _ask(settings, group, DescribeGroupsRequest([group])))
+                    return read(await _ask(settings, group, request))
                 except KafkaError as error:
                     failure = error
                     if not error.retriable:

@@ -46,7 +46,6 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
-import aiokafka
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -101,10 +100,6 @@ _NO_COORDINATOR = (
 )
 
 _NAMES: Mapping[int, str] = {INVALID_RECORD: "INVALID_RECORD", INVALID_TIMESTAMP: "INVALID_TIMESTAMP"}
-
-
-class UnknownAiokafka(RuntimeError):
-    """The private parts of the installed aiokafka are not those that this module was written for."""
 
 
 class RefusedRecord(NamedTuple):
@@ -549,27 +544,7 @@ async def close_at_once(producer: AIOKafkaProducer, timeout_s: float) -> None:
 
 
 def install() -> None:
-    """Let all producers of this process use version 8 of the produce request. May be called again.
-
-    Raises:
-        UnknownAiokafka: its private parts are not as expected.
-    """
-    check()
+    """Let all producers of this process use version 8 of the produce request. May be called again."""
     if ProduceRequest_v8 not in ProduceRequest._CLASSES:
         ProduceRequest._CLASSES = (*ProduceRequest._CLASSES, ProduceRequest_v8)
     sender.SendProduceReqHandler = _Handler
-
-
-def check() -> None:
-    """Check the fields of the answer and the list of versions.
-
-    Raises:
-        UnknownAiokafka: they are not as expected.
-    """
-    names = ("partition", "error_code", "offset", "timestamp", "log_start_offset", "record_errors", "error_message")
-    partition = ProduceResponse_v8.SCHEMA.fields[0].array_of.fields[1].array_of
-    versions = [known.API_VERSION for known in ProduceRequest._CLASSES]
-    if tuple(partition.names) != names or versions not in (list(range(8)), list(range(9))):
-        raise UnknownAiokafka(
-            f"aiokafka {aiokafka.__version__} speaks versions {versions} of produce, with {partition.names}"
-        )

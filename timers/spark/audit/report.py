@@ -18,7 +18,7 @@ from timers.config.settings import Settings
 from timers.counted import counted
 from timers.html_templates import html_templates
 from timers.spark.audit import gaps
-from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATUSES, Due, Findings, Lag
+from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATUSES, Findings, Lag
 from timers.spark.audit.gaps import UNASKED
 from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
 from timers.spark.requests import CANCEL
@@ -91,11 +91,6 @@ def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: 
     axes.yaxis.set_major_formatter(_thousands())
     _limit(axes, points[0][0], points[-1][0], span_s)
     return _svg(figure, axes, f"due time, UTC (one bar: {_span(span_s)})", name)
-
-
-def ahead_chart(ahead: Sequence[Due], span_s: int) -> str:
-    """Pending timers over their due time."""
-    return rate_chart([(due.due_s, due.timers) for due in ahead], span_s, "timers due", "ahead")
 
 
 def _axes() -> tuple[Any, Any]:
@@ -294,7 +289,11 @@ def page(findings: Findings, settings: Settings) -> str:
         )
         if findings.lags
         else "",
-        ahead_chart=ahead_chart(findings.ahead, findings.ahead_span_s) if findings.ahead else "",
+        ahead_chart=rate_chart(
+            [(due.due_s, due.timers) for due in findings.ahead], findings.ahead_span_s, "timers due", "ahead"
+        )
+        if findings.ahead
+        else "",
     )
 
 

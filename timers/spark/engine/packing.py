@@ -5,8 +5,7 @@ A record as a row of a pandas frame costs more than to decode it, so a row has m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgpack
@@ -42,21 +41,15 @@ class Arrivals(NamedTuple):
         return cls((topic, partition), list(map(RequestRecord._make, records)))
 
 
-@dataclass(frozen=True)
-class Packing:
-    """The function for ``mapInArrow``.
+def packing(buckets: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``: it yields the requests of each Arrow batch, one row for each partition."""
 
-    Args:
-        buckets: keys of the buckets.
-    """
-
-    buckets: Sequence[int]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the requests of each Arrow batch, one row for each partition."""
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [(self.buckets[each.tp[1] % len(self.buckets)], each.pack()) for each in _by_partition(batch)]
+            rows = [(buckets[each.tp[1] % len(buckets)], each.pack()) for each in _by_partition(batch)]
             yield record_batch(rows, _ARROW)
+
+    return pack
 
 
 def _by_partition(batch: pa.RecordBatch) -> list[Arrivals]:

@@ -24,7 +24,6 @@ from timers.spark.engine import packing, processor
 from timers.spark.engine.bucket import Read
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.openings import Openings, Places
-from timers.spark.engine.packing import Packing
 from timers.spark.engine.processor import TOLD, Buckets, Said, TimerProcessor, Told
 from timers.spark.engine.retries import Retries
 
@@ -106,7 +105,7 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
 
 def arrivals_of(requests: DataFrame, buckets: Sequence[int]) -> DataFrame:
     """Requests (:data:`timers.spark.columns.RECORD`) as rows of ``processor.INPUT``."""
-    packed = requests.select(*packing.COLUMNS).mapInArrow(Packing(tuple(buckets)), packing.SCHEMA)
+    packed = requests.select(*packing.COLUMNS).mapInArrow(packing.packing(buckets), packing.SCHEMA)
     return packed.select(
         "bucket",
         "arrivals",

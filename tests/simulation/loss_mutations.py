@@ -54,7 +54,7 @@ class ComparesNotAgain(SimWorker):
 
     def compare_logs(self) -> None:
         for runner in self.runners.values():
-            if (leader := runner.loop.untrusted) is not None:
+            if (leader := runner.loop.untrusted_leader) is not None:
                 runner.machine.trust(leader)
 
 
@@ -68,7 +68,7 @@ class IgnoresTheStore(SimWorker):
 class TrustsEachLeader(Machine):
     """A fetch of a new leader is accepted before its log was compared."""
 
-    def untrusted(self, fetched: Fetched) -> Leader | None:
+    def untrusted_leader(self, fetched: Fetched) -> Leader | None:
         return None
 
 
@@ -115,7 +115,7 @@ MUTATIONS = {
     "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),
     "T6 the store is ignored": Mutation(worker=IgnoresTheStore),
     "T6 a store takes back what another owner accepted": changed(
-        ("return Cut(found, of_store=cut is None)", "return Cut(found)"),
+        ("return Cut(found, only_in_store=cut is None)", "return Cut(found)"),
     ),
     "T7 no cut in the history": Mutation(worker=NotesNoCut),
     "T7 reading goes on from the old position": Mutation(worker=ReadsFromTheOldPosition),

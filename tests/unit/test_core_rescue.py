@@ -16,7 +16,7 @@ from timers.core.loop import Loop
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Lost
 from timers.core.progress import History, NamedSnapshot, Progress, SettingChange, cut_suffix
-from timers.core.rescue import Cut, Held, StoreUse, compared, cut_of, held
+from timers.core.rescue import Cut, Held, StoreUse, cut_of, decide_use, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
@@ -51,10 +51,10 @@ def rescuing(progress: Progress, store: MemoryStore, spec: PartitionSpec) -> tup
     [
         pytest.param(20, 20, (None, None), 20, None, id="the same log"),
         pytest.param(20, 20, (None, None), 15, Cut(15), id="shorter than the progress"),
-        pytest.param(10, 20, (None, None), 15, Cut(15, of_store=True), id="shorter than the store"),
+        pytest.param(10, 20, (None, None), 15, Cut(15, only_in_store=True), id="shorter than the store"),
         pytest.param(20, 20, (Parted(12), Parted(12)), 30, Cut(12), id="grown again"),
         pytest.param(20, 20, (Parted(None), None), 30, Cut(3), id="not known where: the start of the log"),
-        pytest.param(10, 20, (None, Parted(15)), 30, Cut(15, of_store=True), id="only uncommitted"),
+        pytest.param(10, 20, (None, Parted(15)), 30, Cut(15, only_in_store=True), id="only uncommitted"),
         pytest.param(20, 10, (None, Parted(5)), 30, None, id="an old store is no reason to stop"),
         pytest.param(20, 20, (Unknown(), Unknown()), 30, None, id="compaction removed the batch"),
     ],
@@ -77,12 +77,12 @@ def test_a_store_of_a_lost_log_does_not_take_back_what_another_owner_accepted() 
     place up to 12, and fired from it."""
     store = stored((950, row(4)), (950, row(7)), (800, row(14)), applied=20)
     progress = Progress(12, (900, 10**9), lineage=LINEAGE)
-    after, use = compared(progress, store, (None, Parted(5)), 0, 30, lambda before, cut: cut.applied_to(before))
+    after, use = decide_use(progress, store, (None, Parted(5)), 0, 30, lambda before, cut: cut.applied_to(before))
     assert use is StoreUse.RESCUE and after.next_offset == 12 and after.lineage == progress.lineage.before(12)
-    assert held(progress, store, Cut(5, of_store=True)) == Held(timers=2, cancels=0), "none of its own has fired"
+    assert held(progress, store, Cut(5, only_in_store=True)) == Held(timers=2, cancels=0), "none of its own has fired"
     # The store of the other owner holds this log: its rows are no dead letters.
     own = stored((950, row(7)), applied=12)
-    again, use = compared(after, own, (None, None), 0, 30, lambda before, cut: cut.applied_to(before))
+    again, use = decide_use(after, own, (None, None), 0, 30, lambda before, cut: cut.applied_to(before))
     assert again == after and use is StoreUse.APPLY
 
 
@@ -218,10 +218,10 @@ def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> Non
     loop.add_fetch(Fetched(21, 22, (), passed=[(6, Batch(21, 21, 1, 1))]))
     loop.step()
     loop.step()
-    assert loop.machine.position == 21 and loop.untrusted == Leader(6, 0) and loop.idle
+    assert loop.machine.position == 21 and loop.untrusted_leader == Leader(6, 0) and loop.idle
     loop.machine.trust(Leader(6, 0))
     loop.step()
-    assert loop.machine.position == 22 and loop.untrusted is None
+    assert loop.machine.position == 22 and loop.untrusted_leader is None
     assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1), 22, Count(20, 22, 0, 22))
     assert loop.machine.progress.lineage == loop.machine.lineages[0]
 
@@ -234,7 +234,7 @@ def test_a_fetch_over_a_new_connection_is_accepted_after_the_log_was_compared() 
             Fetched(offset, offset + 1, (), passed=[(4, Batch(offset, offset, 1, 1))], connection=connection)
         )
         loop.step()
-    assert loop.machine.position == 22 and loop.untrusted == Leader(4, 4)  # the broker may have an old disk
+    assert loop.machine.position == 22 and loop.untrusted_leader == Leader(4, 4)  # the broker may have an old disk
 
 
 def test_a_new_machine_reads_whatever_epochs_its_log_has() -> None:

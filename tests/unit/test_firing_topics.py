@@ -197,7 +197,7 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
     assert chosen() == [0, 1, 2]
     assert not any(targets.was_moved(retry, partition) for partition in range(3))
     targets.note_failed({retry: LeaderNotAvailableError(retry, 1), "t": UnknownError()})
-    targets.note_silent(NoAnswer([(retry, 2), ("t", 0)]), is_short=True)
+    targets.note_silent(NoAnswer([(retry, 2), ("t", 0)]), few_records=True)
     assert not targets.circuit_breaker.count, "the brokers may be the cause"
     look(targets)
     assert chosen() == [0, 0, 0], "the metadata still name the dead leader"

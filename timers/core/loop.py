@@ -63,9 +63,9 @@ class Loop:
         return not (self._ticks or self._firing or self._commit_due or self._may_accept())
 
     @property
-    def untrusted(self) -> Leader | None:
+    def untrusted_leader(self) -> Leader | None:
         """The leader of the first waiting fetch, if the log must be compared before the fetch is accepted [I28]."""
-        return self.machine.untrusted(self.fetches[0]) if self.fetches else None
+        return self.machine.untrusted_leader(self.fetches[0]) if self.fetches else None
 
     def add_fetch(self, fetched: Fetched) -> None:
         """Append a fetch to those that wait."""

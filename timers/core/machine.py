@@ -272,7 +272,7 @@ class Machine:
         self._tick = latest_tick(self._tick, tick)
         if self._barrier is not None:
             if went_back:
-                self._barrier.close()
+                self._barrier.start_again()
             if end is not None and tick == self._tick:
                 self._barrier.tick(tick.second, end, self.position)
 
@@ -280,7 +280,7 @@ class Machine:
 
     def takes(self, fetched: Fetched) -> bool:
         """Whether a fetch may be accepted, and comes from a leader whose log is the one that was read."""
-        return self.may_accept and self.untrusted(fetched) is None
+        return self.may_accept and self.untrusted_leader(fetched) is None
 
     def accept(self, fetched: Fetched) -> bool:
         """Accept one fetch.
@@ -320,7 +320,7 @@ class Machine:
             self._barrier.read(self.position)
         return (recovering and not self.recovering) or self.released_s != released_s
 
-    def untrusted(self, fetched: Fetched) -> Leader | None:
+    def untrusted_leader(self, fetched: Fetched) -> Leader | None:
         """Returns the leader that a fetch came from, if its log may be another one than the one that was read [I28].
 
         Then the log must be compared with :attr:`lineages` before the fetch is accepted. If it is the same log:

@@ -33,13 +33,13 @@ class Cut(NamedTuple):
     """From which offset on a log is not the one that was accepted."""
 
     offset: int
-    of_store: bool = False
+    only_in_store: bool = False
     """Whether the log is that of the progress. The store, which was written further than any commit, is of another
     one: another owner has accepted the requests that took their place, and some of these may have fired."""
 
     def applied_to(self, progress: Progress) -> Progress:
         """Returns the progress after this loss."""
-        return progress.without_end_of_store(self.offset) if self.of_store else progress.shortened(self.offset)
+        return progress.without_end_of_store(self.offset) if self.only_in_store else progress.shortened(self.offset)
 
 
 def cut_of(
@@ -56,7 +56,7 @@ def cut_of(
     if store.applied > progress.next_offset and progress.has_same_history(store.history, store.applied):
         found = cut_below(store.applied, of_store, log_start, log_end)
     if found is not None and (cut is None or found < cut):
-        return Cut(found, of_store=cut is None)
+        return Cut(found, only_in_store=cut is None)
     return None if cut is None else Cut(cut)
 
 
@@ -84,7 +84,7 @@ class StoreUse(Enum):
     """Leave it as it is: the machine writes the dead letters of what only this store holds."""
 
 
-def compared(
+def decide_use(
     progress: Progress,
     store: Store,
     answers: Sequence[Parted | Unknown | None],

@@ -62,6 +62,6 @@ class SecondBarrier:
                 self.second = second
             self._earliest, self._newest = later, None
 
-    def close(self) -> None:
+    def start_again(self) -> None:
         """Start again after the clock went back: the released seconds belong to the former time."""
         self.second = self._earliest = self._newest = None

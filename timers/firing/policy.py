@@ -216,7 +216,7 @@ class Policy:
         """
         unanswered, self.unanswered = self.unanswered, {}
         for topic, due in unanswered.items():
-            self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
+            self._send_or_hold_back(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
 
     def allowed(self, topics: Iterable[str]) -> list[str]:
         """Return those callback topics that the settings allow."""
@@ -264,9 +264,9 @@ class Policy:
         if route is None:
             self.unanswered.setdefault(topic, []).extend(due)
         else:
-            self._deliver_by(route, topic, due)
+            self._send_or_hold_back(route, topic, due)
 
-    def _deliver_by(self, route: int | DeliveryProblem, topic: str, due: Sequence[DueRows]) -> None:
+    def _send_or_hold_back(self, route: int | DeliveryProblem, topic: str, due: Sequence[DueRows]) -> None:
         if isinstance(route, DeliveryProblem):
             for due_s, rows in due:
                 self._hold_back(due_s, rows, route)

@@ -198,8 +198,8 @@ class Topics(Protocol):
     def note_failed(self, failed: Mapping[str, BaseException]) -> None:
         """Note topics that did not take their records, and what the brokers said."""
 
-    def note_silent(self, failure: NoAnswer, *, is_short: bool) -> None:
-        """Note partitions that did not answer a transaction; ``is_short``: of few records."""
+    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
+        """Note partitions that did not answer a transaction; ``few_records``: it had few records."""
 
     def note_times_refused(self, topic: str) -> None:
         """Note that ``topic`` refuses the times of callbacks."""

@@ -74,7 +74,7 @@ MIN_AGE_MS = 1000
 MAX_DESCRIBED = 100
 """Topics in one request for their configuration."""
 
-DESCRIBE_S = 0.5
+CONFIG_ANSWER_S = 0.5
 """Seconds for an answer about configurations. librdkafka asks a single broker for them, which may be dead or frozen."""
 
 
@@ -264,12 +264,12 @@ class Targets:
             else:
                 self.open_circuit(topic, error)
 
-    def note_silent(self, failure: NoAnswer, *, is_short: bool) -> None:
-        """Note partitions that did not answer a transaction; ``is_short``: of few records."""
+    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
+        """Note partitions that did not answer a transaction; ``few_records``: it had few records."""
         own = {place for place in failure.places if place[0] in self.own}
         if own:
             self._avoid(own)
-        for topic in failure.topics if is_short and not own else ():
+        for topic in failure.topics if few_records and not own else ():
             self.open_circuit(topic, failure)
 
     def _avoid(self, places: Iterable[tuple[str, int]]) -> None:
@@ -430,7 +430,7 @@ class Targets:
         until = monotonic() + REFRESH_S
         for described in ({*names, *others}, names):
             try:
-                oldest = oldest_ms(self._admin, described, DESCRIBE_S)
+                oldest = oldest_ms(self._admin, described, CONFIG_ANSWER_S)
                 names = described
                 break
             except KafkaException as error:  # one of the others was deleted, or the broker does not say

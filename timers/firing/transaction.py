@@ -293,7 +293,7 @@ class Transaction:
             raise
         except NoAnswer as failure:
             self._topics.note_silent(
-                failure, is_short=sum(len(batch.offsets) for _, _, batch in batches) <= FEW_RECORDS
+                failure, few_records=sum(len(batch.offsets) for _, _, batch in batches) <= FEW_RECORDS
             )
             raise
         finally:

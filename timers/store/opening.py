@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, NamedSnapshot, Progress
-from timers.core.rescue import Cut, StoreUse, compared, held
+from timers.core.rescue import Cut, StoreUse, decide_use, held
 from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
@@ -159,7 +159,7 @@ class Opening(NamedTuple):
         try:
             low, high = self.ends
             answers = self._compare(progress, store)
-            progress, use = compared(progress, store, answers, low, high, partial(self._accept, store))
+            progress, use = decide_use(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:
                 return Opened(progress, store, low)
             usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))

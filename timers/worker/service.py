@@ -245,7 +245,7 @@ class TimersApp(faust_internals.App):
         note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(self._wait_for_engine)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
-        self._look_at_limits(cluster)
+        self._measure_capacity(cluster)
         _tune_interpreter()
         self._make_parts(cluster)
 
@@ -274,7 +274,7 @@ class TimersApp(faust_internals.App):
                 "the partitions from each other"
             )
 
-    def _look_at_limits(self, cluster: Cluster) -> None:
+    def _measure_capacity(self, cluster: Cluster) -> None:
         """Compute how many partitions this process can open, and log a warning if there are more."""
         capacity, settings = self._pool.capacity, self.settings
         machines = sum(cluster.partitions.get(topic, 0) for topic in self._pool.formats)

@@ -99,7 +99,7 @@ class SimTopics:
             else:
                 self.open_circuit(topic, error)
 
-    def note_silent(self, failure: NoAnswer, *, is_short: bool) -> None:
+    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
         """Do nothing: the brokers are slow."""
 
     def note_worked(self, topics: Collection[str]) -> None:

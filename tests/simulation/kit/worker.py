@@ -29,7 +29,7 @@ from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.core.rescue import Cut, StoreUse, compared
+from timers.core.rescue import Cut, StoreUse, decide_use
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
@@ -265,7 +265,7 @@ class SimWorker:
         answers = self.compare(spec.tp, (progress.lineage, store.lineage))
         accept = partial(self.accept, spec.tp, store)
         start, end = self.log.start(*spec.tp), self.log.end(*spec.tp)
-        progress, use = compared(progress, store, answers, start, end, accept)
+        progress, use = decide_use(progress, store, answers, start, end, accept)
         if use is StoreUse.EMPTY:
             store.empty()
         if use is not StoreUse.RESCUE:
@@ -313,7 +313,7 @@ class SimWorker:
             if any(isinstance(each, Parted) for each in self.compare(machine, runner.machine.lineages)):
                 self.revoke(machine)
                 self.assign([machine])
-            elif (leader := runner.loop.untrusted) is not None:
+            elif (leader := runner.loop.untrusted_leader) is not None:
                 runner.machine.trust(leader)
 
     def read_progress(self, machine: TopicPartition) -> Progress:
@@ -481,7 +481,7 @@ class SimWorker:
 
     def step(self, machine: TopicPartition) -> None:
         """Do one round of one machine. A batch of a new leader waits until the log was compared."""
-        if self.runners[machine].loop.untrusted is not None:
+        if self.runners[machine].loop.untrusted_leader is not None:
             self.compare_logs()
             if machine not in self.runners:
                 return

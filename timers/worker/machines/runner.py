@@ -333,7 +333,7 @@ class Runner:
             self._post(self._pool.on_read_again, self, position)
 
     def _report_new_leader(self) -> None:
-        leader = self._loop.untrusted
+        leader = self._loop.untrusted_leader
         if leader is not None and leader != self._reported_leader:
             self._post(self._pool.on_new_leader, self, leader)
         self._reported_leader = leader

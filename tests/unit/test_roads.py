@@ -144,7 +144,7 @@ def fire(loop: Loop) -> list[Step]:
     return Walk().go(loop.step, DiscardingProducer.transact)
 
 
-ROADS = {"accept": (accept, 9, 3), "fire": (fire, 11, 3)}
+ROADS = {"accept": (accept, 9, 3), "fire": (fire, 10, 3)}
 """Name -> (what walks it, how many files it may have, how many returns)."""
 
 

@@ -119,8 +119,8 @@ class Machine:
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
-        rescuing: the number of cuts whose losses its store holds. If there are some, the machine does nothing but write
-            their dead letters [I28].
+        rescuing: how many cuts took records from the log that the store still holds. If it is not 0, the machine does
+            nothing but write dead letters for these records [I28].
     """
 
     def __init__(

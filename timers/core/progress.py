@@ -215,7 +215,10 @@ class Progress:
 
     @property
     def fired_s(self) -> int | None:
-        """Second up to which it has fired; None: nothing has; 0: it was taken back, and no tick follows it [I20]."""
+        """Second up to which it has fired; None: nothing has fired.
+
+        0: an operator took the second back [I24]. Then no tick counts only because it is soon after this second [I20].
+        """
         if self.fired_through == NEVER:
             return 0 if len(self.moves) < len(self.holes) else None
         return self.fired_through[0]

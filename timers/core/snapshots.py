@@ -160,7 +160,7 @@ def is_due(
 
 
 def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float, bytes_per_s: float) -> bool:
-    """Whether to take a snapshot although the log has hardly grown: what is named holds what has fired since.
+    """Whether to take a snapshot although the log has hardly grown: the named ones hold timers that have fired since.
 
     So the requests of an app that is idle are deleted, too, and all that has fired is gone within twice ``keep_s``.
 
@@ -200,7 +200,7 @@ def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool)
     return replace(progress, snapshot=new, older_snapshot=older)
 
 
-# ---- the log below them ----------------------------------------------------------------------------------------------
+# ---- what may be deleted of the log ----------------------------------------------------------------------------------
 
 
 def deletable_before(progress: Progress) -> int:

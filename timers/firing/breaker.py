@@ -24,7 +24,7 @@ class DeliveryProblem(NamedTuple):
     """Why a callback cannot be sent now."""
 
     code: str
-    """Error code of the dead letter, if the callback can never be sent."""
+    """Error code of the dead letter, if the timer becomes one: at once, or after its last attempt."""
     reason: str
     """One sentence."""
     open_s: float | None

@@ -172,7 +172,7 @@ class Policy:
                 return
             for topic, error, records in refusals:
                 new = [self.refuse(topic, offset, reason) for offset, reason in records]
-                if not any(new):
+                if not any(new):  # to leave out these records did not help
                     self._topics.open_circuit(topic, error)
 
     def decide(self, output: Output) -> None:

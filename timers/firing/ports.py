@@ -141,7 +141,7 @@ class Producer(Protocol):
 
         Raises:
             BatchesRefused: brokers refused some records. It was rolled back, and another transaction may follow.
-            DeliveryFailed: some topics failed; the machine must be opened again.
+            DeliveryFailed: some topics failed, or a batch is too large for one; the machine must be opened again.
             NoAnswer: some batches were not answered; the machine must be opened again.
             Fenced: another worker owns the machine.
             Lost: the outcome is not known; the machine must be opened again.

@@ -97,7 +97,9 @@ class Answer(NamedTuple):
 
 
 class Targets:
-    """The callback topics, as far as they are known. Only :meth:`wait` and :meth:`note_failed` wait for brokers.
+    """The callback topics, as far as they are known. Implements :class:`timers.firing.ports.Topics`.
+
+    Only :meth:`wait` and :meth:`note_failed` wait for brokers.
 
     Attributes:
         usable: topic -> number of partitions, if records may be sent to it without a check; the hot path reads only
@@ -186,7 +188,8 @@ class Targets:
             return [topic for topic in topics if topic in self.counts]
 
     def _missing(self, topic: str) -> DeliveryProblem:
-        """Why nothing can be sent to a topic that does not exist."""
+        """Why nothing can be sent to a topic that does not exist. Brokers also leave out of their list the topics for
+        which this worker has no right at all."""
         if self.circuit_breaker.drop(topic):
             logger.info("target %s does not exist any more", topic)
         if not self._settings.create_target_topics:
@@ -253,7 +256,7 @@ class Targets:
                     learned = self.learn_limit(topic)
                 except KafkaException:
                     learned = False
-                if not learned:
+                if not learned:  # else the policy compares each callback with the limit, and sends the others
                     self.open_circuit(topic, error)
             elif topic in self.own and isinstance(error, LeaderNotAvailableError):
                 self._avoid((topic, partition) for partition in error.args[1:])

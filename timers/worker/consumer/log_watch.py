@@ -107,7 +107,7 @@ class LogWatch(Service):
         return tp in self._suspended
 
     def suspend(self, tp: TopicPartition, out_of_range: bool) -> None:
-        """Look up a partition's topic soon, after a fetch error that a deletion can cause.
+        """Look up a partition's topic soon, after a fetch error that a deletion can cause: nothing is read until then.
 
         Args:
             out_of_range: whether the log does not hold the consumer's position.

@@ -18,9 +18,8 @@ from timers.worker.machines.capacity import NoRoom
 logger = logging.getLogger(__name__)
 
 BROKERS, STORE, UNFORESEEN, LIMITS = REASONS = ("brokers", "store", "unforeseen", "limits")
-"""Why a partition waits: a broker or a leader is missing, its store is damaged again and again or cannot be
-opened now, or its machine failed
-with an exception that no code expects."""
+"""Why a partition waits: a broker or a leader is missing; its store is damaged again and again or cannot be opened
+now; its machine failed with an exception that no code expects; or the process has too many machines."""
 
 
 class Waiting(NamedTuple):

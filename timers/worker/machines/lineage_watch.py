@@ -27,7 +27,9 @@ class LogParted(Lost):
 
 
 class LineageWatch:
-    """Asks the leaders of all open machines. On one event loop.
+    """Asks the leaders of partitions with an open machine whether their logs are those that were read [I28].
+
+    It runs on one event loop.
 
     Args:
         lineages: asks the leaders.

@@ -386,10 +386,10 @@ class Openings:
             self._restoring.release()
 
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> Collection[str]:
-        """Returns the names of all topics.
+        """Check that the logs of a machine have leaders. Returns the names of all topics, which the answer has too.
 
         Raises:
-            Lost: a log of the machine has no leader: every further step would wait for it.
+            Lost: a log has no leader: every further step would wait for it.
         """
         progress_topic = parts.settings.progress_topic
         needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]

@@ -219,6 +219,7 @@ class Runner:
     # ---- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Do steps until the machine must end. After a failed transaction the pool opens the machine again."""
         try:
             self._report_recovery()
             while self._take():

@@ -222,30 +222,11 @@ class Policy:
         """Return those callback topics that the settings allow."""
         return [topic for topic in topics if self._rules.check_topic(topic) is None]
 
-    # ---- overridden by subclasses -------------------------------------------------------------------------------
+    # ---- decisions ----------------------------------------------------------------------------------------------
 
     def _fire(self, due: Sequence[DueRows]) -> None:
+        """Fire timers. A subclass also writes that each one is over."""
         self._deliver(due)
-
-    def _turn_down(self, rejected: Sequence[Rejected]) -> None:
-        for rejection in rejected:
-            self.transaction.reject(rejection)
-
-    def _origin(self, row: Row, due_s: int) -> Origin:
-        """Returns the identity of a timer, which it keeps in every topic."""
-        return origin_of(row, due_s, self.transaction.source(row[0]))
-
-    def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
-        self.callbacks.append((topic, partitions, due))
-
-    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
-        """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
-        attempt = 0 if problem.open_s is None else 1
-        again_s = self._again_s(0, problem)
-        for row in rows:
-            self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
-
-    # ---- decisions for one topic --------------------------------------------------------------------------------
 
     def _deliver(self, due: Sequence[DueRows]) -> None:
         first = due[0][1][0][1]
@@ -314,16 +295,15 @@ class Policy:
 
     # ---- parts of a decision ------------------------------------------------------------------------------------
 
-    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once."""
-        not_moved = []
+    def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
+        self.callbacks.append((topic, partitions, due))
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
+        attempt = 0 if problem.open_s is None else 1
+        again_s = self._again_s(0, problem)
         for row in rows:
-            origin = self._origin(row, due_s)
-            again = origin._replace(attempt=origin.attempt + 1)
-            if again.attempt > self._settings.retry_attempts or self.transaction.retry(row, again, again_s) is not None:
-                not_moved.append(row)
-        if not_moved:
-            self._deliver([(due_s, not_moved)])
+            self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
 
     def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
         """Returns the second of the next attempt: after the circuit closes, because nothing is sent before."""
@@ -336,6 +316,25 @@ class Policy:
         if size is not None:
             reason = f"{problem.reason}; and to be tried again, its {size} bytes would have to fit in "
             self.transaction.give_up(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
+
+    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once."""
+        not_moved = []
+        for row in rows:
+            origin = self._origin(row, due_s)
+            again = origin._replace(attempt=origin.attempt + 1)
+            if again.attempt > self._settings.retry_attempts or self.transaction.retry(row, again, again_s) is not None:
+                not_moved.append(row)
+        if not_moved:
+            self._deliver([(due_s, not_moved)])
+
+    def _turn_down(self, rejected: Sequence[Rejected]) -> None:
+        for rejection in rejected:
+            self.transaction.reject(rejection)
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        """Returns the identity of a timer, which it keeps in every topic."""
+        return origin_of(row, due_s, self.transaction.source(row[0]))
 
 
 class RetryPolicy(Policy):

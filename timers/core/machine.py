@@ -213,7 +213,7 @@ class Machine:
         return self._store.applied < self.progress.next_offset
 
     @property
-    def remaining(self) -> int:
+    def left_to_replay(self) -> int:
         """Number of offsets to read again before timers may fire."""
         return max(0, self.progress.next_offset - self._store.applied)
 

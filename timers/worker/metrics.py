@@ -420,7 +420,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_recovery_remaining_offsets{topic,partition}",
         "Offsets still to be read again; at least as many as records.",
-        lambda status: per_partition(status, lambda runner: runner.machine.remaining),
+        lambda status: per_partition(status, lambda runner: runner.machine.left_to_replay),
     ),
     Entry(
         "timers_recovery_records_total",

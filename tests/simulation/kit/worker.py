@@ -469,7 +469,7 @@ class SimWorker:
             runner = self.runners.get(machine)
             if runner is None:
                 return
-            fetched = self.poll_requests(machine, runner.machine.remaining) if runner.machine.recovering else None
+            fetched = self.poll_requests(machine, runner.machine.left_to_replay) if runner.machine.recovering else None
             if fetched is not None:
                 runner.loop.add_fetch(fetched)
             runner.idle_too_long = True

@@ -92,6 +92,6 @@ async def report(status: Callable[[], Status], pause_s: float = REPORT_S) -> Non
             len(machines) + opening,
             f"{replayed:,}",
             f"{max(0, replayed - last_replayed) / pause_s:,.0f}",
-            f"{sum(machine.remaining for machine in recovering):,}",
+            f"{sum(machine.left_to_replay for machine in recovering):,}",
         )
         last_replayed = replayed

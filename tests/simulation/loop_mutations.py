@@ -14,11 +14,11 @@ class ReadsOnAfterAGap(Loop):
 
 
 CHANGED = {
-    "loop: a tick starts no drain": changed(("self._firing = self._commit_due = True", "self._commit_due = True")),
+    "loop: a tick starts no drain": changed(("self.firing = self._commit_due = True", "self._commit_due = True")),
     "loop: one chunk for each tick": changed(
-        ("self._firing = self.machine.fire_chunk()", "self.machine.fire_chunk(); self._firing = False"),
+        ("self.firing = self.machine.fire_chunk()", "self.machine.fire_chunk(); self.firing = False"),
     ),
-    "loop: no drain after acceptance": changed(("self._firing = True", "pass")),
+    "loop: no drain after acceptance": changed(("self.firing = True", "pass")),
     "loop: no drain after a replay": changed(
         (
             "recovering and not self.recovering or self.released_s != released_s",

@@ -41,26 +41,22 @@ class Loop:
 
     Attributes:
         fetches: fetches that wait for the machine, oldest first.
+        firing: whether timers may be due that have not fired.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.fetches: deque[Fetched] = deque()
         self._ticks: deque[tuple[Tick, int | None]] = deque()
-        self._firing = False
+        self.firing = False
         self._commit_due = False
-
-    @property
-    def firing(self) -> bool:
-        """Whether timers may be due that have not fired."""
-        return self._firing
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        if self.machine.rescuing and self._firing:
+        if self.machine.rescuing and self.firing:
             return False
-        return not (self._ticks or self._firing or self._commit_due or self._may_accept())
+        return not (self._ticks or self.firing or self._commit_due or self._may_accept())
 
     @property
     def untrusted_leader(self) -> Leader | None:
@@ -93,14 +89,14 @@ class Loop:
         if self.machine.rescuing:
             self.machine.rescue_chunk()
             return Outcome()
-        if self._firing:
-            self._firing = self.machine.fire_chunk()
+        if self.firing:
+            self.firing = self.machine.fire_chunk()
         consumed, read_again_from = False, None
-        if self._may_accept() and not (self._firing and self.machine.fires_first):
+        if self._may_accept() and not (self.firing and self.machine.fires_first):
             read_again_from = self._accept(self.fetches[0])
             self.fetches.popleft()
             consumed = True
-        settled, committed = self._commit_due and not self._firing, False
+        settled, committed = self._commit_due and not self.firing, False
         if settled:  # once for each tick
             committed = self.machine.commit_progress()
             self._commit_due = False
@@ -109,7 +105,7 @@ class Loop:
     def _observe(self) -> None:
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
-            self._firing = self._commit_due = True
+            self.firing = self._commit_due = True
 
     def _may_accept(self) -> bool:
         return bool(self.fetches) and self.machine.takes(self.fetches[0])
@@ -118,7 +114,7 @@ class Loop:
         """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""
         try:
             if self.machine.accept(fetched):
-                self._firing = True
+                self.firing = True
         except ReadAgain as refused:
             return refused.position
         return None

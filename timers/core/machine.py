@@ -117,6 +117,7 @@ class Machine:
         replayed: number of records read again since opening.
         counters: as passed.
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
+        clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
         rescuing: how many cuts took records from the log that the store still holds. If it is not 0, the machine does
@@ -161,7 +162,7 @@ class Machine:
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s) if limits.catch_up_per_s else None
         self._tick: Tick | None = None
-        self._clock_is_behind = False
+        self.clock_is_behind = False
         self._reader = variant.reader
         self._index = variant.index
         if self._index is not None:
@@ -205,7 +206,7 @@ class Machine:
             return State.RECOVERING
         if self._tick is None:
             return State.WAITING
-        return State.CLOCK_BEHIND if self._clock_is_behind else State.ACCEPTING
+        return State.CLOCK_BEHIND if self.clock_is_behind else State.ACCEPTING
 
     @property
     def recovering(self) -> bool:
@@ -216,11 +217,6 @@ class Machine:
     def left_to_replay(self) -> int:
         """Number of offsets to read again before timers may fire."""
         return max(0, self.progress.next_offset - self._store.applied)
-
-    @property
-    def clock_is_behind(self) -> bool:
-        """Whether no request is accepted, because the broker's clock is behind what has fired [I10]."""
-        return self._clock_is_behind
 
     @property
     def may_accept(self) -> bool:
@@ -267,7 +263,7 @@ class Machine:
         if self._store_age is not None:
             self._store_age.check(tick.second, self.released_s)
         fired_s = self.progress.fired_through[0]
-        self._clock_is_behind = tick.second < (fired_s if self._clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
+        self.clock_is_behind = tick.second < (fired_s if self.clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = latest_tick(self._tick, tick)
         if self._barrier is not None:

@@ -115,6 +115,7 @@ class Runner:
         metrics: of the partition.
 
     Attributes:
+        paused: whether too many fetches wait.
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         is_verified: whether log and snapshots were compared, and agree. Any thread.
         is_recovered: whether the recovery of the machine was logged. On the event loop of the pool.
@@ -136,7 +137,7 @@ class Runner:
         self._first_position = self.machine.position
         self._delivered = self._delivered_bytes = 0  # written by the event loop's thread only
         self._consumed = self._consumed_bytes = 0  # written by the runner's thread only
-        self._paused = False
+        self.paused = False
         self._clock_is_behind = False
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
         partition = int(name.rpartition("/")[2])
@@ -154,11 +155,6 @@ class Runner:
         self._rewound_at: float | None = None
         self._reported_leader: Leader | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
-
-    @property
-    def paused(self) -> bool:
-        """Whether too many fetches wait."""
-        return self._paused
 
     @property
     def record_bytes(self) -> float:
@@ -182,7 +178,7 @@ class Runner:
         self._inbox.put(fetched)
         waiting = self._delivered - self._consumed
         if waiting >= MAX_WAITING_FETCHES or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):
-            self._paused = True
+            self.paused = True
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Put a tick into the queue, with the end of the log after it. Any thread."""
@@ -312,8 +308,8 @@ class Runner:
             self._last_commit = monotonic()
         if outcome.settled:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
-        if self._paused and self._delivered - self._consumed <= 1:
-            self._paused = False
+        if self.paused and self._delivered - self._consumed <= 1:
+            self.paused = False
             self._post(self._pool.on_resumed)
         if self.machine.clock_is_behind != self._clock_is_behind:
             self._clock_is_behind = self.machine.clock_is_behind

@@ -54,6 +54,9 @@ class SimOpener:
     def close(self) -> None:
         """Nothing is open."""
 
+    def check(self) -> None:
+        """It is never told to stop."""
+
     def metrics(self, tp: TopicPartition) -> PartitionMetrics:
         return PartitionMetrics()
 
@@ -108,7 +111,7 @@ def known(epoch: int, topic_id: bytes = b"topic") -> Known:
 )
 def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bool, expected: Any) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings._opener
+    opener: Any = openings.opener
     opener.has_store = has_store
     assert (openings.open((TOPIC, 0), before), openings.had_others) == expected
     openings.close()
@@ -121,7 +124,7 @@ def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bo
 def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: bool, expected: Any) -> None:
     """Its store must be the one of the last commit that the bucket knows, whoever has made it."""
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings._opener
+    opener: Any = openings.opener
     opener.has_store = has_store
     openings._producers.clear()  # those of a new process
     assert openings.look((TOPIC, 0), before) == expected
@@ -131,8 +134,7 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
 
 def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings._opener
-    monkeypatch.setattr(module, "sleep", lambda _: None)
+    opener: Any = openings.opener
     opener.in_use = 2
     found: Any = openings.open((TOPIC, 0), None)
     assert found == "read"

@@ -1,4 +1,4 @@
-"""The threads that serve the retry topic in the engine on Spark. No brokers."""
+"""The machines of the retry topic in the engine on Spark. No brokers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,70 @@ import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
+from timers.core.ports import Lost
+from timers.core.timer import Tick, TopicPartition
+from timers.errors import CheckpointMismatch, LogMismatch, StoreInUse
 from timers.kafka.topics import Cluster
 from timers.spark.engine import openings, retries
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.retries import Retries
 
 SETTINGS = Settings(brokers="localhost:1")
+TP = (SETTINGS.retry_topic, 0)
 CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 
-def test_a_thread_that_gets_no_consumer_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as in a process with too many open files: the partitions of the thread would be served by nothing."""
+def retries_over(monkeypatch: pytest.MonkeyPatch, opening: Callable[[TopicPartition, Any], Any]) -> Retries:
+    """Retries whose machines are opened by a function, at a second at which the topic has one record."""
+    sim = SimpleNamespace(opener=Mock(), open=opening, asks=lambda tp: False, close=lambda: None)
+    monkeypatch.setattr(retries, "Openings", lambda *_: sim)
+    made = Retries(SETTINGS, CLUSTER, 1, lambda: Tick(1_000_000_000), lambda: None)
+    made.read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))  # type: ignore[assignment]
+    return made
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
 
-    monkeypatch.setattr(retries, "reader", refuse)
-    running: Any = SimpleNamespace(settings=Settings(brokers="localhost:1"), stop=threading.Event(), failure=None)
-    retries._Server(running, [0]).run()
-    assert f"the retries of {running.settings.retry_topic!r} failed" in str(running.failure)
+@pytest.mark.parametrize(
+    "error",
+    [
+        Lost("the brokers do not answer"),
+        KafkaException(KafkaError(KafkaError._TIMED_OUT)),
+        StoreInUse("another process has it open"),
+        CheckpointMismatch("the log cannot be read"),
+        RuntimeError("no code expects this"),
+    ],
+)
+def test_a_machine_that_failed_is_opened_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    opened: list[TopicPartition] = []
+
+    def opening(tp: TopicPartition, known: object) -> None:
+        opened.append(tp)
+        raise error if len(opened) == 1 else LogMismatch("records are missing")
+
+    with retries_over(monkeypatch, opening) as running:
+        wait_until(lambda: running.failure is not None, "the second opening has failed")
+    assert opened[:2] == [TP, TP]
+    assert "records are missing" in str(running.failure)
+
+
+def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in a process that may have no more threads: nothing would run the machines."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    running = retries_over(monkeypatch, Mock())
+    monkeypatch.setattr(running._threads, "call", refuse)
+    running._serve()
+    assert f"the retries of {SETTINGS.retry_topic!r} failed" in str(running.failure)
 
 
 def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +80,7 @@ def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPa
 
     starts: list[Callable[[], object]] = [
         lambda: Openings(Places(SETTINGS, CLUSTER, run=1)),
-        lambda: Retries(SETTINGS, CLUSTER, lambda: None, lambda: None),
+        lambda: Retries(SETTINGS, CLUSTER, 1, lambda: None, lambda: None),
     ]
     monkeypatch.setattr(openings, "Targets", refuse)
     for start in starts:

@@ -108,8 +108,8 @@ def engine(
             return
         start.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
-        retries = stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick, oscillator.wake))
         run = start.announce(settings, cluster)
+        retries = stack.enter_context(Retries(settings, cluster, run, lambda: oscillator.tick, oscillator.wake))
 
         def make_plan(anew: bool) -> Plan:
             directory, cluster = checkpoint_dir, topics.ensure(settings)

@@ -147,8 +147,8 @@ class Range(NamedTuple):
     start: int
     end: int
     records: Sequence[RequestRecord]
-    lineage: Lineage
-    """That of ``end``."""
+    lineage: Lineage | None
+    """That of ``end``; None: not known."""
     log_end: int | None
     """End of the log for committed readers, asked after the newest tick of the micro-batch was written."""
 
@@ -285,7 +285,7 @@ class MachineRun:
         first = max(position, start)
         rest = [record for record in records if record.offset >= first]
         fetches = chain(before, [Fetched(first, end, rest)] if first < end else [])
-        return (each._replace(lineage=lineage.before(each.to_offset)) for each in fetches)
+        return (each._replace(lineage=lineage and lineage.before(each.to_offset)) for each in fetches)
 
     def _known(self, opened: Opened) -> Known:
         machine = opened.loop.machine

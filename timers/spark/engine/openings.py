@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from time import monotonic, sleep
+from time import monotonic
 from typing import ClassVar, TypeVar
 
 from confluent_kafka import KafkaException
@@ -93,14 +93,14 @@ class Opener:
         self.formats = enabled_formats(settings)
         self.targets = Targets(settings, cluster.partitions)
         self._request_reader = RequestReader(settings, self.formats)
-        self._lineages = LogLineages(settings)
+        self.lineages = LogLineages(settings)
         memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
         self.stores = Stores(settings, cluster, memory, Condemnations(), self.formats)
         self._stop = stop
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.now_s: float | None = None
         self.loop = ProducerLoop()  # after what can fail: nothing would end its thread
-        ask_log = asking_logs(self._lineages, self.loop.submit, ())
+        ask_log = asking_logs(self.lineages, self.loop.submit, ())
         known = self.targets, self._request_reader, self.loop, lambda: None, ask_log
         self.parts = Parts(settings, cluster, *known)
         self.snapshots = Snapshots(self)
@@ -109,7 +109,7 @@ class Opener:
         """Close all connections."""
         self.snapshots.close()
         self._request_reader.close()
-        self.loop.submit(self._lineages.close()).result()
+        self.loop.submit(self.lineages.close()).result()
         self.loop.close()
 
     def counters(self) -> list[Counters]:
@@ -124,20 +124,12 @@ class Opener:
         """Returns the measurements of a partition."""
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
-    def producer(self, tp: TopicPartition) -> TransactionalProducer:
-        """Returns a producer that is not open yet."""
-        return self.parts.producer(tp, self._stop, self.metrics(tp))
-
-    def outbox(self, tp: TopicPartition, producer: TransactionalProducer) -> Policy:
-        """Returns the outbox of a machine."""
-        return self.parts.outbox(tp, producer, self.metrics(tp))
-
     def open(self, tp: TopicPartition, outbox: Policy) -> tuple[Loop, RocksStore]:
         """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
         self.snapshots.forget(tp)
         opened = open_partition(self.stores, tp, self.parts.ask_log, self.stores.cluster.compacted.get(tp[0]))
         if may_restore(opened):
-            opened = restore(self.stores, tp, opened, self._check, now_s=lambda: self.now_s)
+            opened = restore(self.stores, tp, opened, self.check, now_s=lambda: self.now_s)
         return self._made(tp, opened.progress, opened.store, outbox)
 
     def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
@@ -162,19 +154,28 @@ class Opener:
             store.close()
             raise
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise Lost if it was told to stop."""
         if self._stop.is_set():
             raise Lost("told to stop")
 
 
 class Openings:
-    """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process."""
+    """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process.
+
+    Args:
+        stop: ends all waiting; None: nothing does.
+
+    Attributes:
+        opener: opens the machines.
+    """
 
     _present: ClassVar[tuple[Places, Openings] | None] = None
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, stop: threading.Event | None = None) -> None:
         self._places = places
-        self._opener = Opener(places.settings, places.cluster, threading.Event())
+        self._stop = stop or threading.Event()
+        self.opener = Opener(places.settings, places.cluster, self._stop)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
         self._outboxes: dict[TopicPartition, Policy] = {}
         self._producers: dict[TopicPartition, TransactionalProducer] = {}
@@ -196,18 +197,18 @@ class Openings:
         for producer in self._producers.values():
             producer.close()
         self._threads.shutdown()
-        self._opener.close()
+        self.opener.close()
 
     # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
 
     def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
         self.had_others = False
-        self._opener.now_s = None if now is None else now.append_ms / 1000
+        self.opener.now_s = None if now is None else now.append_ms / 1000
         self._adopted = {circuit.topic: circuit for circuit in circuits}
-        self._opener.targets.adopt(circuits)
+        self.opener.targets.adopt(circuits)
 
     def failing(self) -> Failing:
-        now = {circuit.topic: circuit for circuit in self._opener.targets.circuit_breaker.circuits()}
+        now = {circuit.topic: circuit for circuit in self.opener.targets.circuit_breaker.circuits()}
         known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
         opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
         return Failing(opened, list(known.keys() - now.keys()))
@@ -226,7 +227,7 @@ class Openings:
         opened = None
         if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
             if known.producer.is_followed_by(self._opening(tp)):
-                opened = self._patiently(tp, partial(self._opener.open_known, tp, known, self._outboxes[tp]))
+                opened = self._patiently(tp, partial(self.opener.open_known, tp, known, self._outboxes[tp]))
             else:
                 self.had_others = True
         return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))), self._opening(tp))
@@ -245,20 +246,21 @@ class Openings:
         if known.topic_id != self._places.cluster.topic_ids[tp[0]]:
             return None
         with suppress(StoreInUse, Lost):
-            found = self._opener.open_known(tp, known, self._outbox(tp))
+            found = self.opener.open_known(tp, known, self._outbox(tp))
             if found is not None:
-                self._opener.snapshots.runner(tp, found[0].machine)
+                self.opener.snapshots.runner(tp, found[0].machine)
                 return self._opened(tp, *found, known.producer)
         return None
 
     def asks(self, tp: TopicPartition) -> bool:
-        return self._opener.snapshots.asks(tp)
+        return self.opener.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
         config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
         try:
             with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:
-                position, found = start, records.read(consumer, *tp, start, end, timeout_s=READ_S)
+                position, check = start, self.opener.check
+                found = records.read(consumer, *tp, start, end, timeout_s=READ_S, while_waiting=check)
                 while some := list(map(records.request_of, islice(found, READ_RECORDS))):
                     yield Fetched(position, some[-1].offset + 1, some)
                     position = some[-1].offset + 1
@@ -288,12 +290,14 @@ class Openings:
         reopening = self._reopening.setdefault(tp, Reopening())
         pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
         logger.warning("%s/%d: %s; opening it again", *tp, error)
-        sleep(pause_s)
+        self._stop.wait(pause_s)
+        self.opener.check()
 
     def _outbox(self, tp: TopicPartition) -> Policy:
         if tp not in self._outboxes:
-            self._producers[tp] = self._opener.producer(tp)
-            self._outboxes[tp] = self._opener.outbox(tp, self._producers[tp])
+            parts, metrics = self.opener.parts, self.opener.metrics(tp)
+            self._producers[tp] = parts.producer(tp, self._stop, metrics)
+            self._outboxes[tp] = parts.outbox(tp, self._producers[tp], metrics)
         return self._outboxes[tp]
 
     def _fence(self, tp: TopicPartition) -> None:
@@ -305,7 +309,7 @@ class Openings:
 
     def _open(self, tp: TopicPartition) -> tuple[Loop, RocksStore]:
         self._check_run()
-        return self._opener.open(tp, self._outboxes[tp])
+        return self.opener.open(tp, self._outboxes[tp])
 
     def _check_run(self) -> None:
         """Check that this is the newest engine of the app.
@@ -323,12 +327,12 @@ class Openings:
             )
 
     def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore, opening: Producer) -> Opened:
-        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self._opener.metrics(tp)
+        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self.opener.metrics(tp)
         transaction = self._outboxes[tp].transaction
 
         def close() -> None:
             transaction.release_compute_lock()  # a run that failed may have been filling its transaction
             close_store(store)
 
-        answer = partial(self._opener.snapshots.answer, tp, loop.machine, store)
+        answer = partial(self.opener.snapshots.answer, tp, loop.machine, store)
         return Opened(loop, transaction, topic_id, opening, metrics, close, answer)

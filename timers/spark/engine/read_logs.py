@@ -105,22 +105,21 @@ class ReadLogs:
         planned = sum(end - before.get(tp, 0) for tp, end in ends.items())
         if not mine or (before.keys() == ends.keys() and planned <= most // 2):
             return mine
+        return self.ends_of(mine)
+
+    def ends_of(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns where logs end for committed readers, without those whose leaders do not answer. Blocks."""
         found: dict[TopicPartition, int] = {}
         with suppress(TimeoutError):
-            found = self._submit(self._ask_ends(mine)).result(2 * WAIT_S)
+            found = self._submit(self._ask_ends(tps)).result(2 * WAIT_S)
         return found
 
     async def _ask_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         client, found = self._lineages.client, dict[TopicPartition, int]()
         with suppress(KafkaError):
-            await client.connect({topic for topic, _ in tps})
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for tp in tps:
-                if (leader := client.leader_of(*tp)) is not None:
-                    by_leader.setdefault(leader, []).append(tp)
-            for leader, some in by_leader.items():
+            for leader, some in (await client.by_leader(tps)).items():
                 with suppress(KafkaError):
-                    found |= await client.last_stable_offsets(leader, some)
+                    found |= {} if leader is None else await client.last_stable_offsets(leader, some)
         return found
 
     def _known(self, tp: TopicPartition) -> Lineage:

@@ -567,7 +567,7 @@ class _Requests:
 
         if self._reader is None:
             formats = enabled_formats(self._settings)
-            self._reader = RequestReader(self._settings, formats, isolation="read_committed")
+            self._reader = RequestReader(self._settings, formats, committed=True)
         end_s = monotonic() + MAX_READING_S
         while True:
             try:

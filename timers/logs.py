@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from copy import copy
 from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 
 from timers.wire.printable import printable, printable_json
@@ -118,3 +120,11 @@ def make_safe(handlers: Iterable[logging.Handler | None]) -> None:
         handler.setFormatter(PrintableFormatter(handler.formatter or logging.Formatter()))
         handler.addFilter(BadRequestFilter())
         handler.addFilter(RepeatFilter())
+
+
+def rotate(path: Path, kept: int) -> None:
+    """Rename the log of the last run to ``.1``, that of the run before to ``.2`` and so on; ``kept`` logs stay."""
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, kept + 1))]
+    for newer, older in reversed(list(pairwise(names))):
+        if newer.exists():
+            newer.replace(older)

@@ -110,7 +110,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
-    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
+    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
         await asked.wait()
@@ -134,7 +134,7 @@ async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_a
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
-    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
+    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool._dealt = frozenset([REQUESTS])
     pool.on_failed(runner, error)
     async with asyncio.timeout(30):
@@ -164,7 +164,7 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
     monkeypatch.setattr(pool._openings, "open", fenced_again)
     runner: Any = SimRunner()
-    pool._runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
+    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
     pool._dealt = frozenset([REQUESTS])
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
@@ -225,8 +225,8 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
     pool = pool_of(settings, right, owns, [])
     whole, reading = SimMachineRunner("timer-request/0", False), SimMachineRunner("timer-request/1", True)
     runners: Any = {("timer-request", 0): whole, ("timer-request", 1): reading}
-    pool._runners = runners
-    pool._stopped = {("timer-request", 2): DoubtfulLog("it may lack requests", None)}
+    pool.runners = runners
+    pool.stopped = {("timer-request", 2): DoubtfulLog("it may lack requests", None)}
     await pool.renew(compacted, {})
     assert (whole.told, reading.told) == ([True], [])
     assert {*pool.runners} == {("timer-request", 0)} and not pool.stopped
@@ -253,7 +253,7 @@ async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: P
     assert pool.stores == {of[2]: 0, of[3]: 1, of[1]: 2}, "after a start, it had that of 1 last"
     runner: Any = SimRunner(recovering=True)
     runner.machine.position = 70
-    pool._runners = {of[3]: runner}
+    pool.runners = {of[3]: runner}
     assert pool.stores == {of[2]: 0, of[3]: 70, of[1]: 2}
     await pool.take(frozenset())
     assert pool.stores[of[3]] == 70, "closed in this process"
@@ -265,7 +265,7 @@ def open_pool(tmp_path: Path, *runners: SimRunner) -> Pool:
     settings = settings_for(tmp_path)
     pool = pool_of(settings, NO_TOPICS, no_answer, [])
     found: Any = {("timer-request", number): runner for number, runner in enumerate(runners)}
-    pool._runners, pool._dealt = found, frozenset(found)
+    pool.runners, pool._dealt = found, frozenset(found)
     return pool
 
 

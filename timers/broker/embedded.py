@@ -16,6 +16,7 @@ from timers.broker import data, jars, process
 from timers.broker.process import HOST, cluster_at, is_port_free
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
+from timers.logs import rotate
 from timers.waiting import Waiting, exclusive
 
 KAFKA_PORT = 9092
@@ -108,6 +109,9 @@ _OTHER_COMMAND_TIMEOUT_S = 1200.0
 
 _ERROR_LINES = 3000
 """Number of lines at the end of the log in which the cause of a failure is searched."""
+
+_OLD_LOGS = 2
+"""Number of older logs that are kept; the same as in log4j2.properties."""
 
 _PORT_ATTEMPTS = 3
 _PROPERTIES = "server.properties"
@@ -256,7 +260,7 @@ class EmbeddedBroker:
         self._remove_run_files()
         class_path = jars.KAFKA.ensure(self._out)
         runtime = java.for_broker()
-        process.rotate(self.log_path)
+        rotate(self.log_path, _OLD_LOGS)
         (self._directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
 
         def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:

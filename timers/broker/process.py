@@ -57,21 +57,9 @@ def is_port_free(port: int) -> bool:
     return False
 
 
-_OLD_LOGS = 2
-"""Number of older logs that are kept; the same as in log4j2.properties."""
-
 _LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
 _IGNORED = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
-
-
-def rotate(log: Path) -> None:
-    """Rename the log of the last run, so that the present log has only this run."""
-    for number in range(_OLD_LOGS, 0, -1):
-        older = log.with_name(f"{log.name}.{number}")
-        newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
-        if newer.exists():
-            newer.replace(older)
 
 
 def last_lines(log: Path, count: int) -> list[str]:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from timers import java
 from timers.errors import SparkError
+from timers.logs import rotate
 from timers.spark import jars, jvm
 
 LOCAL = "local[*]"
@@ -307,12 +307,9 @@ def _log(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         yield sys.stderr.buffer
         return
-    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _OLD_LOGS + 1))]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for newer, older in reversed(list(pairwise(names))):
-            if newer.exists():
-                newer.replace(older)
+        rotate(path, _OLD_LOGS)
         log = path.open("wb")
     except OSError as error:
         reason = error.strerror or error

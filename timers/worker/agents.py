@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import faust
 from mode import Service
@@ -97,19 +97,15 @@ class TickScheduler(Service):
         self._answered.set()
 
 
-class Agents(NamedTuple):
-    """The result of :func:`register`."""
+def register(
+    app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge
+) -> tuple[TickScheduler, Any, Any]:
+    """Add the agents to ``app``.
 
-    tick_scheduler: TickScheduler
-    """The app must start it."""
-    ticks: Any
-    """The channel for the ticks that the app reads."""
-    batches: Any
-    """The channel for fetches of requests: (partition, fetch)."""
-
-
-def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge) -> Agents:
-    """Add the agents to ``app``."""
+    Returns:
+        What the app must start; the channels for the ticks that it reads, and for fetches of requests (partition,
+        fetch).
+    """
     oscillator_topic = app.topic(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
@@ -163,4 +159,4 @@ def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge
                 await asyncio.sleep(RETRY_PAUSE_S)
             tick_scheduler.on_answered()
 
-    return Agents(tick_scheduler, read_ticks, read_batches)
+    return tick_scheduler, read_ticks, read_batches

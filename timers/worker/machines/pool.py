@@ -88,6 +88,8 @@ class Pool:
         producers: the event loop of all machines' producers.
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
+        runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
+        stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
     """
 
     _consumer: RequestConsumer
@@ -105,14 +107,14 @@ class Pool:
         self.condemnations = Condemnations()
         self.held_back = HeldBack()
         self._openings = Openings(self)
-        self._recoveries = Recoveries(lambda: (self._runners.values(), self.opening))
+        self._recoveries = Recoveries(lambda: (self.runners.values(), self.opening))
         self._dealt: frozenset[TopicPartition] = frozenset()
-        self._runners: dict[TopicPartition, Runner] = {}
+        self.runners: Mapping[TopicPartition, Runner] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
         """Partition -> done when its former machine or opening has released the store: a new opening waits [I11]."""
         self._leaving: dict[TopicPartition, float] = {}
         """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
-        self._stopped: dict[TopicPartition, LogMismatch] = {}
+        self.stopped: Mapping[TopicPartition, LogMismatch] = {}
         self._closed_stores: dict[TopicPartition, int] = {}
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
@@ -141,7 +143,7 @@ class Pool:
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
         compacted = {topic for topic, each in self.formats.items() if each.topic_is_compacted}
         lineages = LogLineages(settings)
-        self._lineage_watch = LineageWatch(lineages, lambda: self._runners, compacted, self.fail)
+        self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, self.fail)
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
         ask_log = asking_logs(lineages, submit, compacted)
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)
@@ -160,20 +162,10 @@ class Pool:
         assert self._parts is not None, "call bind() first"
         return self._parts
 
-    @property
-    def runners(self) -> Mapping[TopicPartition, Runner]:
-        """Open machines. A change replaces the mapping, like :attr:`stopped`."""
-        return self._runners
-
     def value_limit(self, partition: TopicPartition) -> int | None:
         """The size in bytes above which no value of an open partition is accepted, at any offset; else None."""
-        runner = self._runners.get(partition)
+        runner = self.runners.get(partition)
         return None if runner is None else runner.machine.value_limit
-
-    @property
-    def stopped(self) -> Mapping[TopicPartition, LogMismatch]:
-        """Machines of this worker that must not run, and why: an operator has to decide [I8]."""
-        return self._stopped
 
     @property
     def waiting(self) -> Mapping[TopicPartition, Waiting]:
@@ -187,8 +179,8 @@ class Pool:
     @property
     def closed(self) -> Mapping[TopicPartition, str]:
         """Partitions of this worker that no query can read now -> why."""
-        waiting = {tp: why.sentence for tp, why in self.waiting.items() if tp not in self._runners}
-        stopped = dict.fromkeys(self._stopped, "it is stopped: see /health/ready of its worker")
+        waiting = {tp: why.sentence for tp, why in self.waiting.items() if tp not in self.runners}
+        stopped = dict.fromkeys(self.stopped, "it is stopped: see /health/ready of its worker")
         return stopped | {tp: f"its worker cannot open it now: {why}" for tp, why in waiting.items()}
 
     @property
@@ -204,7 +196,7 @@ class Pool:
     @property
     def opening(self) -> int:
         """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
-        return len(self._dealt - self._runners.keys() - self._stopped.keys() - self.waiting.keys())
+        return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -215,7 +207,7 @@ class Pool:
     def stores(self) -> Mapping[TopicPartition, int]:
         """Stores on this worker's disk -> offset up to which each was written. That is not known of those not opened
         since the start: then small numbers, the greatest one for the store that was used last."""
-        open_ones = {tp: runner.machine.position for tp, runner in self._runners.items()}
+        open_ones = {tp: runner.machine.position for tp, runner in self.runners.items()}
         return {**self._closed_stores, **open_ones}
 
     def place_of(self, tp: TopicPartition) -> Place:
@@ -234,7 +226,7 @@ class Pool:
     @property
     def clock_is_behind(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""
-        return any(runner.machine.clock_is_behind for runner in self._runners.values())
+        return any(runner.machine.clock_is_behind for runner in self.runners.values())
 
     @property
     def open_circuits(self) -> int:
@@ -255,30 +247,30 @@ class Pool:
         """
         if self._ended:
             return
-        for tp in (dealt - self._dealt) & self._runners.keys():
-            self._runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
+        for tp in (dealt - self._dealt) & self.runners.keys():
+            self.runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
         self._dealt = dealt
         self._leaving = {tp: at for tp, at in self._leaving.items() if tp not in dealt}
-        self._stopped = {}
-        closing = self._close(({*self._runners} | self._openings.partitions) - dealt - self._let_go())
+        self.stopped = {}
+        closing = self._close(({*self.runners} | self._openings.partitions) - dealt - self._let_go())
         # Partitions of a deleted topic wait for renew().
         self._open_missing(lambda topic, _: topic in self.parts.cluster.topic_ids)
         if anew:
-            for runner in self._runners.values():
+            for runner in self.runners.values():
                 runner.commit_soon()
         await asyncio.wait([closing])  # no other deal waits for it
 
     def _let_go(self) -> set[TopicPartition]:
         """The machines that fire and are not this worker's any more: each fires until its new owner, which reads ahead,
         fences it, and is closed after :data:`HANDOVER_S` at the latest."""
-        gone = {tp for tp, each in self._runners.items() if tp not in self._dealt and not each.machine.recovering}
+        gone = {tp for tp, each in self.runners.items() if tp not in self._dealt and not each.machine.recovering}
         for tp in gone:
             self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
         return gone
 
     def _close_left(self) -> None:
         """Close the machines that no new owner has fenced within :data:`HANDOVER_S`."""
-        left = {tp for tp in self._leaving.keys() & self._runners.keys() if self._leaving[tp] <= monotonic()}
+        left = {tp for tp in self._leaving.keys() & self.runners.keys() if self._leaving[tp] <= monotonic()}
         if left:
             names = ", ".join(starmap(partition_name, sorted(left)))
             logger.info("%s: no new owner has begun within %.0f s", names, HANDOVER_S)
@@ -292,23 +284,23 @@ class Pool:
                 not answer. Then the machines fire for :data:`UNKNOWN_S`.
         """
         self._ended, self._dealt = True, frozenset()
-        await asyncio.wait([self._close(({*self._runners} | self._openings.partitions) - self._let_go())])
-        began_at, count = monotonic(), len(self._runners)
+        await asyncio.wait([self._close(({*self.runners} | self._openings.partitions) - self._let_go())])
+        began_at, count = monotonic(), len(self.runners)
         known_at = began_at
-        while self._runners and monotonic() < began_at + HANDOVER_S:
+        while self.runners and monotonic() < began_at + HANDOVER_S:
             others = await has_others()
             known_at = known_at if others is None else monotonic()
             if others is False or monotonic() > known_at + UNKNOWN_S:
                 break
             await asyncio.sleep(HANDOVER_POLL_S)
         if count:
-            taken, seconds = count - len(self._runners), monotonic() - began_at
+            taken, seconds = count - len(self.runners), monotonic() - began_at
             logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, count, seconds)
 
     async def settle(self) -> None:
         """Commit what all machines have accepted, so that their stores can be used when this worker comes back."""
         asked = [
-            runner.ask(Machine.commit_progress) for runner in self._runners.values() if not runner.machine.recovering
+            runner.ask(Machine.commit_progress) for runner in self.runners.values() if not runner.machine.recovering
         ]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
@@ -316,7 +308,7 @@ class Pool:
 
     def _open_missing(self, exists: Callable[[str, int], bool]) -> None:
         """Begin to open this worker's partitions that exist and are closed."""
-        closed = self._dealt - self._runners.keys() - self._stopped.keys() - self._openings.partitions
+        closed = self._dealt - self.runners.keys() - self.stopped.keys() - self._openings.partitions
         missing = sorted(tp for tp in closed if exists(*tp))
         if missing:
             self._recoveries.begin()
@@ -338,7 +330,7 @@ class Pool:
         old = self.parts.cluster
         self._parts = replace(self.parts, cluster=cluster)
         gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
-        stale = [runner for (topic, _), runner in self._runners.items() if topic in gone]
+        stale = [runner for (topic, _), runner in self.runners.items() if topic in gone]
         if stale:
             names = ", ".join(runner.name for runner in stale)
             logger.error("the topic of %s was deleted, and the timers in it", names)
@@ -346,11 +338,11 @@ class Pool:
         grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
         fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
         changed = gone | (grown & fixed)
-        own = {*self._runners} | self._openings.partitions
+        own = {*self.runners} | self._openings.partitions
         doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
         self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
-        for tp in suspended.keys() & self._runners.keys():
-            self._consumer.read_from(tp, self._runners[tp].machine.position)
+        for tp in suspended.keys() & self.runners.keys():
+            self._consumer.read_from(tp, self.runners[tp].machine.position)
         self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
@@ -361,9 +353,9 @@ class Pool:
             they must not be opened again without an operator.
         """
         if before != now:  # what was refused because of it is tried again
-            self._stopped = {tp: why for tp, why in self._stopped.items() if not isinstance(why, DoubtfulLog)}
+            self.stopped = {tp: why for tp, why in self.stopped.items() if not isinstance(why, DoubtfulLog)}
         doubtful = set()
-        for (topic, partition), runner in self._runners.items():
+        for (topic, partition), runner in self.runners.items():
             if topic in now and runner.machine.recovering:
                 doubtful.add((topic, partition))
             elif (topic in now) != (topic in before):
@@ -375,11 +367,11 @@ class Pool:
     def _close(self, tps: Iterable[TopicPartition]) -> asyncio.Future[Any]:
         """Begin to close these machines, and to end their openings: each machine ends its present transaction, then
         releases store and producer. What is returned is done then."""
-        closing = {tp: self._runners.get(tp) for tp in tps}
+        closing = {tp: self.runners.get(tp) for tp in tps}
         runners = [runner for runner in closing.values() if runner is not None]
         for runner in runners:
             runner.stop()
-        self._runners = {tp: runner for tp, runner in self._runners.items() if tp not in closing}
+        self.runners = {tp: runner for tp, runner in self.runners.items() if tp not in closing}
         if closing:
             self._consumer.forget(closing.keys())
         self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
@@ -401,8 +393,8 @@ class Pool:
         """Close all machines, and open none later."""
         self._openings.end_all()
         self._recoveries.close()
-        self._ended, self._dealt, self._stopped = True, frozenset(), {}
-        await asyncio.wait([self._close({*self._runners} | self._openings.partitions), *self._closing.values()])
+        self._ended, self._dealt, self.stopped = True, frozenset(), {}
+        await asyncio.wait([self._close({*self.runners} | self._openings.partitions), *self._closing.values()])
         if self._log_end_ticks is not None:
             await self._log_end_ticks.close()
         if self._lineage_watch is not None:
@@ -417,19 +409,19 @@ class Pool:
     def with_room(self) -> set[TopicPartition]:
         """The partitions to fetch from: open ones, for whose machines few fetches wait. While many bytes wait for all
         machines together, only those of idle machines."""
-        runners = self._runners
+        runners = self.runners
         is_full = sum(runner.waiting_bytes for runner in runners.values()) >= MAX_BYTES_OF_ALL
         return {tp for tp, each in runners.items() if not each.paused and not (is_full and each.waiting_bytes)}
 
     def deliver(self, tp: TopicPartition, fetched: Fetched) -> None:
         """Give a fetch to its machine. Without an open machine it is dropped: the next owner reads it again."""
-        runner = self._runners.get(tp)
+        runner = self.runners.get(tp)
         if runner is not None:
             runner.deliver(fetched)
 
     def fail(self, tp: TopicPartition, error: Exception) -> None:
         """Treat an error of the consumer with the records of one partition as a failure of its machine."""
-        runner = self._runners.get(tp)
+        runner = self.runners.get(tp)
         if runner is not None:
             runner.stop()
             self.on_failed(runner, error)
@@ -438,9 +430,9 @@ class Pool:
         """Give a tick to every machine."""
         self._last_tick, self._last_tick_at = tick, monotonic()
         self._close_left()
-        for tp in self._runners.keys() - self._dealt:
-            self._runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
-        for (topic, _), runner in self._runners.items():
+        for tp in self.runners.keys() - self._dealt:
+            self.runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
+        for (topic, _), runner in self.runners.items():
             if not self.formats[topic].has_ids:
                 runner.tick(tick)
         if self._log_end_ticks is not None:
@@ -448,13 +440,13 @@ class Pool:
 
     def _indexed(self) -> dict[TopicPartition, Runner]:
         """The open machines of timers with an id."""
-        return {tp: runner for tp, runner in self._runners.items() if self.formats[tp[0]].has_ids}
+        return {tp: runner for tp, runner in self.runners.items() if self.formats[tp[0]].has_ids}
 
     # ---- reports of runners: their machines may have been closed meanwhile ---------------------------------------
 
     def _partition_of(self, runner: Runner) -> TopicPartition | None:
         """The partition of an open machine; None if it was closed."""
-        return next((tp for tp, each in self._runners.items() if each is runner), None)
+        return next((tp for tp, each in self.runners.items() if each is runner), None)
 
     def on_resumed(self) -> None:
         """Fetch again from a partition that was paused."""
@@ -482,7 +474,7 @@ class Pool:
         """Open a machine again, unless the group has dealt its partition to another worker."""
         tp = self._partition_of(runner)
         if tp is not None:
-            self._runners = {other: each for other, each in self._runners.items() if each is not runner}
+            self.runners = {other: each for other, each in self.runners.items() if each is not runner}
             if tp not in self._dealt:
                 if isinstance(error, Fenced):
                     logger.info("%s: its new owner has taken over (%s)", runner.name, error)
@@ -509,7 +501,7 @@ class Pool:
         parts = self.parts
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner("/".join(map(str, tp)), opened, self, self._loop.call_soon_threadsafe, metrics)
-        self._runners = {**self._runners, tp: runner}
+        self.runners = {**self.runners, tp: runner}
         self._consumer.read_from(tp, opened.machine.position)
         self._consumer.wake()
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
@@ -518,7 +510,7 @@ class Pool:
 
     def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
         """Note why a partition must not run."""
-        self._stopped = {**self._stopped, tp: mismatch}
+        self.stopped = {**self.stopped, tp: mismatch}
         logger.critical("%s", mismatch)
 
     def on_progress(self) -> None:

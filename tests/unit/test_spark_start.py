@@ -195,8 +195,8 @@ def test_a_check_leaves_the_checkpoints_of_an_engine_that_runs(
     older = checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
     used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
     monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(progress=READ_BEFORE))
-    found = start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
-    assert (found.checkpoint.path, found.checkpoint.replaced) == (str(used), (str(older),))
+    found, _, _ = start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
+    assert (found.path, found.replaced) == (str(used), (str(older),))
     assert older.exists() and len(list((used / "offsets").iterdir())) == 3
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
@@ -88,24 +87,11 @@ def plan(
         TimersError: the engine must not start.
     """
     found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
-    for each in found.checkpoint.replaced:
+    (path, chosen_buckets, is_new, replaced), starts, progress = found
+    for each in replaced:
         checkpoints.delete(spark, each)
-    checkpoints.forget_planned(spark, found.checkpoint.path)
-    return found.plan(max_requests, cluster, run)
-
-
-class Found(NamedTuple):
-    """What a query starts from."""
-
-    checkpoint: checkpoints.Checkpoint
-    starts: dict[TopicPartition, int]
-    """Partition -> the first offset to read, if the checkpoint is new."""
-    progress: dict[TopicPartition, Progress]
-
-    def plan(self, max_requests: int, cluster: Cluster, run: int) -> Plan:
-        """Returns the plan of a query that starts from it."""
-        path, buckets, is_new, _ = self.checkpoint
-        return Plan(path, buckets, max_requests, cluster, self.starts, self.progress, run, is_new)
+    checkpoints.forget_planned(spark, path)
+    return Plan(path, chosen_buckets, max_requests, cluster, starts, progress, run, is_new)
 
 
 def check(
@@ -117,13 +103,16 @@ def check(
     default_buckets: int,
     *,
     anew: bool = False,
-) -> Found:
+) -> tuple[checkpoints.Checkpoint, dict[TopicPartition, int], dict[TopicPartition, Progress]]:
     """Check that the engine can start. It only claims the directory: an engine that runs goes on.
 
     That engine goes on committing until :func:`announce` fences it, so :func:`plan` reads all this again.
 
     Args:
         As those of :func:`plan`.
+
+    Returns:
+        The checkpoint of the query; the first offset to read of each partition, if it is new; and their progress.
 
     Raises:
         LogMismatch: the log lacks records.
@@ -132,7 +121,7 @@ def check(
     checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
     starts, progress, has_new_cuts = _progress(settings, cluster)
     checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew or has_new_cuts)
-    return Found(checkpoint, starts, progress)
+    return checkpoint, starts, progress
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:

@@ -51,7 +51,7 @@ class Query:
 
 
 def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
-    lines: Any = engine._LineListener(None, print)  # type: ignore[arg-type]
+    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=1)
     said: list[str] = []
     engine._stop_between_micro_batches(query, lines, said.append)
@@ -60,7 +60,7 @@ def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
 
 def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STOP_S", 0.01)
-    lines: Any = engine._LineListener(None, print)  # type: ignore[arg-type]
+    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=0)
     said: list[str] = []
     engine._stop_between_micro_batches(query, lines, said.append)

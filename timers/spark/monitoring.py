@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import reduce
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -168,15 +168,14 @@ class Monitor:
         if self.age_s() > limit_s:
             yield f"no micro-batch has ended for {self.age_s():.0f} s, more than {limit_s:.0f} s"
 
-    @contextmanager
-    def watching(self, spark: SparkSession) -> Iterator[None]:
+    def watching(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Count the micro-batches of the streaming queries of a session."""
-        listener = _Counting(self)
-        spark.streams.addListener(listener)
-        try:
-            yield
-        finally:
-            spark.streams.removeListener(listener)
+
+        def count(progress: Mapping[str, Any]) -> None:
+            took_s = progress["durationMs"].get("triggerExecution", 0) / 1000
+            self.ended(sum(each["numInputRows"] for each in progress["sources"]), took_s, behind(progress))
+
+        return listening(spark, count, self.looked)
 
 
 @contextmanager
@@ -350,14 +349,26 @@ SHARED: tuple[Entry[Monitor], ...] = (
 """Metrics under the names that they have in a worker. Only the engine shows those of timers."""
 
 
-class Listener(StreamingQueryListener):
-    """Gets the progress reports of all queries of a session: ``json.loads(event.progress.json)``.
+@contextmanager
+def listening(
+    spark: SparkSession,
+    on_progress: Callable[[Mapping[str, Any]], None],
+    on_idle: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Call ``on_progress`` with the progress reports of all queries of a session, and ``on_idle`` when one has looked
+    for records and found none. Each use of ``recentProgress`` would cost hundreds of calls into the JVM."""
+    listener = _Listener(on_progress, on_idle)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
 
-    Each use of ``recentProgress`` costs hundreds of calls into the JVM.
-    """
 
-    def __init__(self) -> None:
+class _Listener(StreamingQueryListener):
+    def __init__(self, on_progress: Callable[[Mapping[str, Any]], None], on_idle: Callable[[], None]) -> None:
         super().__init__()
+        self._on_progress, self._on_idle = on_progress, on_idle
         self._as_java: Any = None
 
     @property
@@ -369,27 +380,14 @@ class Listener(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing."""
 
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self._on_progress(json.loads(event.progress.json))
+
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: no records were read."""
+        self._on_idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: the job sees the end of its query."""
-
-
-class _Counting(Listener):
-    """Tells a monitor of the micro-batches."""
-
-    def __init__(self, monitor: Monitor) -> None:
-        super().__init__()
-        self._monitor = monitor
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        progress = json.loads(event.progress.json)
-        took_s = progress["durationMs"].get("triggerExecution", 0) / 1000
-        self._monitor.ended(sum(each["numInputRows"] for each in progress["sources"]), took_s, behind(progress))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._monitor.looked()
 
 
 def behind(progress: Mapping[str, Any]) -> int:

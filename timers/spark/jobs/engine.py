@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
@@ -29,7 +27,7 @@ from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Said
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
-from timers.spark.monitoring import Listener
+from timers.spark.monitoring import listening
 from timers.spark.session import sentence_of
 
 
@@ -150,9 +148,8 @@ def run(
     """
     planning = _Planning(settings, make_plan, say)
     reporter = Reporter(planning.plan.buckets, query.request_topics(settings))
-    lines = _LineListener(reporter, say)
+    lines = _Lines(reporter, say)
     reopening = Reopening()
-    spark.streams.addListener(lines)
     others = threading.Event()
 
     def look() -> None:
@@ -170,7 +167,7 @@ def run(
         if any(each.had_others for each in said):
             others.set()
 
-    try:
+    with listening(spark, lines.end):
         while not stop.is_set():
             ended = lines.ended
             running = query.start(spark, settings, planning.plan, retries, done)
@@ -186,14 +183,12 @@ def run(
             say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
             planning.after(why.cause, has_worked=lines.ended > ended)
             stop.wait(pause_s)
-    finally:
-        spark.streams.removeListener(lines)
 
 
 def _watch(
     running: StreamingQuery,
     retries: Retries,
-    lines: _LineListener,
+    lines: _Lines,
     say: Callable[[str], None],
     stop: threading.Event,
     look: Callable[[], None],
@@ -308,11 +303,10 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
     return _Failure(sentence, _Cause.TOO_LARGE if _TOO_LARGE.search(text) else _Cause.OTHER)
 
 
-class _LineListener(Listener):
+class _Lines:
     """Prints a line at the end of each micro-batch."""
 
     def __init__(self, reporter: Reporter, say: Callable[[str], None]) -> None:
-        super().__init__()
         self._reporter = reporter
         self._say = say
         self.ended = 0
@@ -327,10 +321,11 @@ class _LineListener(Listener):
         """Seconds since the last line."""
         return monotonic() - self._since
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def end(self, progress: Mapping[str, Any]) -> None:
+        """A micro-batch has ended, of which this is Spark's report."""
         self.ended += 1
         self.begin()
-        line = self._reporter.line(json.loads(event.progress.json))
+        line = self._reporter.line(progress)
         if line is not None:
             self._say(line)
 
@@ -344,7 +339,7 @@ def _delay_line(running: StreamingQuery) -> str:
     )
 
 
-def _stop_between_micro_batches(running: StreamingQuery, lines: _LineListener, say: Callable[[str], None]) -> None:
+def _stop_between_micro_batches(running: StreamingQuery, lines: _Lines, say: Callable[[str], None]) -> None:
     """Stop the query between two micro-batches.
 
     A query that is behind has no pause between them. Spark reports the end of a micro-batch while it plans the next

@@ -63,7 +63,7 @@ def firings_of(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 
 
 LETTERS = "request string, letters long, letter_code string"
-MOVED = "request string, wait_s long, attempts int"
+MOVED = "request string, wait_s long"
 VERDICTS = "asked_by string, verdict string"
 
 
@@ -73,7 +73,7 @@ def became(
     firings: list[dict[str, Any]],
     *,
     letters: list[tuple[str, int, str]] | None = None,
-    moved: list[tuple[str, int, int]] | None = None,
+    moved: list[tuple[str, int]] | None = None,
     verdicts: list[tuple[str, str]] | None = None,
 ) -> DataFrame:
     """The outcomes of some requests; ``verdicts`` says that their timers have ids."""
@@ -93,7 +93,7 @@ def outcomes_of(
     firings: list[dict[str, Any]],
     *,
     letters: list[tuple[str, int, str]] | None = None,
-    moved: list[tuple[str, int, int]] | None = None,
+    moved: list[tuple[str, int]] | None = None,
     waiting: DataFrame | None = None,
     moment: Moment = MOMENT,
     ids: bool,

@@ -66,7 +66,7 @@ def test_each_request_comes_to_one_thing(spark: SparkSession) -> None:
         asked,
         firings,
         letters=[("timer-request/0/1", 1, "topic-unknown"), *[(f"timer-request/0/{o}", 1, "x") for o in (6, 9)]],
-        moved=[("timer-request/0/8", soon, 2)],
+        moved=[("timer-request/0/8", soon)],
     )
     assert said(found) == {
         0: ("fired", []),
@@ -107,7 +107,7 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
         fired("timer-request/0/7", (DUE + 99) * 1000, late_ms=1000),  # by a tick that was older, which is right
         fired("timer-request/0/8") | {"fired_ms": None},  # it does not say at which tick
     ]
-    found = became(spark, asked, firings, moved=[("timer-request/0/5", DUE + 120, 1)])
+    found = became(spark, asked, firings, moved=[("timer-request/0/5", DUE + 120)])
     assert {offset: faults for offset, (_, faults) in said(found).items()} == {
         0: ["altered"],
         1: ["altered", "duplicate"],

@@ -75,18 +75,15 @@ class ColdTables:
 
     @property
     def held(self) -> str:
-        return self._at("held")
+        return table_at(self.root, "held")
 
     @property
     def promoted(self) -> str:
-        return self._at("promoted")
+        return table_at(self.root, "promoted")
 
     @property
     def batches(self) -> str:
-        return self._at("batches")
-
-    def _at(self, name: str) -> str:
-        return table_at(self.root, name)
+        return table_at(self.root, "batches")
 
     @property
     def checkpoint(self) -> str:

@@ -347,13 +347,9 @@ def moved(requests: DataFrame) -> DataFrame:
         requests: requests of the retry topic, in the shape of :data:`timers.spark.requests.REQUEST`.
 
     Returns:
-        ``request`` (the original request), ``wait_s`` (the last second to which it was postponed), ``attempts``.
+        ``request`` (the original request), ``wait_s`` (the last second to which it was postponed).
     """
-    return (
-        requests.where("kind = 'timer'")
-        .groupBy("request")
-        .agg(F.max("wait_s").alias("wait_s"), F.max("attempt").alias("attempts"))
-    )
+    return requests.where(F.col("kind") == TIMER).groupBy("request").agg(F.max("wait_s").alias("wait_s"))
 
 
 SLOT = ["timer_id", "due_s", "callback_topic"]

@@ -88,6 +88,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     guarded: System, broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target, silent, missing = guarded.target(), guarded.target(), f"missing-{guarded.app_id}"
+    unseen = guarded.target()
     acls.add(
         guarded.admin,
         [
@@ -99,15 +100,20 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     assert allowed_level(as_worker(guarded)) == levels.RAISED_TO, "and it may read which level the operator allows"
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
-    (unknown,) = guarded.send(Request(missing, due_in(1)))
+    # Brokers do not list a topic on which the worker has no right: it counts as one that does not exist.
+    unknown, hidden = guarded.send(Request(missing, due_in(1)), Request(unseen, due_in(1)))
     letters = guarded.dead_letters()
-    assert letters.take(1)[0].text("timer-source") == unknown.source
+    assert {record.text("timer-source"): record.text("timer-error") for record in letters.take(2)} == {
+        unknown.source: "topic-unknown",
+        hidden.source: "topic-unknown",
+    }
     # It retries later where it may not write. Timers that can never be sent went to the retry topic too, without an
     # attempt.
     (put_off,) = guarded.send(Request(silent, due_in(1)))
-    moved = guarded.reader(guarded.settings.retry_topic).take(2)
+    moved = guarded.reader(guarded.settings.retry_topic).take(3)
     assert {record.timer_id: record.text("timer-attempt") for record in moved} == {
         unknown.source: "0",
+        hidden.source: "0",
         put_off.source: "1",
     }
     pending = guarded.send(*(Request(target, due_in(6), f"pending-{i}") for i in range(50)))

@@ -33,7 +33,7 @@ class KeepsDoubtsToItself(SimWorker):
 CHANGED = {
     "[I29] a compacted topic is only reported": changed(("self.worker = worker", "pass")),
     "[I29] a store that a fenced machine has written is whole": changed(
-        ('progress.doubt.worker not in ("", worker)', "False"),
+        ('doubt.worker not in ("", worker)', "False"),
     ),
     "[I29] a doubt ends when the topic is corrected": changed(
         ("self._leftovers.are_gone(committed.fired_through)", "True"),

@@ -166,6 +166,26 @@ def test_the_sentence_names_the_worker_and_the_way_out(accepted: bool) -> None:
         log.check_doubt(("t", 3), Progress(100), 0, "run this command")
 
 
+@pytest.mark.parametrize(("compacted", "was", "before"), [(None, "was", 80), ("run this command", "is", 100)])
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_store_that_read_far_enough_under_another_owner_is_refused_with_a_sentence_of_its_own(
+    compacted: str | None, was: str, before: int, accepted: bool
+) -> None:
+    log: Any = ProgressLog.__new__(ProgressLog)
+    log._settings = SimpleNamespace(accept_loss="t/3" if accepted else "", worker_id="ada")
+    progress = Progress(100, doubt=Doubt(80, "bob"))
+    if accepted:
+        assert log.check_doubt(("t", 3), progress, 100, compacted).doubt is None
+        return
+    sentence = (
+        f"^t/3: its topic {was} compacted, and the store here may have read its log after that, while another worker "
+        f"owned it: it may lack requests below offset {before}. The store of worker bob is whole: start it with its "
+        "disk.*ACCEPT_LOSS=t/3"
+    )
+    with pytest.raises(DoubtfulLog, match=sentence):
+        log.check_doubt(("t", 3), progress, 100, compacted)
+
+
 def test_progress_records_keep_the_doubt() -> None:
     progress = Progress(100, doubt=Doubt(80, "ada"))
     assert progress_record.decode(progress_record.encode(progress, b"id"))[0] == progress

@@ -32,11 +32,8 @@ def is_refused(progress: Progress, applied: int, worker: str, *, is_compacted: b
             compaction, while its machine was fenced.
         is_compacted: whether the topic is compacted now. Then all that the store lacks may be gone.
     """
-    if progress.doubt is not None and progress.doubt.worker not in ("", worker):
-        return True
-    if is_compacted:
-        return applied < progress.next_offset
-    return progress.doubt is not None and applied < progress.doubt.before_offset
+    doubt = progress.doubt or Doubt(0, "")
+    return doubt.worker not in ("", worker) or applied < (progress.next_offset if is_compacted else doubt.before_offset)
 
 
 def noted(progress: Progress, worker: str) -> Progress:

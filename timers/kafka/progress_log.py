@@ -425,10 +425,13 @@ class ProgressLog:
             return replace(progress, doubt=None) if ends else progress
         before = progress.next_offset if compacted is not None or doubt is None else doubt.before_offset
         whole = f"worker {doubt.worker}" if doubt is not None and doubt.worker else "the worker that owned it before"
-        sentence = (
-            f"{name} must be read from offset {applied}, but its topic {'is' if compacted else 'was'} compacted, and "
-            f"requests below offset {before} may be gone. The store of {whole} is whole: start it with its disk"
-        )
+        was = f"its topic {'is' if compacted else 'was'} compacted, and"
+        if applied < before:
+            why = f"{name} must be read from offset {applied}, but {was} requests below offset {before} may be gone"
+        else:  # the doubt names another worker
+            own = "the store here may have read its log after that, while another worker owned it"
+            why = f"{name}: {was} {own}: it may lack requests below offset {before}"
+        sentence = f"{why}. The store of {whole} is whole: start it with its disk"
         try:
             return self.mismatch(
                 tp, f"{sentence}. {compacted}" if compacted else sentence, replace(progress, doubt=None)

@@ -27,7 +27,7 @@ from timers.core.machine import Machine
 from timers.core.ports import View
 from timers.core.progress import Progress
 from timers.core.snapshots import Place as MachinePlace
-from timers.core.snapshots import Unreadable, deletable_before, is_far_apart, trimmed_to
+from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
 from timers.kafka.error_codes import NO_GROUP, NOT_ALLOWED, code_of
@@ -51,7 +51,14 @@ AGAIN_S = 600.0
 
 LEAST_S = 5.0
 
-LONGEST_PAUSE_S = 0.1
+STEP_S = 0.02
+"""After so long a comparison pauses."""
+
+LONGEST_PAUSE_S = 0.5
+"""Also the pause while timers are overdue. Otherwise it is as long as the step took."""
+
+MOST_UNREAD = 50_000
+"""A machine that has more than this left to read is behind."""
 
 TRIES = 5
 """How often a deletion that was not sent in time begins again from a commit."""
@@ -232,7 +239,7 @@ class Trimmer:
         pool: its machines.
         now_s: returns the brokers' time; None while it is not known.
         ask: asks a machine on its thread, and waits for the answer.
-        want: called with a machine that needs a snapshot before the next look.
+        is_behind: whether any machine has overdue timers.
     """
 
     def __init__(
@@ -241,9 +248,9 @@ class Trimmer:
         pool: Machines,
         now_s: Callable[[], float | None],
         ask: Callable[..., object],
-        want: Callable[[TopicPartition], object],
+        is_behind: Callable[[], bool],
     ) -> None:
-        self._settings, self._pool, self._now_s, self._ask, self._want = settings, pool, now_s, ask, want
+        self._settings, self._pool, self._now_s, self._ask, self._is_behind = settings, pool, now_s, ask, is_behind
         self._clock = Clock()
         self._known: dict[TopicPartition, _Known] = {}
         self._others: dict[str, tuple[float, list[str]]] = {}
@@ -285,7 +292,8 @@ class Trimmer:
         start, end = logs.ends(tp)
         metrics.log_start = start
         kept_from = logs.first_since(tp, int(1000 * (now_s - keep_s))) if keep_s else None
-        bound = deletable_before(known.runner.machine.progress)
+        progress = known.runner.machine.progress
+        bound = deletable_before(progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
                 known.deleted_to = start if start >= bound else 0
@@ -293,6 +301,9 @@ class Trimmer:
                 if known.may_roll:
                     self._roll(logs, known, tp, now_s, end)
                 return
+            is_ready = levels.trims(progress.level) or known.runner.is_verified
+            if not is_ready and (end - progress.next_offset > MOST_UNREAD or self._is_behind()):
+                return  # a comparison takes seconds of CPU, which the machines need
             to = self._delete(logs, known, tp, log, kept_from, check)
         except Refused as why:
             self._note(known, tp, str(why))
@@ -341,38 +352,40 @@ class Trimmer:
         if others:
             raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
 
-    def _verify(
+    def _agree(
         self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
-    ) -> None:
+    ) -> bool:
         """Compare the log with the snapshots before the first deletion. Then the machine is raised to the level."""
-        if known.runner.is_verified:
-            known.next_at = monotonic() + LEAST_S
-            return
-        if not levels.trims(allowed_level(self._settings)):
-            return
-        if is_far_apart(progress):
-            known.next_at = 0.0
-            self._want(tp)
-            return
+        if known.runner.is_verified or not levels.trims(allowed_level(self._settings)):
+            return known.runner.is_verified
         where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
-        found = verify(*where, log, self._pool.memory, directory, _paced(check))
+        found = verify(*where, log, self._pool.memory, directory, self._paced(check))
         if found is None:
-            return
+            return False
         if found.different:
             raise Refused(
                 f"its log and its snapshots differ in {found.different} timers, such as: {found.differences[0]}. "
                 "Nothing is deleted, so nothing is lost: see docs/operations.md#log-and-snapshots-differ"
             )
-        logger.info(
-            "%s: log and snapshots agree on %d timers, offsets %d to %d",
-            known.runner.name,
-            found.timers,
-            found.from_offset,
-            found.to_offset,
-        )
+        said = known.runner.name, found.timers, found.from_offset, found.to_offset
+        logger.info("%s: log and snapshots agree on %d timers, offsets %d to %d", *said)
         known.runner.is_verified = True
-        known.next_at = monotonic() + LEAST_S
+        return True
+
+    def _paced(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Returns a check that pauses after each step of a comparison: machines need the interpreter."""
+        since = monotonic()
+
+        def paced() -> None:
+            nonlocal since
+            took_s = monotonic() - since
+            if took_s >= STEP_S:
+                check()
+                sleep(LONGEST_PAUSE_S if self._is_behind() else min(took_s, LONGEST_PAUSE_S))
+                since = monotonic()
+
+        return paced
 
     # ---- the deletion --------------------------------------------------------------------------------------------
 
@@ -389,7 +402,8 @@ class Trimmer:
         self._check(logs, known, tp, log, check)
         committed = known.runner.machine.committed
         if not levels.trims(committed.level):
-            self._verify(known, tp, committed, log, check)
+            if self._agree(known, tp, committed, log, check):
+                known.next_at = monotonic() + LEAST_S
             return 0
         snapshots = topics.snapshots(self._settings.app_id, tp[0])
         for _ in range(TRIES):
@@ -424,19 +438,6 @@ class Trimmer:
             if code_of(error) not in NOT_ALLOWED:
                 raise  # a worker may have no right to write there; the next request begins a segment
         known.may_roll, known.rolled_to = False, end + 2  # the record, and the marker after it
-
-
-def _paced(check: Callable[[], None]) -> Callable[[], None]:
-    """Returns a check that pauses for as long as the work since the last one took: machines need the interpreter."""
-    since = monotonic()
-
-    def paced() -> None:
-        nonlocal since
-        check()
-        sleep(min(monotonic() - since, LONGEST_PAUSE_S))
-        since = monotonic()
-
-    return paced
 
 
 def _commit(clock: Clock, machine: Machine) -> _Committed | None:

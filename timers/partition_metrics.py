@@ -114,7 +114,7 @@ class PartitionMetrics:
         log_start: first offset of the log, when it was last looked at for a deletion; None: not yet.
         trimmed_bytes: size of the requests that were deleted.
         trim_refused: whether something stands against the deletion of requests that nothing needs.
-        oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
+        oldest_due_s: due second of the next timer to fire, None if there is none; a worker updates it every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
     """

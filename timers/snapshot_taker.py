@@ -88,10 +88,19 @@ class SnapshotTaker:
         self._clock = Clock()
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
-        self._trimmer = Trimmer(settings, pool, now_s, self._ask, self.wanted.add)
+        self._trimmer = Trimmer(settings, pool, now_s, self._ask, self._is_any_behind)
+        self._took_at = 0.0
 
     def look(self) -> None:
         """Give each machine its turn. Blocks."""
+        self._take()
+        for tp, seen in [*self._seen.items()]:
+            is_open = not self.should_stop and self._pool.runners.get(tp) is seen.runner
+            if is_open and self._trimmer.is_due(tp, seen.runner):
+                self._trim_turn(tp, seen)
+
+    def _take(self, but: TopicPartition | None = None) -> None:
+        """Take the snapshots that are due, except of one machine."""
         runners = list(self._pool.runners.items())
         self.wanted.intersection_update(tp for tp, _ in runners)  # another worker may own the others
         shuffle(runners)  # not in the same order in all workers
@@ -101,11 +110,8 @@ class SnapshotTaker:
                 at = seen.checked_at if seen else monotonic() - FOOTER_S
                 now = monotonic()
                 seen = _Seen(runner, at, now - AGAIN_S, now)
-            if not self.should_stop:
-                seen = self._turn(tp, seen)
-                if self._trimmer.is_due(tp, runner):
-                    seen = self._trim_turn(tp, seen)
-            self._seen[tp] = seen
+            self._seen[tp] = seen if self.should_stop or tp == but else self._turn(tp, seen)
+        self._took_at = monotonic()
 
     def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
@@ -128,20 +134,25 @@ class SnapshotTaker:
             logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
         return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
 
-    def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+    def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> None:
         """Delete what no snapshot of a machine needs. A failure is one sentence, and the log stays as it is."""
         try:
-            self._trim(tp, seen)
+            with self._log(tp, seen.runner) as log:
+                self._trimmer.trim(tp, log, seen.runner.record_bytes, partial(self._check_and_take, tp, seen.runner))
         except Unreadable:
-            return seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
+            self._seen[tp] = seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
         except (*FAILURES, Unwritten) as error:
             logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, _why(error))
-        return seen
+
+    def _is_behind(self, tp: TopicPartition) -> bool:
+        oldest_s, now_s = self._pool.partition_metrics[tp].oldest_due_s, self._now_s()
+        return oldest_s is not None and now_s is not None and oldest_s < now_s - BEHIND_S
+
+    def _is_any_behind(self) -> bool:
+        return any(map(self._is_behind, list(self._pool.runners)))
 
     def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
-        machine, metrics = seen.runner.machine, self._pool.partition_metrics[tp]
-        oldest_s, now_s = metrics.oldest_due_s, self._now_s()
-        is_behind = oldest_s is not None and now_s is not None and oldest_s < now_s - BEHIND_S
+        machine, now_s, is_behind = seen.runner.machine, self._now_s(), self._is_behind(tp)
         due = is_due(
             machine.progress,
             machine.pending,
@@ -153,7 +164,7 @@ class SnapshotTaker:
         due = due or tp in self.wanted
         if due or is_behind or now_s is None or tp[0] not in self._settings.trimmed_topics:
             return due
-        written_ms = None if machine.progress.snapshot is None else metrics.snapshot_ms
+        written_ms = None if machine.progress.snapshot is None else self._pool.partition_metrics[tp].snapshot_ms
         age_s = monotonic() - seen.since if written_ms is None else now_s - written_ms / 1000
         settings = self._settings
         return is_outdated(
@@ -162,7 +173,6 @@ class SnapshotTaker:
 
     def _snapshot(self, tp: TopicPartition, runner: Runner, *, due: bool) -> bool:
         """Take a snapshot if one is due, or if a named one was lost. Returns whether one was named."""
-
         settings = self._settings
         with self._log(tp, runner) as log:
             progress = runner.machine.progress
@@ -212,11 +222,6 @@ class SnapshotTaker:
                 log.delete_before(committed.older_snapshot.first_offset)
             return True
 
-    def _trim(self, tp: TopicPartition, seen: _Seen) -> None:
-        """Delete what no snapshot of a machine needs."""
-        with self._log(tp, seen.runner) as log:
-            self._trimmer.trim(tp, log, seen.runner.record_bytes, partial(self._check, tp, seen.runner))
-
     def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:
         """The snapshots of a machine, as long as it is open."""
         topic = topics.snapshots(self._settings.app_id, tp[0])
@@ -225,6 +230,12 @@ class SnapshotTaker:
     def _check(self, tp: TopicPartition, runner: Runner) -> None:
         if self.should_stop or self._pool.runners.get(tp) is not runner:
             raise Lost("the partition was closed meanwhile")
+
+    def _check_and_take(self, tp: TopicPartition, runner: Runner) -> None:
+        """Let the other machines have their snapshots while the log of one is compared, which may take minutes."""
+        self._check(tp, runner)
+        if monotonic() > self._took_at + LOOK_S:
+            self._take(but=tp)
 
     @staticmethod
     def _ask(runner: Runner, question: Callable[[Machine], _T]) -> _T:

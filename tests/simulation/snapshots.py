@@ -350,4 +350,4 @@ def verified(worker: SnapshotWorker, log: SimLog, machine: TopicPartition, progr
             end = min(piece.to_offset, at.next_offset)
             made.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
         sides.append((made, store))
-    return compared(sides[0], sides[1], named[0].applied)
+    return compared(sides[0], sides[1], named[0].applied, lambda: None)

@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, Doubt, NamedSnapshot, Progress, Rescue
-from timers.core.snapshots import CHUNK_BYTES, MOST_COMPARED, is_far_apart, is_outdated, trimmed_to
+from timers.core.snapshots import CHUNK_BYTES, is_outdated, trimmed_to
 
 DAY_S = 86_400
 
@@ -83,23 +83,3 @@ def test_a_large_snapshot_is_not_written_all_the_time() -> None:
     written_s = 20 * CHUNK_BYTES / 1e4
     assert not is_outdated(progress, 3, 10 * written_s - 1, 60, 1e4)
     assert is_outdated(progress, 3, 10 * written_s + 1, 60, 1e4)
-
-
-@pytest.mark.parametrize(
-    ("older", "newest", "since", "rows", "expected"),
-    [
-        (10, 10 + MOST_COMPARED, 0, 3, False),
-        (10, 11 + MOST_COMPARED, 0, 3, True),
-        (11 + MOST_COMPARED, 10, MOST_COMPARED + 1, 3, False),
-        (10, 11 + MOST_COMPARED, MOST_COMPARED // 2, 3, True),
-        (10, 11 + MOST_COMPARED, MOST_COMPARED, 3, False),
-        (10, 11 + MOST_COMPARED, 0, MOST_COMPARED, False),
-    ],
-    ids=["near", "far", "the other way round", "much nearer", "as far again", "few for what is pending"],
-)
-def test_two_snapshots_far_apart_are_compared_after_a_further_one(
-    older: int, newest: int, since: int, rows: int, expected: bool
-) -> None:
-    progress = replace(Progress(newest + since), snapshot=named(newest, rows), older_snapshot=named(older, rows))
-    assert is_far_apart(progress) is expected
-    assert not is_far_apart(replace(progress, older_snapshot=None))

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import MOST_COMPARED, Place, Unreadable
-from timers.log_trimmer import WITHIN_S, Trimmer
+from timers.core.snapshots import Place, Unreadable
+from timers.log_trimmer import LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
 from timers.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
 
@@ -121,9 +121,13 @@ class Trial:
         monkeypatch.setattr(log_trimmer, "LogTrimmer", self._client)
         monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
         monkeypatch.setattr(log_trimmer, "allowed_level", lambda _: self.allowed)
-        self.wanted: list[Any] = []
+        self.is_behind = False
         self.trimmer = Trimmer(
-            settings, pool, lambda: 5000.0, lambda runner, question: question(self.machine), self.wanted.append
+            settings,
+            pool,
+            lambda: 5000.0,
+            lambda runner, question: question(self.machine),
+            lambda: self.is_behind,
         )
         self.trimmer._clock = SimpleNamespace(boot_s=lambda: self.brokers.now_s)  # type: ignore[assignment]
 
@@ -258,17 +262,51 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     assert trial.trim() == 1
 
 
-def test_a_long_part_of_a_log_is_not_compared_before_a_further_snapshot(made: Callable[..., Trial]) -> None:
-    """Else each log waits for all before it, and grows meanwhile: the last one of four waited for minutes."""
+def test_a_comparison_is_put_off_while_machines_need_the_time(made: Callable[..., Trial]) -> None:
     trial = made(level=SNAPSHOTS)
-    near = trial.machine.committed
-    far = replace(near, next_offset=10 * MOST_COMPARED, snapshot=NAMED._replace(applied=10 * MOST_COMPARED))
-    trial.machine.progress = trial.machine.committed = far
+
+    def is_compared() -> bool:
+        trial.trimmer._known[TP].next_at = 0
+        trial.trim()
+        return bool(trial.runner.is_verified)
+
     trial.trim()
-    assert not trial.runner.is_verified and trial.wanted == [TP]
-    trial.machine.progress = trial.machine.committed = near
-    trial.trim()
-    assert trial.runner.is_verified and trial.wanted == [TP]
+    trial.runner.is_verified, trial.is_behind = False, True
+    assert not is_compared(), "timers are overdue"
+    trial.is_behind, trial.brokers.end = False, 1001 + MOST_UNREAD
+    assert not is_compared(), "it has much to read"
+    trial.brokers.end -= 1
+    assert is_compared()
+
+
+def test_a_machine_that_is_behind_is_trimmed_if_its_log_was_compared(made: Callable[..., Trial]) -> None:
+    trial = made()
+    trial.is_behind, trial.brokers.end = True, 10 * MOST_UNREAD
+    assert trial.trim() == 1
+
+
+def test_a_comparison_works_in_short_steps_and_pauses_for_longer_while_timers_are_overdue(
+    made: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, now_s, pauses, checks = made(), 0.0, list[float](), list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        pauses.append(round(seconds, 3))
+        now_s += seconds
+
+    monkeypatch.setattr(log_trimmer, "monotonic", lambda: now_s)
+    monkeypatch.setattr(log_trimmer, "sleep", sleep)
+    paced = trial.trimmer._paced(lambda: checks.append(now_s))
+    for took_s in (STEP_S / 2, STEP_S, 2 * LONGEST_PAUSE_S):
+        now_s += took_s
+        paced()
+    assert pauses == [1.5 * STEP_S, LONGEST_PAUSE_S]
+    trial.is_behind = True
+    now_s += STEP_S
+    paced()
+    assert pauses[-1] == LONGEST_PAUSE_S
+    assert len(checks) == 3, "a stop is seen after each step"
 
 
 @pytest.mark.parametrize("allowed", [SNAPSHOTS, BY_HEADERS])

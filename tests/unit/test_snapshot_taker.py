@@ -20,7 +20,7 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Unreadable
 from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
-from timers.snapshot_taker import FOOTER_S, SnapshotTaker
+from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
 from timers.store.failures import StoreDamaged
 from timers.store.memory import MemoryStore
 
@@ -295,3 +295,65 @@ def test_a_snapshot_that_the_trimmer_misses_is_replaced_at_once(made: Callable[.
     assert "write 0" not in system.did
     system.look()
     assert "write 0" in system.did
+
+
+def test_other_machines_get_their_snapshots_while_a_log_is_compared(
+    made: Callable[..., SimSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison may take minutes. Its own machine gets none: the log is compared with those that it has."""
+    system = made(progress_at(0))
+    other, other_tp = SimRunner(progress_at(0)), ("requests", 2)
+    system.runners[other_tp], system.partition_metrics[other_tp] = other, PartitionMetrics()
+
+    def trim(tp: Any, log: Any, record_bytes: float, check: Callable[[], None]) -> None:
+        check()
+        assert "write 2000" not in system.did, "they were looked at just now"
+        monkeypatch.setattr(snapshot_taker, "LOOK_S", -1.0)
+        check()
+        assert system.did.count("write 2000") == 1
+        assert other.machine.committed.snapshot == NAMED._replace(number=8, applied=2000, first_offset=20)
+        assert system.named == (7, 6)
+
+    def is_due(tp: Any, runner: Any) -> bool:
+        for each in (system.runner, other):
+            each.machine.progress = each.machine.committed = progress_at(2000)
+            each.store.applied = 2000
+        return tp == TP  # type: ignore[no-any-return]
+
+    compare = Mock(side_effect=trim)
+    system.taker._trimmer = SimpleNamespace(is_due=is_due, trim=compare)  # type: ignore[assignment]
+    system.look()
+    assert compare.call_count == 1
+    assert "write 2000" in system.did
+
+
+@pytest.mark.parametrize("ends", ["the worker", "the partition", "the machine"])
+def test_a_comparison_ends_when_its_machine_does(
+    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    system = made(progress_at(0))
+
+    def trim(tp: Any, log: Any, record_bytes: float, check: Callable[[], None]) -> None:
+        check()
+        if ends == "the worker":
+            system.taker.should_stop = True
+        elif ends == "the partition":
+            del system.runners[TP]
+        else:
+            system.runners[TP] = SimRunner(progress_at(0))
+        check()
+        raise AssertionError("it goes on")
+
+    system.taker._trimmer = SimpleNamespace(is_due=lambda *_: True, trim=trim)  # type: ignore[assignment]
+    system.look()
+    assert "the partition was closed meanwhile" in caplog.text
+
+
+def test_overdue_timers_of_any_machine_let_a_comparison_wait(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(0))
+    system.taker._now_s = lambda: 1000.0
+    for due_s, is_behind in ((None, False), (1000 - BEHIND_S, False), (999 - BEHIND_S, True)):
+        system.metrics.oldest_due_s = due_s
+        assert system.taker._trimmer._is_behind() is is_behind
+    system.runners.clear()
+    assert not system.taker._trimmer._is_behind(), "another worker has it"

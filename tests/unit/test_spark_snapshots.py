@@ -164,7 +164,6 @@ def test_machines_that_are_answered_at_a_time_start_one_thread(
     store: RocksStore, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = machine_at(9)
-    machine.oldest_due_s = None
 
     def slow_start() -> None:
         sleep(0.05)

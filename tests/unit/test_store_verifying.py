@@ -14,7 +14,7 @@ from timers.config.settings import Settings
 from timers.core.lineage import Count, Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
-from timers.core.ports import SnapshotStore
+from timers.core.ports import Lost, SnapshotStore
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Place, Unreadable, footer_of
 from timers.core.timer import Origin, Row
@@ -24,7 +24,7 @@ from timers.store.failures import Condemnations
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.store.verifying import Verified, compared, progress_at, spec_at, verify
+from timers.store.verifying import CHECKED, Verified, compared, progress_at, spec_at, verify
 
 SETTINGS = Settings.load({})
 PLACE = Place("cluster", "app", b"topic id", 0, "by id")
@@ -47,8 +47,8 @@ def machine(store: SnapshotStore, progress: Progress) -> Machine:
     return spec_at(SETTINGS, enabled_formats(SETTINGS)[TP[0]], TP, progress).machine(progress, store, outbox)
 
 
-def found(one: Any, two: Any, progress: Progress) -> Verified:
-    return compared((machine(one, progress), one), (machine(two, progress), two), 10)
+def found(one: Any, two: Any, progress: Progress, check: Any = lambda: None) -> Verified:
+    return compared((machine(one, progress), one), (machine(two, progress), two), 10, check)
 
 
 ROWS = [row(1, "a"), row(2, "b"), row(3, "c")]
@@ -119,6 +119,30 @@ def test_a_log_that_has_lost_records_in_its_middle_is_found() -> None:
     assert found(stores[1], stores[1], Progress(50)).different == 0
     stores[0].lineage = Lineage(counted=Count(20, 50, 30, 30))
     assert found(stores[0], stores[1], Progress(50)).different == 0, "of another range"
+
+
+@pytest.mark.parametrize("what", ["timers", "ids", "ids of the journal"])
+@pytest.mark.parametrize("side", [0, 1], ids=["folded", "newer"])
+def test_a_comparison_can_be_stopped_wherever_it_is(what: str, side: int, tmp_path: Path) -> None:
+    """A stop of the worker must not wait for what one of the stores has, and the other one has not."""
+    numbers = range(20 * CHECKED)
+    groups = [(100 + number, [row(number, str(number))]) for number in numbers if what == "timers"]
+    stores = [rocks(tmp_path / name) if "journal" in what else MemoryStore() for name in ("folded", "newer")]
+    filled(
+        stores[side], *groups, applied=2000, entries={b"%d" % number: (100 + number, number, 7) for number in numbers}
+    )
+    stores[1 - side].write({}, 2000)
+    for until in range(1, 10):
+        checks = 0
+
+        def check(until: int = until) -> None:
+            nonlocal checks
+            checks += 1
+            if checks == until:
+                raise Lost("stop")
+
+        with pytest.raises(Lost, match="stop"):
+            found(stores[0], stores[1], Progress(2000), check)
 
 
 class SimSnapshots:

@@ -158,10 +158,9 @@ class Index:
         self._sweeper.note_written(len(operations))
         return OperationResults(entries, verdicts)
 
-    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        """Returns the latest version of an id: pending, cold, or fired and remembered."""
-        entry = self._store.entries([id]).get(id)
-        return None if entry is None or self._is_over(entry, fired_through) else entry
+    def remembers(self, entry: Entry, fired_through: OrderKey) -> bool:
+        """Whether the latest version of an id is pending, cold, or fired and remembered."""
+        return not self._is_over(entry, fired_through)
 
     def alive(self, due: list[DueRows]) -> list[DueRows]:
         """Returns those rows that are the latest version of their id, or have no id."""

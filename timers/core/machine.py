@@ -659,7 +659,12 @@ class Machine:
 
     def find(self, id: bytes) -> Entry | None:
         """Returns the latest version of an id: pending, cold, or fired and remembered."""
-        return None if self._index is None else self._index.find(id, self.progress.fired_through)
+        entry = None if self._index is None else self._store.entries([id]).get(id)
+        return None if entry is None or not self.remembers(entry) else entry
+
+    def remembers(self, entry: Entry) -> bool:
+        """Whether the latest version of an id is not forgotten yet."""
+        return self._index is not None and self._index.remembers(entry, self.progress.fired_through)
 
     def find_copy(self, offset: int) -> Entry | None:
         """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""

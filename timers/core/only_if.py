@@ -175,13 +175,11 @@ class ConditionalIndex(Index):
 
     # ---- entries ----------------------------------------------------------------------------------------------------
 
-    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        known = self._store.entries([id, TIME_ID])
-        entry = known.get(id)
-        if entry is None or is_cancelled(entry):
-            return None
-        time_s = self._time_of(known.get(TIME_ID))
-        return None if self._is_past(entry, time_s) and not self._is_pending(entry, fired_through) else entry
+    def remembers(self, entry: Entry, fired_through: OrderKey) -> bool:
+        if is_cancelled(entry):
+            return False
+        time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
+        return self._is_pending(entry, fired_through) or not self._is_past(entry, time_s)
 
     def sweep(self, fired_through: OrderKey) -> None:
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))

@@ -37,9 +37,6 @@ ROWS_A_RECORD = 8
 LEAST_AGE_S = 30
 """A snapshot of an idle machine is not replaced earlier, also if requests are not kept at all."""
 
-MOST_COMPARED = 250_000
-"""Records between two snapshots that are compared with the log without a further snapshot: some seconds of CPU."""
-
 FIRST_AFTER_S = 3600
 """A machine without a snapshot gets one after this time at most: a worker may be restarted every day."""
 
@@ -177,16 +174,6 @@ def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float, b
     older = progress.older_snapshot
     then = (0, 0) if older is None else (older.applied, older.rows)
     return then != (progress.next_offset, pending)
-
-
-def is_far_apart(progress: Progress) -> bool:
-    """Whether the part of the log between the two named snapshots is so long that it takes less to write a new one, and
-    to compare the newest two: while a worker compares one log, those of its other machines grow."""
-    newest, older = progress.snapshot, progress.older_snapshot
-    if newest is None or older is None:
-        return False
-    between = abs(newest.applied - older.applied)
-    return between > max(MOST_COMPARED, 2 * newest.rows, 2 * offsets_since(progress))
 
 
 def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool) -> Progress:

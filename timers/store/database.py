@@ -158,9 +158,10 @@ class Database:
 
     @staticmethod
     def wipe(path: Path) -> None:
-        """Delete a closed database."""
+        """Delete a closed database, if it is there."""
         (path / "CURRENT").unlink(missing_ok=True)  # without it, RocksDB opens nothing after a crash here
-        shutil.rmtree(path)
+        if path.exists():
+            shutil.rmtree(path)
 
     def get(self, key: bytes) -> Any:
         """The value of a key, None if there is none; for a list of keys, a list."""

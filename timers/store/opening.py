@@ -211,8 +211,7 @@ def use_beside(path: Path) -> None:
 
 def _use_restored(path: Path) -> None:
     if _restored(path).exists():
-        if path.exists():
-            Database.wipe(path)
+        Database.wipe(path)
         _restored(path).rename(path)
 
 

@@ -183,8 +183,7 @@ class RocksStore:
                         return cls._of(db, memory, indexed=indexed)
                 except StoreDamaged as damage:
                     logger.error("%s", damage)
-                if path.exists():
-                    Database.wipe(path)
+                Database.wipe(path)
             return cls._of(Database.create(path, options, full_identity, condemnations), memory, indexed=indexed)
         except (StoreError, Lost):
             raise

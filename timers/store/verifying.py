@@ -7,7 +7,7 @@ compared row by row. The bytes differ, because each store groups rows in its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from hashlib import sha256
@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from timers.config.settings import Settings
 from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
@@ -47,6 +48,9 @@ WAITING_KBYTES = 4 * 1024
 """Memory of records that were fetched and wait."""
 
 SILENT_S = 30.0
+
+CHECKED = 64
+"""So many entries are read between two calls of ``check``."""
 
 
 def replayed(
@@ -122,6 +126,7 @@ def _record(message: Message, value_limit: int) -> RequestRecord:
 
 
 _K = TypeVar("_K", bound=Any)
+_T = TypeVar("_T")
 
 MOST_NAMED = 5
 """Differences that are named. The others are counted."""
@@ -174,21 +179,15 @@ def verify(
     with ExitStack() as stack:
         stores = []
         for each, path in zip(named, paths, strict=True):
-            wipe(path)
-            stack.callback(wipe, path)
+            Database.wipe(path)
+            stack.callback(Database.wipe, path)
             identity = f"verified {place}"
             store = RocksStore.open(path, identity, memory, Condemnations(), indexed=request_format.has_ids)
             stack.callback(store.close)
             restored(store, at, each, place, snapshots, check)
             stores.append(store)
         machines = [replayed(settings, request_format, tp, at, store, check) for store in stores]
-        return compared((machines[0], stores[0]), (machines[1], stores[1]), named[0].applied)
-
-
-def wipe(path: Path) -> None:
-    """Delete a store, if it is there."""
-    if path.exists():
-        Database.wipe(path)
+        return compared((machines[0], stores[0]), (machines[1], stores[1]), named[0].applied, check)
 
 
 def progress_at(progress: Progress, applied: int) -> Progress:
@@ -212,25 +211,33 @@ def restored(
     snapshots: Snapshots,
     check: Callable[[], None],
 ) -> None:
-    """Restore a snapshot into an empty store.
+    """Restore a snapshot into an empty store, without what has fired before the second of ``fired_through``.
 
     Raises:
         Unreadable: the brokers do not have it.
     """
-
-    def items() -> Iterator[tuple[bytes, bytes]]:
-        for number, item in enumerate(snapshots.items(named)):
-            if number % 256 == 0:
-                check()
-            yield item
-
     check_footer(snapshots.footer(named), named, place, progress)
     below = tuple(each for each in progress.settings if each.from_offset < named.applied)
-    store.restore(items(), named.applied, below)
+    unfired = pack_key(max(0, progress.fired_through[0]), 0)
+    items = (item for item in _checked(snapshots.items(named), check) if item[0] >= unfired)
+    store.restore(items, named.applied, below)
     catch_up(store, progress)
 
 
-def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, SnapshotStore], from_offset: int) -> Verified:
+def _checked(items: Iterable[_T], check: Callable[[], None]) -> Iterator[_T]:
+    """Yields all items, and calls ``check`` often."""
+    for number, item in enumerate(items):
+        if number % CHECKED == 0:
+            check()
+        yield item
+
+
+def compared(
+    folded: tuple[Machine, SnapshotStore],
+    newer: tuple[Machine, SnapshotStore],
+    from_offset: int,
+    check: Callable[[], None],
+) -> Verified:
     """Returns how two stores differ that were read up to the same offset: in what will fire, in ids that are known, and
     in the number of records of the log.
 
@@ -238,27 +245,26 @@ def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, Snapsh
         folded: from the older snapshot and the log.
         newer: from the newer snapshot.
         from_offset: where the log was read from, for the result.
+        check: called often; may raise to stop.
     """
     found: list[str] = []
     timers = different = 0
-
-    def newer_timers() -> Iterator[tuple[OrderKey, bytes]]:
-        nonlocal timers
-        for timer in _timers(newer[0]):
-            timers += 1
-            yield timer
-
-    for key, one, two in _different(_timers(folded[0]), newer_timers()):
-        different += 1
-        if len(found) < MOST_NAMED:
-            found.append(_sentence(key, one, two))
-    for index_key, *entries in _different(_entries(folded[1]), _entries(newer[1])):
-        id = index_key[1:]
-        if folded[0].find(id) != newer[0].find(id):  # one may have forgotten it already
+    for key, one, two in _pairs(_timers(folded[0], check), _timers(newer[0], check), check):
+        timers += two is not None
+        if one != two:
             different += 1
             if len(found) < MOST_NAMED:
-                now, then = (None if entry is None else layout.unpack_entry(entry) for entry in entries)
-                found.append(f"the id {id!r} has {then} in the newer snapshot, and {now} by the log")
+                found.append(_sentence(key, one, two))
+    for index_key, *entries in _pairs(_entries(folded[1], check), _entries(newer[1], check), check):
+        if entries[0] == entries[1]:
+            continue
+        now, then = (None if entry is None else layout.unpack_entry(entry) for entry in entries)
+        sides = (now, folded[0]), (then, newer[0])
+        known = [entry if entry is not None and side.remembers(entry) else None for entry, side in sides]
+        if known[0] != known[1]:  # else one side has forgotten it already
+            different += 1
+            if len(found) < MOST_NAMED:
+                found.append(f"the id {index_key[1:]!r} has {then} in the newer snapshot, and {now} by the log")
     has, had = folded[1].lineage.counted, newer[1].lineage.counted
     if has is not None and had is not None and has[:2] == had[:2] and has.records != had.records:
         different += abs(had.records - has.records)
@@ -266,20 +272,21 @@ def compared(folded: tuple[Machine, SnapshotStore], newer: tuple[Machine, Snapsh
     return Verified(from_offset, newer[1].applied, timers, tuple(found), different)
 
 
-def _timers(machine: Machine) -> Iterator[tuple[OrderKey, bytes]]:
+def _timers(machine: Machine, check: Callable[[], None]) -> Iterator[tuple[OrderKey, bytes]]:
     """Yields key and row of each timer that will fire, in the order of keys."""
     pack = layout.packer()
     for (due_s, _), rows in machine.waiting(NEVER):
+        check()
         for row in rows:
             yield (due_s, row[0]), pack([row])
 
 
-def _entries(store: SnapshotStore) -> Iterator[tuple[bytes, bytes]]:
+def _entries(store: SnapshotStore, check: Callable[[], None]) -> Iterator[tuple[bytes, bytes]]:
     """Yields keys and values of the index of a store, in the order of ids, without those that were removed."""
     journal: dict[bytes, Entry | None] = {}
     first = layout.OTHER, b""
     with closing(store.view()) as view:
-        items = chain(view, [first])
+        items = chain(_checked(view, check), [first])
         for first in items:
             if first[0] >= layout.INDEX:
                 break
@@ -296,23 +303,22 @@ def _entries(store: SnapshotStore) -> Iterator[tuple[bytes, bytes]]:
                 yield key, value
 
 
-def _different(
-    one: Iterator[tuple[_K, bytes]], two: Iterator[tuple[_K, bytes]]
+def _pairs(
+    one: Iterator[tuple[_K, bytes]], two: Iterator[tuple[_K, bytes]], check: Callable[[], None]
 ) -> Iterator[tuple[_K, bytes | None, bytes | None]]:
-    """Yields each key that has not the same value in two sorted sequences, and both values; None: it is not there."""
+    """Yields each key of two sorted sequences, and its value in both; None: it is not there."""
     left, right = next(one, None), next(two, None)
     while left is not None or right is not None:
-        if left == right:
-            left, right = next(one, None), next(two, None)
-        elif right is None or (left is not None and left[0] < right[0]):
+        check()
+        if right is None or (left is not None and left[0] < right[0]):
             assert left is not None
-            yield left[0], left[1], None
+            yield *left, None
             left = next(one, None)
         elif left is None or right[0] < left[0]:
             yield right[0], None, right[1]
             right = next(two, None)
         else:
-            yield left[0], left[1], right[1]
+            yield *left, right[1]
             left, right = next(one, None), next(two, None)
 
 

@@ -190,7 +190,6 @@ class Snapshots:
         """
         runner = self.runner(tp, machine)
         runner.record_bytes = record_bytes or runner.record_bytes
-        self.partition_metrics[tp].oldest_due_s = machine.oldest_due_s
         runner.answer(machine, store)
 
     def runner(self, tp: TopicPartition, machine: Machine) -> MomentaryRunner:

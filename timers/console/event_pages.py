@@ -37,7 +37,7 @@ WINDOW_S = 1.0
 """With `per_s`, the number and the longest lag of the firings that were not sent are told once in this time."""
 
 LOOK_S = 0.5
-"""Time between two looks whether the client is gone, which would keep a place for a stream."""
+"""How long a firing is waited for. Then it is looked whether there is something else to send."""
 
 RETRY_MS = 1000
 """Browsers connect again after this time, when a console ends."""
@@ -134,7 +134,7 @@ class _Stream:
 
     async def _send_until_end(self, follower: TopicsFollower) -> None:
         self._checked_s = begun_s = monotonic()
-        while monotonic() - begun_s < MAX_STREAM_S and self._call.request.transport is not None:
+        while monotonic() - begun_s < MAX_STREAM_S:
             records, dropped = await follower.next(LOOK_S)
             if dropped:
                 await self._write(_event("dropped", {"count": dropped}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,8 +203,10 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
     loop = asyncio.get_running_loop()
 
     class Log:
-        def submit_record(self, topic: str, key: None, entry: bytes, headers: None, on_result: Any) -> None:
-            on_result("t/0/1")
+        def write(self, topic: str, key: None, entry: bytes, headers: None) -> Future[str]:
+            written: Future[str] = Future()
+            written.set_result("t/0/1")
+            return written
 
         def close(self) -> None:
             pass

@@ -6,7 +6,6 @@ They differ in how they wait for the brokers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -17,11 +16,11 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 from timers.client.by_id import ById
 from timers.client.calls import TimerCalls, TimerId
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import OnResult, Publisher, left_s, set_result
+from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.core.operation import ABSENT
-from timers.errors import PublishError, TimersError
+from timers.errors import PublishError
 from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
@@ -109,12 +108,12 @@ class ClientParts:
 
     def _next_try(
         self, message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str | None
-    ) -> tuple[Callable[[OnResult], None], bool]:
+    ) -> tuple[Callable[[], Future[str]], bool]:
         """A function that submits the next try of a message or its dead letter, and whether it is a dead letter."""
         record = plan(message, attempt, backoff, topic, dead_letter_topic or self._kafka.settings.dead_letter_topic)
         if isinstance(record, TimerRequest):
-            return partial(self._publisher.submit, record), False
-        return partial(self._publisher.submit_record, *record), True
+            return partial(self._publisher.schedule, record), False
+        return partial(self._publisher.write, *record), True
 
 
 class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
@@ -153,13 +152,8 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
     ) -> TimerId:
         if if_absent:
             return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
-        if request.id is None:
-            return TimerId(self._publish(partial(self._publisher.submit, request), timeout_s))
-        deadline, ids = self._deadline(timeout_s), self._by_id()
-        ids.open(deadline)
-        return TimerId(
-            self._answer(self._retry_while_full(partial(ids.schedule, request), deadline), deadline, timeout_s)
-        )
+        part = self._publisher if request.id is None else self._by_id()
+        return TimerId(self._publish(part, partial(part.schedule, request), timeout_s))
 
     def retry_later(
         self,
@@ -192,7 +186,7 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
             PublishError: the broker did not take it within ``timeout_s``.
         """
         submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
-        timer_id = self._publish(submit)
+        timer_id = self._publish(self._publisher, submit)
         return None if is_dead_letter else timer_id
 
     def update_if(
@@ -211,14 +205,12 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
 
-    def _publish(self, submit: Callable[[OnResult], None], timeout_s: float | None = None) -> str:
+    def _publish(
+        self, part: Publisher | ById, submit: Callable[[], Future[str]], timeout_s: float | None = None
+    ) -> str:
         deadline = self._deadline(timeout_s)
-        self._publisher.open(deadline)
-        future: Future[str] = Future()
-        self._retry_while_full(partial(submit, partial(set_result, future)), deadline)
-        return self._answer(future, deadline, timeout_s)
-
-    def _answer(self, future: Future[str], deadline: float, timeout_s: float | None) -> str:
+        part.open(deadline)
+        future = self._retry_while_full(submit, deadline)
         try:
             return future.result(left_s(deadline))
         except TimeoutError:
@@ -270,17 +262,6 @@ _MAX_BULKS = 64
 """Calls of ``schedule_many`` that run at the same time."""
 
 
-def _pass_on(future: asyncio.Future[str], result: str | TimersError) -> None:
-    """Set the result of a call in its event loop, from the thread that polls."""
-
-    def in_loop() -> None:
-        if not future.done():  # its task was not cancelled, and its time is not over
-            set_result(future, result)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        future.get_loop().call_soon_threadsafe(in_loop)
-
-
 class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
@@ -291,7 +272,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._openings: dict[str, Future[None]] = {}
+        self._openings: dict[Callable[[float], None], Future[None]] = {}
         self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
 
     def after_fork(self) -> None:
@@ -310,13 +291,8 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         """Schedule the timer of a request. If the awaiting task is cancelled, the broker may still get the request."""
         if if_absent:
             return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
-        if request.id is None:
-            return TimerId(await self._publish(partial(self._publisher.submit, request), timeout_s))
-        deadline, ids = self._deadline(timeout_s), self._by_id()
-        if not ids.is_open:
-            await self._connect("ids", partial(ids.open, deadline), deadline)
-        future = await self._retry_while_full(partial(ids.schedule, request), deadline)
-        return TimerId(await self._answer(asyncio.wrap_future(future), deadline, timeout_s))
+        part = self._publisher if request.id is None else self._by_id()
+        return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
 
     async def retry_later(
         self,
@@ -329,7 +305,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
     ) -> str | None:
         """Send a message again later; see :meth:`TimersClient.retry_later`."""
         submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
-        timer_id = await self._publish(submit)
+        timer_id = await self._publish(self._publisher, submit)
         return None if is_dead_letter else timer_id
 
     async def update_if(
@@ -357,19 +333,19 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
         deadline, connecting, ids = self._deadline(timeout_s), self._connecting_deadline(timeout_s), self._by_id()
         if not ids.listening:
-            await self._connect("verdicts", partial(ids.listen, connecting), connecting)
+            await self._connect(ids.listen, connecting)
         future = await self._retry_while_full(partial(submit, ids), deadline)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
         except TimeoutError:
             raise ids.no_verdict_error(future, timeout_s) from None
 
-    async def _connect(self, name: str, connect: Callable[[], None], deadline: float) -> None:
+    async def _connect(self, connect: Callable[[float], None], deadline: float) -> None:
         """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt."""
         with self._lock:
-            opening = self._openings.get(name)
+            opening = self._openings.get(connect)
             if opening is None or opening.done():
-                opening = self._openings[name] = call_in_thread("timers-client-connect", connect)
+                opening = self._openings[connect] = call_in_thread("timers-client-connect", connect, deadline)
         try:
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opening)), left_s(deadline) + _LAST_ANSWER_S)
         except TimeoutError:
@@ -381,18 +357,16 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
             await asyncio.sleep(FULL_QUEUE_WAIT_S)
         return submission.result
 
-    async def _publish(self, submit: Callable[[OnResult], None], timeout_s: float | None = None) -> str:
+    async def _publish(
+        self, part: Publisher | ById, submit: Callable[[], Future[str]], timeout_s: float | None = None
+    ) -> str:
         deadline = self._deadline(timeout_s)
-        if not self._publisher.is_open:
-            await self._connect("single", partial(self._publisher.open, deadline), deadline)
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        await self._retry_while_full(partial(submit, partial(_pass_on, future)), deadline)
-        return await self._answer(future, deadline, timeout_s)
-
-    async def _answer(self, future: asyncio.Future[str], deadline: float, timeout_s: float | None) -> str:
+        if not part.is_open:
+            await self._connect(part.open, deadline)
+        future = await self._retry_while_full(submit, deadline)
         try:
             async with asyncio.timeout(left_s(deadline)):
-                return await future
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 

@@ -2,7 +2,7 @@
 
 There are two ways, each with a librdkafka producer that is created at the first use:
 
-* :meth:`Publisher.submit`, for single timers: short linger; a thread polls and calls back with the answer.
+* :meth:`Publisher.schedule`, for single timers: short linger; a thread polls and calls back with the answer.
   (confluent-kafka's ``AIOProducer`` takes no headers and waits up to a second to fill its batches.)
 * :meth:`Publisher.publish_many`, for many timers: long linger, large batches, polled by the caller. Without ids,
   librdkafka reports failures only, which saves a Python call for each timer.
@@ -16,7 +16,6 @@ partitioner is a property of a producer.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -78,7 +77,7 @@ def forked(what: str) -> str:
     )
 
 
-def set_result(future: Future[_T] | asyncio.Future[_T], result: _T | TimersError) -> None:
+def set_result(future: Future[_T], result: _T | TimersError) -> None:
     """Set a future's result or exception, unless it has one or was cancelled."""
     with contextlib.suppress(InvalidStateError):
         if isinstance(result, TimersError):
@@ -185,8 +184,8 @@ class Publisher:
 
     # --- single timers ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: TimerRequest, on_result: OnResult) -> None:
-        """Give one request to the producer. The polling thread calls ``on_result``. Needs :meth:`open`.
+    def schedule(self, request: TimerRequest) -> Future[str]:
+        """Give one request to the producer. The future is its source, once the brokers have it. Needs :meth:`open`.
 
         Raises:
             InvalidTimerError: the request is wrong.
@@ -194,7 +193,15 @@ class Publisher:
             PublishError: the producer refuses the request.
         """
         record = Encoder(self._kafka.max_request_bytes)(request)
-        self.submit_record(self._kafka.request_topic, *record, on_result, self._partition(request.key))
+        return self.write(self._kafka.request_topic, *record, self._partition(request.key))
+
+    def write(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header] | None, partition: int = -1
+    ) -> Future[str]:
+        """Give a record of any topic to the producer; for partition -1 the partitioner chooses. As :meth:`schedule`."""
+        future: Future[str] = Future()
+        self.submit_record(topic, key, value, headers, partial(set_result, future), partition)
+        return future
 
     def submit_record(
         self,
@@ -205,7 +212,7 @@ class Publisher:
         on_result: OnResult,
         partition: int = -1,
     ) -> None:
-        """Give a record of any topic to the producer; for partition -1 the partitioner chooses. As :meth:`submit`."""
+        """As :meth:`write`. The polling thread calls ``on_result``."""
         report = partial(self._report, on_result)
         with self._submit_lock:  # close() waits for the records that were submitted before it
             producer = self._single

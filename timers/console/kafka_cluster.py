@@ -6,9 +6,7 @@ import asyncio
 import ipaddress
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +19,7 @@ from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_
 from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
-from timers.client.publish import Publisher, set_result
+from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
@@ -295,11 +293,9 @@ class KafkaCluster:
 
     async def record(self, entry: bytes) -> None:
         """Write an entry to the log of changes. Returns when all in-sync replicas have it."""
-        written: Future[str] = Future()
-        written.set_running_or_notify_cancel()  # a task that is cancelled takes no record back
-        publisher, on_result = await self._open_log(), partial(set_result, written)
+        publisher = await self._open_log()
         try:
-            publisher.submit_record(self._settings.console_log_topic, None, entry, None, on_result)
+            written = publisher.write(self._settings.console_log_topic, None, entry, None)
         except BufferError:
             raise TimersError("the producer's queue is full") from None
         await asyncio.wrap_future(written)

@@ -87,14 +87,13 @@ def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
 
 def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
     """The names as sources or positions with their topic. A name may be a position without its topic."""
-    full = set()
-    for name in names:
-        text = name if name.count("/") > 1 else f"{dead_letter_topic}/{name}"
-        where = topics.parse_source(text)
-        if where is None:
+    from timers.dead_letters.letters import full_name
+
+    found = {name: full_name(name, dead_letter_topic) for name in names}
+    for name, full in found.items():
+        if full is None:
             raise click.UsageError(f"{quoted(name)} is neither a position nor a source of a dead letter: {_NAME}")
-        full.add(topics.source(*where))
-    return full
+    return set(filter(None, found.values()))
 
 
 # --- list -------------------------------------------------------------------------------------------------------------

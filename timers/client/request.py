@@ -24,7 +24,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
-from timers.wire.printable import quoted
+from timers.wire.printable import is_utf8, quoted
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
@@ -287,19 +287,11 @@ def _what_is_wrong(request: object) -> str:
         return f"callback key is of type {type(key).__name__}: give str, bytes, or None for none"
     if not isinstance(value, str | BytesLike):
         return f"callback value is of type {type(value).__name__}: give bytes or str (b'' for none)"
-    if isinstance(key, str) and not _is_utf8(key):
+    if isinstance(key, str) and not is_utf8(key):
         return f"callback key {quoted(key):.100} has characters that UTF-8 cannot carry: give bytes"
-    if isinstance(value, str) and not _is_utf8(value):
+    if isinstance(value, str) and not is_utf8(value):
         return f"callback value {quoted(value):.100} has characters that UTF-8 cannot carry: give bytes"
     return f"callback key {quoted(key):.50} or value {quoted(value):.50} cannot be read as bytes"
-
-
-def _is_utf8(text: str | bytes) -> bool:
-    try:
-        text.encode() if isinstance(text, str) else text.decode()
-    except UnicodeError:
-        return False
-    return True
 
 
 def sent_headers(headers: HeadersLike) -> list[Header]:
@@ -322,14 +314,14 @@ def _header(pair: object) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidTimerError(f"header {quoted(pair):.100} is not a (name, value) pair")
     name, value = pair
-    if not isinstance(name, str) or not _is_utf8(name) or "\0" in name:  # librdkafka cuts a name at its first NUL
+    if not isinstance(name, str) or not is_utf8(name) or "\0" in name:  # librdkafka cuts a name at its first NUL
         shown = quoted(name) if isinstance(name, str) else repr(name)  # quoted bytes would look like a str
         raise InvalidTimerError(f"header name {shown:.100} is not a str without NUL that UTF-8 can carry")
     if value is not None and not isinstance(value, str | BytesLike):
         raise InvalidTimerError(
             f"header {quoted(name):.100} has a value of type {type(value).__name__}: give bytes, str or None"
         )
-    if isinstance(value, str) and not _is_utf8(value):
+    if isinstance(value, str) and not is_utf8(value):
         raise InvalidTimerError(f"header {quoted(name):.100} has characters that UTF-8 cannot carry: give bytes")
     return name, None if value is None else _bytes(value)
 
@@ -346,7 +338,7 @@ def _headers(headers: HeadersLike, token: str | None) -> list[Header]:
         if token is None or name != names.TOKEN:
             checked.append((name, value))
     if token is not None:
-        if not isinstance(token, str) or not token or not _is_utf8(token):
+        if not isinstance(token, str) or not token or not is_utf8(token):
             raise InvalidTimerError(
                 f"token {quoted(token):.100} is not a non-empty str: make one with tokens.new_token()"
             )

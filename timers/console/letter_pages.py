@@ -11,9 +11,8 @@ from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.history import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
-from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
+from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
-from timers.wire import topics
 from timers.wire.printable import quoted
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
@@ -86,7 +85,8 @@ async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | N
 
 async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:
     """The dead letters with these names. It is a problem if one does not exist, or the user may not see it."""
-    full = _full_names(call, names)
+    own = call.console.settings.dead_letter_topic
+    full = frozenset(filter(None, (full_name(name, own) for name in names)))
     found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
     letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]
     missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
@@ -101,13 +101,6 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLette
     if missing:
         raise Problem("not-found", f"there is no dead letter {quoted(missing[0])}: retention may have taken it")
     return letters, found
-
-
-def _full_names(call: Call, names: list[str]) -> frozenset[str]:
-    """The names with their topic: a position may be given without it."""
-    own = call.console.settings.dead_letter_topic
-    places = [topics.parse_source(name if name.count("/") > 1 else f"{own}/{name}") for name in names]
-    return frozenset(topics.source(*place) for place in places if place is not None)
 
 
 async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:

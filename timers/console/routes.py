@@ -22,7 +22,7 @@ from timers.console import problems
 from timers.console import schemas as s
 from timers.console.problems import Problem
 from timers.console.schemas import SCHEMAS
-from timers.wire.printable import quoted
+from timers.wire.printable import is_utf8, quoted
 
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
 
@@ -98,7 +98,7 @@ class Route:
 
 _ID = Parameter("id", s.ID, "the id of a timer, or `<topic>/<partition>/<offset>` of its request", required=True)
 _OWN_ID = Parameter("id", s.ID, "the id that the timer's sender gave it", required=True)
-_VALUE = Parameter("value", s.flag("1: with the values of callbacks, in base64"))
+_VALUE = Parameter("value", s.boolean("1: with the values of callbacks, in base64", default=False))
 _WAIT = Parameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 30, "default": 5, "description": "longest wait for the verdict, in s"},
@@ -451,7 +451,7 @@ def _operation(route: Route) -> dict[str, Any]:
             for each in parameters
         ]
     if route.body:
-        content = {JSON: {"schema": _reference(route.body), "examples": {"example": {"value": route.example}}}}
+        content = {JSON: {"schema": s.reference(route.body), "examples": {"example": {"value": route.example}}}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -484,7 +484,7 @@ def _problem(code: str) -> Answer:
 def _response(answers: list[Answer]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": ". ".join(answer.why for answer in answers)}
     content = {
-        answer.content: {"schema": _reference(answer.schema)} if answer.content == JSON or answer.is_problem else {}
+        answer.content: {"schema": s.reference(answer.schema)} if answer.content == JSON or answer.is_problem else {}
         for answer in answers
         if answer.schema
     }
@@ -498,10 +498,6 @@ def _response(answers: list[Answer]) -> dict[str, Any]:
             name: {"description": why, "schema": {"type": "string"}} for name, why in headers.items()
         }
     return response
-
-
-def _reference(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 SHOWN = 100
@@ -561,7 +557,7 @@ def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
     if isinstance(value, (int, float)) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         raise _wrong(name, value, f"between {schema['minimum']} and {schema['maximum']}")
     if isinstance(value, str):
-        if not _is_utf8(value):
+        if not is_utf8(value):
             raise _wrong(name, value, "text that UTF-8 can carry")
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
             raise _wrong(name, value, f"{schema.get('minLength', 0)} to {schema['maxLength']} characters long")
@@ -574,15 +570,6 @@ def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
             check(schema["items"], each, name)
     if isinstance(value, dict):
         _check_object(schema, value, name)
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether a text has no lone surrogates, which JSON allows."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN
@@ -16,38 +16,22 @@ MAX_FIRED = 10_000
 MAX_BATCH = 1000
 
 
-def string(description: str = "", **more: Any) -> dict[str, Any]:
-    """The schema of a text."""
-    return _of_type("string", description, **more)
+def _of(kind: str) -> Callable[..., dict[str, Any]]:
+    """Returns the maker of schemas of a type: with a description, and further members."""
+
+    def make(description: str = "", **more: Any) -> dict[str, Any]:
+        return {"type": kind, **({"description": description} if description else {}), **more}
+
+    return make
 
 
-def number(description: str = "", **more: Any) -> dict[str, Any]:
-    """The schema of a whole number without limits."""
-    return _of_type("integer", description, **more)
+string, number, boolean, anything, _array = map(_of, ("string", "integer", "boolean", "object", "array"))
+"""A text, a whole number without limits, a truth value, an object with any members."""
 
 
 def integer(low: int, high: int, description: str, **more: Any) -> dict[str, Any]:
     """The schema of a whole number."""
     return number(description, minimum=low, maximum=high, **more)
-
-
-def boolean(description: str = "", **more: Any) -> dict[str, Any]:
-    """The schema of a truth value."""
-    return _of_type("boolean", description, **more)
-
-
-def flag(description: str) -> dict[str, Any]:
-    """The schema of a parameter that is 0 or 1."""
-    return boolean(description, default=False)
-
-
-def anything(description: str = "") -> dict[str, Any]:
-    """The schema of an object with any members."""
-    return _of_type("object", description)
-
-
-def _of_type(name: str, description: str, **more: Any) -> dict[str, Any]:
-    return {"type": name, **({"description": description} if description else {}), **more}
 
 
 def object_of(properties: dict[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
@@ -58,7 +42,7 @@ def object_of(properties: dict[str, Any], required: Iterable[str] | None = None)
 
 def list_of(items: dict[str, Any], description: str = "", **more: Any) -> dict[str, Any]:
     """The schema of a list."""
-    return _of_type("array", description, items=items, **more)
+    return _array(description, items=items, **more)
 
 
 def reference(name: str) -> dict[str, Any]:

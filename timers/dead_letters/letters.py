@@ -28,10 +28,8 @@ from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
-from timers.wire.printable import json_value, one_line, printable
+from timers.wire.printable import hexdump, json_value, one_line, printable
 from timers.wire.query import format_due
-
-HEX_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -185,10 +183,13 @@ def _indented(data: bytes | None) -> Iterator[str]:
     if text is not None and all(line == printable(line) for line in text.split("\n")):
         yield from (f"  {line}" for line in text.split("\n"))
         return
-    for start in range(0, len(data), HEX_WIDTH):
-        chunk = data[start : start + HEX_WIDTH]
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in chunk)
-        yield f"  {start:06x}  {chunk.hex(' '):<{3 * HEX_WIDTH}} {shown}"
+    yield from (f"  {line}" for line in hexdump(data))
+
+
+def full_name(name: str, dead_letter_topic: str) -> str | None:
+    """A name of a dead letter as a source or a position with its topic, which may be missing; None if it is none."""
+    place = topics.parse_source(name if name.count("/") > 1 else f"{dead_letter_topic}/{name}")
+    return place and topics.source(*place)
 
 
 class QueueTopics(NamedTuple):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
+
+_HEX_WIDTH = 16
 
 UNSAFE = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
 """Control characters, line separators, marks of the writing direction, and halves of surrogate pairs. The joiners
@@ -65,6 +68,23 @@ def _whole(found: re.Match[str]) -> str:
 def printable_json(text: str) -> str:
     """Return a JSON text that has the same meaning, and is as safe as :func:`printable` makes text."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def is_utf8(text: str | bytes) -> bool:
+    """Whether UTF-8 can carry a text, which may have halves of surrogate pairs; or whether bytes are UTF-8."""
+    try:
+        text.encode() if isinstance(text, str) else text.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def hexdump(data: bytes) -> Iterator[str]:
+    """Lines of 16 bytes: their offset, their hexadecimal digits, and those that are characters of ASCII."""
+    for start in range(0, len(data), _HEX_WIDTH):
+        row = data[start : start + _HEX_WIDTH]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{start:06x}  {row.hex(' '):<{3 * _HEX_WIDTH}} {shown}"
 
 
 def one_line(data: bytes | None) -> str:

@@ -18,7 +18,7 @@ from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Meaning, Page, kept_number, link, meanings, moment, screen, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.errors import InvalidTimerError
-from timers.wire.printable import printable_json
+from timers.wire.printable import hexdump, printable_json
 from timers.wire.query import FIRED, REPLACED
 
 
@@ -95,7 +95,6 @@ SHOWN_BYTES = 64 * 1024
 DEAD_LETTER = "dead-letter"
 """An event of a history."""
 
-HEX_WIDTH = 16
 VALUE_FORMS = ("text", "json", "hex")
 
 
@@ -199,9 +198,7 @@ def best_form(content: bytes) -> str:
 def in_form(content: bytes, form: str) -> tuple[str, str]:
     """A value as text for people, and why it cannot be shown so."""
     if form == "hex":
-        head = content[:SHOWN_BYTES]
-        rows = (head[start : start + HEX_WIDTH] for start in range(0, len(head), HEX_WIDTH))
-        return "\n".join(_hex_row(number * HEX_WIDTH, row) for number, row in enumerate(rows)), ""
+        return "\n".join(hexdump(content[:SHOWN_BYTES])), ""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -212,11 +209,6 @@ def in_form(content: bytes, form: str) -> tuple[str, str]:
         except (ValueError, RecursionError):
             return "", "It is not JSON."
     return text[:SHOWN_BYTES], ""
-
-
-def _hex_row(offset: int, row: bytes) -> str:
-    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-    return f"{offset:06x}  {row.hex(' '):<{3 * HEX_WIDTH}} {text}"
 
 
 @screen("/timer/cancel", "POST")

@@ -32,7 +32,7 @@ from timers.wire.verdict import VerdictMessage
 if TYPE_CHECKING:
     from timers.client import PartlyPublishedError, TimerId, TimerRequest
 
-_TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0
 
 _T = TypeVar("_T")
 
@@ -46,12 +46,6 @@ if_source_option = click.option(
     "--if-source", metavar="SOURCE", help="Only if the latest version has this source, which `timers get` shows."
 )
 """Adds the option to a command."""
-
-
-def fields(result: VerdictMessage) -> dict[str, Any]:
-    """The fields of a verdict, as JSON shows it; ``version`` only if it is known."""
-    shown = {"id": result.id, "verdict": result.verdict, "due": result.due_s}
-    return shown if result.version is None else {**shown, "version": result.version}
 
 
 def sentence(result: VerdictMessage) -> str:
@@ -155,7 +149,7 @@ def schedule(
     told = _send(settings, topic, id, fields_of_timer, if_absent=if_absent, if_source=if_source)
     if told.verdict in REFUSED:
         refused = VerdictMessage(told, told.verdict, told.due_s, told.version)
-        output.show(fields(refused), sentence(refused))
+        output.show(refused.fields(), sentence(refused))
         return REFUSED_CODE
     more = {} if told.verdict is None else {"verdict": told.verdict, "version": told.version}
     show_due(output, told, due_s, "it fires at once", **more)
@@ -191,7 +185,7 @@ def _send(
     """Send one timer. Returns its id, with the verdict on its condition."""
     from timers.client import TimerId, TimersClient  # not at the top: `--help` needs no librdkafka
 
-    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+    with TimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
         if if_source and id is not None:
             return TimerId.told(client.update(id, topic, **timer, if_source=if_source))
         return client.schedule(topic, **timer, id=id, if_absent=if_absent)
@@ -247,7 +241,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             sent += 1
             yield request
 
-    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+    with TimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
         try:
             ids: Sequence[str | None] = client.schedule_many(requests())
         except PartlyPublishedError as error:
@@ -321,10 +315,6 @@ def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
     raise PublishError(f"{error}. The brokers confirmed all timers but those of lines {shown}{more}") from error
 
 
-UNKNOWN = 4
-"""Exit code, as of ``timers cancel``."""
-
-
 @click.command()
 @click.argument("id")
 @click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
@@ -351,7 +341,7 @@ def get(id: str, with_value: bool, worker: str | None, output: Output) -> int:
         output.show(timer, _sentence(timer))
     if not answer["timers"]:
         say(f"{id}: there is no timer of this id (never set, cancelled, or fired long ago)")
-        return UNKNOWN
+        return EXIT_CODES["unknown"]
     return 0
 
 
@@ -478,8 +468,6 @@ def cells(timer: Timer) -> tuple[str, ...]:
     )
 
 
-TIMEOUT_S = 10.0
-
 _UNDECIDED = "undecided"
 
 AT_ONCE = 500
@@ -536,7 +524,7 @@ def cancel(
 
     with TimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
         result = client.cancel(argument_id(id), if_source=if_source, timeout_s=timeout_s)
-    output.show(fields(result), sentence(result))
+    output.show(result.fields(), sentence(result))
     return EXIT_CODES[result.verdict]
 
 
@@ -551,7 +539,7 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
             for result in asyncio.run(_verdicts(settings, group, timeout_s)):
                 if isinstance(result, VerdictMessage):
                     verdicts[result.verdict] += 1
-                    output.show(fields(result), sentence(result))
+                    output.show(result.fields(), sentence(result))
                 else:
                     verdicts[_UNDECIDED] += 1
                     say(str(result))

@@ -142,7 +142,7 @@ async def _set_once(call: Call, key: str) -> Reply:
         found = await call.console.cluster.request_hash(verdict.version or "")
     except RequestDeletedError as deleted:
         if own_id is None:  # only this key makes the id, so the timer is that of the first request
-            return Reply({"id": id, "verdict": EXISTS, "due": verdict.due_s, "version": verdict.version})
+            return Reply(verdict.fields())
         why = f"{deleted}, so it is not known whether it had this Idempotency-Key; nothing was changed"
         about = {"due": verdict.due_s, "version": verdict.version}
         raise Problem("request-deleted", why, _tag(verdict.version), id=id, **about) from None
@@ -153,7 +153,7 @@ async def _set_once(call: Call, key: str) -> Reply:
         raise Problem("idempotency-key-reused", "the first request with this Idempotency-Key had another body", id=id)
     if own_id is not None:
         _check_condition(verdict)
-    return Reply({"id": id, "verdict": EXISTS, "due": verdict.due_s, "version": verdict.version})
+    return Reply(verdict.fields())
 
 
 def _accepted(call: Call, id: str, due_s: int, version: str | None = None) -> Reply:
@@ -262,8 +262,7 @@ def _new_version(verdict: VerdictMessage | Reply) -> Reply:
     if isinstance(verdict, Reply):
         return verdict
     _check_condition(verdict)
-    body = {"id": verdict.id, "verdict": verdict.verdict, "due": verdict.due_s, "version": verdict.version}
-    return Reply(body, 200 if verdict.verdict == REPLACED else 201, _tag(verdict.version))
+    return Reply(verdict.fields(), 200 if verdict.verdict == REPLACED else 201, _tag(verdict.version))
 
 
 def _is_by_id(call: Call, timer: wire.Timer) -> bool:
@@ -288,7 +287,7 @@ async def cancel_timer(call: Call) -> Reply:
     if verdict.verdict == ALREADY_FIRED:
         raise _already_fired(id, verdict.due_s)
     _check_condition(verdict)
-    return Reply({"id": id, "verdict": verdict.verdict, "due": verdict.due_s})
+    return Reply(verdict.fields())
 
 
 def _already_fired(id: str, due_s: int | None) -> Problem:

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.queue.ledger import Entry, Ledger, plan_starts, wants_commit
-from timers.queue.metadata import MAX_BYTES, Start, encode
+from timers.queue.metadata import Start, encode
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -99,11 +99,10 @@ class Settler:
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self) -> None:
         self.unknown: Plan | None = None
         self.ledgers: dict[Partition, Ledger] = {}
         self.has_dropped = False
-        self._max_bytes = max_bytes
         self._owned: dict[Partition, _Owned] = {}
         self._member: Any = None
         self._jobs: list[Job] = []
@@ -216,7 +215,7 @@ class Settler:
         commits, full = {}, set()
         for partition, owned in self._owned.items():
             saved = owned.ledger.saved(by_ledger.get(id(owned.ledger), ()))._replace(start=starts[partition])
-            text = encode(saved, owned.log, self._max_bytes)
+            text = encode(saved, owned.log)
             owned.is_full = text is None
             if text is None:
                 full.add(partition)

@@ -13,7 +13,7 @@ there is no version. ::
 
 from collections.abc import Callable
 from json.encoder import encode_basestring as _quoted
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
 from timers.wire.checks import MAX_DUE_S
@@ -29,6 +29,11 @@ class VerdictMessage(NamedTuple):
     """Due second of the timer that was cancelled or replaced or has fired, or is in the way; None if there is none."""
     version: str | None = None
     """If the request had a condition: source of the latest record of the id that counts; None if there is none."""
+
+    def fields(self) -> dict[str, Any]:
+        """The verdict for users; ``version`` only if it is known."""
+        known = {} if self.version is None else {"version": self.version}
+        return {"id": self.id, "verdict": self.verdict, "due": self.due_s, **known}
 
 
 def encode(verdict: Verdict, source: Callable[[int], str]) -> bytes:

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
-    event_pages,
-    letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
+    event_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
+    letter_pages,  # noqa: F401
     routes,
     scheduler_api,
     timer_pages,  # noqa: F401
@@ -109,7 +109,7 @@ class Server:
         self._settings = settings
         self._base_path = base_path(settings)
         self._access = Access(settings)
-        self._console = Console(settings, cluster, Signer(settings))
+        self._console = Console(settings, cluster, Signer(settings), self._access.principal)
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self._metrics = ConsoleMetrics()
@@ -119,7 +119,6 @@ class Server:
         self._readiness: tuple[float, list[str]] | None = None
         self._handlers: dict[str, Handler] = {
             **HANDLERS,
-            **event_pages.handlers(self._access.principal),
             "live": self._live,
             "ready": self._ready,
             "openApi": self._open_api,

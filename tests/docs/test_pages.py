@@ -9,11 +9,14 @@ from typing import Any
 
 import click
 import pytest
+from prometheus_client import generate_latest
 
 from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
+from tests.harness.sim_console import SimCluster
 from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
-from timers.console.server import ConsoleMetrics
+from timers.config.settings import Settings
+from timers.console.server import Server
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
@@ -78,7 +81,8 @@ def test_settings_and_metrics_exist(path: Path) -> None:
     catalogs: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
     metrics = {entry.name for entry in catalogs}
     named = {OF_PROMETHEUS.sub("", name) for name in re.findall(r"`(timers_[a-z_]+)[`{]", text)}
-    of_console = set(re.findall(r"^# TYPE (\w+)", ConsoleMetrics().page().decode(), re.MULTILINE))
+    console = Server(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), SimCluster())
+    of_console = set(re.findall(r"^# TYPE (\w+)", generate_latest(console.metrics).decode(), re.MULTILINE))
     assert named - metrics - of_console <= {"timers_on_spark"}
 
 

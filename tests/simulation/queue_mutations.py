@@ -42,7 +42,7 @@ class OpensATransactionAfterAnUnansweredCommit(Settler):
 
 class ForgetsJobsOfAFailedTransaction(Settler):
     def fail(self, plan: Plan) -> None:
-        self._jobs = [job for job in self._jobs if job not in plan.jobs]
+        self.jobs = [job for job in self.jobs if job not in plan.jobs]
         super().fail(plan)
 
 

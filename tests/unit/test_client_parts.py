@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
-from timers.client.clients import Submission
+from timers.client import AsyncTimersClient, TimersClient
 from timers.errors import PublishError
 
 
@@ -21,13 +23,15 @@ class Queue:
         return "submitted"
 
 
-def test_a_request_is_submitted_again_until_the_queue_has_room() -> None:
-    submission = Submission(Queue(full=2).submit, timeout_s=60)
-    assert [submission.is_done() for _ in range(3)] == [False, False, True]
-    assert submission.result == "submitted"
+async def test_a_request_is_submitted_again_until_the_queue_has_room() -> None:
+    deadline = monotonic() + 60
+    assert TimersClient("nowhere:1")._retry_while_full(Queue(full=2).submit, deadline) == "submitted"
+    assert await AsyncTimersClient("nowhere:1")._retry_while_full(Queue(full=2).submit, deadline) == "submitted"
 
 
-def test_a_queue_that_stays_full_is_an_error() -> None:
-    submission = Submission(Queue(full=1).submit, timeout_s=-1)
-    with pytest.raises(PublishError, match="the producer's queue stayed full for -1 s"):
-        submission.is_done()
+async def test_a_queue_that_stays_full_is_an_error() -> None:
+    queue, over = Queue(full=10**9), "the producer's queue stayed full for 0.0[45]"
+    with pytest.raises(PublishError, match=over):
+        TimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
+    with pytest.raises(PublishError, match=over):
+        await AsyncTimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)

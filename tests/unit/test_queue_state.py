@@ -219,7 +219,7 @@ def test_messages_with_outputs_and_ordered_ones_have_no_guard() -> None:
     with_output.output("results", b"")
     without.ack()
     assert len(state.guard([JOBS])) == 1
-    assert state.settler.job_count == 1
+    assert len(state.settler.jobs) == 1
     ordered = opened(ordered=True)
     receive(ordered, 3)
     assert state.guard([JOBS]) == ordered.guard([JOBS]) == []

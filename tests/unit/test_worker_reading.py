@@ -24,7 +24,7 @@ from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.kafka.request_reader import RequestReader
 from timers.queries import reading
 from timers.queries.answers import LocalSource, Lookup, Pace
-from timers.queries.reading import Place, Recovering, TimerFilter, Turns
+from timers.queries.reading import Place, TimerFilter, Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
@@ -203,7 +203,7 @@ def test_no_state_is_known_during_a_replay() -> None:
         lambda: reading.find_by_id(machine, rig.place, "a", with_value=False),
         lambda: reading.find_record(machine, rig.place, 0, None, 50, 0),
     ):
-        with pytest.raises(Recovering):
+        with pytest.raises(NoAnswer, match="its log is being read again"):
             ask()
 
 
@@ -262,7 +262,7 @@ async def test_a_look_up_that_fails_leaves_no_read_running() -> None:
 
     def refuse(_: Callable[[Machine], Any]) -> Future[Any]:
         answer = Future[Any]()
-        answer.set_exception(Recovering())
+        answer.set_exception(NoAnswer("its log is being read again"))
         return answer
 
     source = LocalSource(

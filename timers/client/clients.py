@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.calls import TimerCalls, TimerId
@@ -32,33 +33,10 @@ FULL_QUEUE_WAIT_S = 0.01
 """Time between two tries to submit to a full queue."""
 
 
-class Submission(Generic[_T]):
-    """Submits a request again and again while the producer's queue is full. The caller waits between two tries.
-
-    Attributes:
-        result: what ``submit`` returned; set as soon as :meth:`is_done` returns True.
-    """
-
-    result: _T
-
-    def __init__(self, submit: Callable[[], _T], timeout_s: float) -> None:
-        self._submit = submit
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
-
-    def is_done(self) -> bool:
-        """Try once, and return whether the queue had room.
-
-        Raises:
-            PublishError: it had none for ``timeout_s``.
-        """
-        try:
-            self.result = self._submit()
-        except BufferError:
-            if time.monotonic() > self._deadline:
-                raise PublishError(f"the producer's queue stayed full for {self._timeout_s:.3g} s") from None
-            return False
-        return True
+def refuse_if_full(timeout_s: float, deadline: float) -> None:
+    """Raise PublishError if the producer's queue had no room until the deadline, for ``timeout_s``."""
+    if time.monotonic() > deadline:
+        raise PublishError(f"the producer's queue stayed full for {timeout_s:.3g} s")
 
 
 class ClientParts:
@@ -217,10 +195,12 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
             raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 
     def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
-        submission = Submission(submit, left_s(deadline))
-        while not submission.is_done():
+        timeout_s = left_s(deadline)
+        while True:
+            with suppress(BufferError):
+                return submit()
+            refuse_if_full(timeout_s, deadline)
             time.sleep(FULL_QUEUE_WAIT_S)
-        return submission.result
 
     @overload
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -352,10 +332,12 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
             raise self._kafka.unreachable_error() from None
 
     async def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
-        submission = Submission(submit, left_s(deadline))
-        while not submission.is_done():
+        timeout_s = left_s(deadline)
+        while True:
+            with suppress(BufferError):
+                return submit()
+            refuse_if_full(timeout_s, deadline)
             await asyncio.sleep(FULL_QUEUE_WAIT_S)
-        return submission.result
 
     async def _publish(
         self, part: Publisher | ById, submit: Callable[[], Future[str]], timeout_s: float | None = None

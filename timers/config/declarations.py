@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from timers.config import variables
 from timers.config.variables import Setting, number_setting, setting
@@ -475,9 +473,8 @@ class Declarations:
     )
 
 
-def _declared(name: str, declaration: Mapping[str, Any]) -> Setting:
-    return Setting(**{**declaration, "env": declaration["env"] or f"TIMERS_{name.upper()}"})
-
-
-SETTINGS = {each.name: _declared(each.name, each.metadata) for each in fields(Declarations)}
+SETTINGS = {
+    each.name: Setting(**{**each.metadata, "env": each.metadata["env"] or f"TIMERS_{each.name.upper()}"})
+    for each in fields(Declarations)
+}
 """Field of :class:`Declarations` -> its variable."""

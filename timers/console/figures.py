@@ -165,11 +165,11 @@ def added(all_ways: Iterable[Ways]) -> Ways:
 
 def shown(ways: Ways) -> dict[str, dict[str, Any]]:
     """A histogram for JSON, with quantiles. The bound of the last bucket is None: JSON has no infinity."""
-    return {way: {**summary(counts), "buckets": _shown_buckets(counts)} for way, counts in ways.items()}
-
-
-def _shown_buckets(counts: Counter[float]) -> list[tuple[float | None, int]]:
-    return [(None if bound_s == float("inf") else bound_s, count) for bound_s, count in sorted(counts.items())]
+    infinity = {float("inf"): None}
+    return {
+        way: {**summary(counts), "buckets": [(infinity.get(le, le), count) for le, count in sorted(counts.items())]}
+        for way, counts in ways.items()
+    }
 
 
 def parsed(ways: Mapping[str, Mapping[str, Any]]) -> Ways:

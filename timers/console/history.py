@@ -37,7 +37,7 @@ from timers.slots import Slots
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.dead_letter import Mark
-from timers.wire.formats import RequestFormat, RequestRecord
+from timers.wire.formats import RequestFormat
 
 MAX_WAIT_S = 5.0
 """How long a request waits for a thread before it is refused."""
@@ -310,8 +310,10 @@ class _Reading:
         """The request, and for a timer with an id its other versions and cancels."""
         formats = enabled_formats(self._settings)
         if self._source is None:
-            if self._settings.id_topic:
-                self._find_versions(self._settings.id_topic, formats[self._settings.id_topic])
+            if self._settings.id_topic:  # only the name of an id is known
+                topic = self._settings.id_topic
+                partitions = self._offsets.partitions(topic) if self._offsets.existing([topic]) else []
+                self._read_versions(topic, _likely_first(partitions, self._id), formats[topic])
             return
         place = topics.parse_source(self._source)
         if place is None or place[0] not in formats:
@@ -325,11 +327,6 @@ class _Reading:
         for message in self._scan(topic, {partition: offset}, offset + 1, says_begin=True):
             self._add_request(topic, message, request_format)
 
-    def _find_versions(self, topic: str, request_format: RequestFormat) -> None:
-        """The versions of an id of which only the name is known."""
-        partitions = self._offsets.partitions(topic) if self._offsets.existing([topic]) else []
-        self._read_versions(topic, _likely_first(partitions, self._id), request_format)
-
     def _read_versions(self, topic: str, partitions: Sequence[int], request_format: RequestFormat) -> None:
         """Read partitions until one has had versions: all of an id are on one."""
         latest = self._source
@@ -341,8 +338,7 @@ class _Reading:
     def _add_request(self, topic: str, message: Message, request_format: RequestFormat) -> None:
         (partition, offset), timestamp_ms = _place(message), message.timestamp()[1]
         source = topics.source(topic, partition, offset)
-        sent = RequestRecord(offset, message.key(), message.value(), headers_of(message), timestamp_ms)
-        decoded = request_format.read(sent)
+        decoded = request_format.read(records.request_of(message))
         what = "rejected" if decoded.rejected else "set" if decoded.rows else "cancel"
         self.has_requests = True
         self._sources.add(source)

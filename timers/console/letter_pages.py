@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.history import FoundLetters, Ranges, RetryResult
@@ -13,7 +13,10 @@ from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
+from timers.queue.inspection import QueueStats
 from timers.wire.printable import quoted
+
+_Queue = TypeVar("_Queue", QueueTopics, QueueStats)
 
 _SELECTION = ("codes", "topic", "queue", "since", "until")
 
@@ -108,7 +111,8 @@ async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
     call.check_topic(topic, "see dead letters of")
     queue = None
     if selection.get("queue") is not None:
-        queue = await _queue(call, selection["queue"])
+        name = selection["queue"]
+        queue = await _visible(call, name, call.console.cluster.queue_topics(name))
     return LetterFilter(
         codes=tuple(selection.get("codes") or ()),
         topic=topic,
@@ -118,9 +122,10 @@ async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
     )
 
 
-async def _queue(call: Call, name: str) -> QueueTopics:
+async def _visible(call: Call, name: str, asking: Awaitable[_Queue]) -> _Queue:
+    """What is known of a queue, which must exist, and whose topic the user may see."""
     try:
-        found = await call.console.cluster.queue_topics(name)
+        found = await asking
     except QueueError as error:
         raise Problem("not-found", str(error)) from None
     if not call.user.may_use_topic(found.topic):
@@ -156,10 +161,5 @@ async def list_queues(call: Call) -> Reply:
 @handles("getQueue")
 async def get_queue(call: Call) -> Reply:
     name = call.parameters["name"]
-    try:
-        stats = await call.console.cluster.queue(name, call.parameters.get("topic"))
-    except QueueError as error:
-        raise Problem("not-found", str(error)) from None
-    if not call.user.may_use_topic(stats.topic):
-        raise Problem("topic-forbidden", f"you may not see the queue {quoted(name)}")
+    stats = await _visible(call, name, call.console.cluster.queue(name, call.parameters.get("topic")))
     return Reply(asdict(stats))

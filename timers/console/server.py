@@ -80,28 +80,6 @@ _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class ConsoleMetrics:
-    """Counts and durations of requests by route: never by user, id or topic, of which there is no limit."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "timers_console_requests", "Requests answered.", ("route", "status"), registry=self._registry
-        )
-        self._seconds = Histogram(
-            "timers_console_request_seconds", "Durations of answers.", ("route",), registry=self._registry
-        )
-
-    def add(self, route: str, status: int, seconds: float) -> None:
-        """Count one request."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def page(self) -> bytes:
-        """All metrics in the format of Prometheus."""
-        return generate_latest(self._registry)
-
-
 class Server:
     """The application of one console. Wrong files, and settings that would let all users in, are a SettingsError."""
 
@@ -112,7 +90,12 @@ class Server:
         self._console = Console(settings, cluster, Signer(settings), self._access.principal)
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
-        self._metrics = ConsoleMetrics()
+        self.metrics = registry = CollectorRegistry()
+        # By route, and never by user, id or topic, of which there is no limit.
+        labels = "route", "status"
+        self._requests = Counter("timers_console_requests", "Requests answered.", labels, registry=registry)
+        durations = "timers_console_request_seconds", "Durations of answers."
+        self._seconds = Histogram(*durations, labels[:1], registry=registry)
         self.connections = OpenConnections("the console")
         self._changes: set[asyncio.Task[Reply | web.StreamResponse]] = set()
         self._checking = asyncio.Lock()
@@ -165,7 +148,8 @@ class Server:
                 status = _CLIENT_GONE
                 raise
             finally:
-                self._metrics.add(route.name, status, monotonic() - begun)
+                self._requests.labels(route.name, str(status)).inc()
+                self._seconds.labels(route.name).observe(monotonic() - begun)
 
         return answer
 
@@ -224,7 +208,7 @@ class Server:
         return Reply(routes.document(self._base_path))
 
     async def _show_metrics(self, call: Call) -> Reply:
-        return Reply(self._metrics.page(), headers={"Content-Type": _METRICS_TYPE})
+        return Reply(generate_latest(self.metrics), headers={"Content-Type": _METRICS_TYPE})
 
     def _check_role(self, route: Route, request: web.Request, user: Principal) -> None:
         if route.writes:

@@ -509,7 +509,7 @@ class LetterLog:
         if self._request_consumer is None:
             self._request_consumer = self._reader()
         for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
-            return RequestRecord(offset, message.key(), message.value(), headers_of(message), message.timestamp()[1])
+            return records.request_of(message)
         return None
 
 

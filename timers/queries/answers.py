@@ -30,7 +30,7 @@ from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.queries import reading
-from timers.queries.reading import Place, Recovering, TimerFilter, Turns
+from timers.queries.reading import Place, TimerFilter, Turns
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
@@ -251,8 +251,6 @@ class LocalSource:
             raise NoAnswer(f"it has been busy for {longest_s:.0f} s") from None
         except Lost:
             raise NoAnswer("its worker has just closed it") from None
-        except Recovering:
-            raise NoAnswer("its log is being read again") from None
         except NoAnswer:
             raise
         except Exception:  # the machine goes on, and logs it if its store is broken

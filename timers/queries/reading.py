@@ -3,7 +3,7 @@
 The functions run on the machine's thread. Most reading is done in the idle window of each second, after its timers have
 fired. The first page of a list may be read at any time: it is small, and someone waits for it. Both take a limited
 share of the time of one processor, so any number of readers delays due timers by a limited time. While the machine
-reads its log again, they raise Recovering.
+reads its log again, they raise NoAnswer.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ SLICE_BYTES = 1024 * 1024
 
 REPLACEMENT = "\ufffd"
 """Stands in shown ids for bytes that are not UTF-8."""
-
-
-class Recovering(Exception):
-    """The machine reads its log again: its pending timers are not known yet."""
 
 
 class Place(NamedTuple):
@@ -285,8 +281,8 @@ def _row(machine: Machine, key: OrderKey) -> Row | None:
 
 
 def _check_recovered(machine: Machine) -> None:
-    if machine.recovering:
-        raise Recovering
+    if machine.recovering:  # its pending timers are not known yet
+        raise NoAnswer("its log is being read again")
 
 
 START = 0.25

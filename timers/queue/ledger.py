@@ -666,7 +666,3 @@ class Ledger:
         """The open message with the lowest offset; None if no message is open."""
         entry = next(iter(self._open.values()), None)
         return None if entry is None else entry.item
-
-    @property
-    def ready_count(self) -> int:
-        return self.starts.ready_count

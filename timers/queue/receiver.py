@@ -510,7 +510,7 @@ class Committer:
                 self._replace_refused()
                 planned_s = self._state.now_s()
                 waiting = self._postpone() if may_transact else set()
-                jobs = self._settler.job_count
+                jobs = len(self._settler.jobs)
                 plan = self._settler.plan(
                     in_transaction=with_copy and may_transact, with_jobs=may_transact, waiting=waiting
                 )

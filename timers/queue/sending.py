@@ -8,12 +8,13 @@ import uuid
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeAlias
 
 from timers.client import TimersClient
-from timers.client.clients import Submission
+from timers.client.clients import FULL_QUEUE_WAIT_S, refuse_if_full
 from timers.client.config import Connection
 from timers.client.publish import OnResult, PartlyPublishedError, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
@@ -126,8 +127,6 @@ class Guards:
             return False
         return True
 
-
-_FULL_QUEUE_WAIT_S = 0.01
 
 _Key: TypeAlias = str | BytesLike | None
 _Value: TypeAlias = str | BytesLike
@@ -242,10 +241,13 @@ class Sender:
     def _submit(
         self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], on_result: OnResult
     ) -> None:
-        submit = partial(self._publisher.submit_record, topic, key, value, headers, on_result)
-        submission = Submission(submit, self._publisher.timeout_s)
-        while not submission.is_done():
-            sleep(_FULL_QUEUE_WAIT_S)
+        timeout_s = self._publisher.timeout_s
+        deadline = monotonic() + timeout_s
+        while True:
+            with suppress(BufferError):
+                return self._publisher.submit_record(topic, key, value, headers, on_result)
+            refuse_if_full(timeout_s, deadline)
+            sleep(FULL_QUEUE_WAIT_S)
 
     def close(self, deadline: float) -> None:
         """Wait for the answers of the brokers until the deadline, and disconnect."""

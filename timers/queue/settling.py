@@ -94,6 +94,7 @@ class Settler:
     """The partitions of one process, its jobs, and the commit under way.
 
     Attributes:
+        jobs: those that are not committed.
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
         ledgers: the ledger of each partition.
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
@@ -105,7 +106,7 @@ class Settler:
         self.has_dropped = False
         self._owned: dict[Partition, _Owned] = {}
         self._member: Any = None
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []
         self._plain_unanswered = False
         self._repeats = False
 
@@ -126,10 +127,10 @@ class Settler:
                 held += owned.ledger.held_count
                 self.has_dropped |= owned.ledger.changes != owned.settled
                 owned.ledger.drop()
-        kept = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
-        if len(kept) < len(self._jobs):  # a guard has no letter, and is no call of a receiver
-            self.has_dropped |= any(job.letter for job in self._jobs if not self.owns(job.partition, job.ledger))
-        self._jobs = kept
+        kept = [job for job in self.jobs if self.owns(job.partition, job.ledger)]
+        if len(kept) < len(self.jobs):  # a guard has no letter, and is no call of a receiver
+            self.has_dropped |= any(job.letter for job in self.jobs if not self.owns(job.partition, job.ledger))
+        self.jobs = kept
         return held
 
     def join(self, member: Any) -> None:
@@ -174,24 +175,15 @@ class Settler:
 
     def add(self, job: Job) -> None:
         """Add a job for a bound message."""
-        self._jobs.append(job)
+        self.jobs.append(job)
 
     def discard(self, job: Job) -> None:
         """Drop a job whose records the brokers refuse. Its message stays open."""
-        self._jobs.remove(job)
+        self.jobs.remove(job)
 
     def repeat(self) -> None:
         """Let the next plan commit all partitions, so that its outcome shows whether the process is a member."""
         self._repeats = True
-
-    @property
-    def jobs(self) -> Sequence[Job]:
-        """The jobs that are not committed."""
-        return self._jobs
-
-    @property
-    def job_count(self) -> int:
-        return len(self._jobs)
 
     def plan(
         self, *, in_transaction: bool = False, with_jobs: bool = True, waiting: Collection[Job] = ()
@@ -207,7 +199,7 @@ class Settler:
         if self.unknown is not None:
             return None
         may_have_jobs = with_jobs and not self._plain_unanswered
-        jobs = list(islice((job for job in self._jobs if job not in waiting), MAX_JOBS)) if may_have_jobs else []
+        jobs = list(islice((job for job in self.jobs if job not in waiting), MAX_JOBS)) if may_have_jobs else []
         by_ledger: dict[int, list[Entry]] = {}
         for job in jobs:
             by_ledger.setdefault(id(job.ledger), []).append(job.entry)
@@ -256,7 +248,7 @@ class Settler:
             if job.on_commit is not None:
                 job.on_commit()
         finished = set(plan.jobs)
-        self._jobs = [job for job in self._jobs if job not in finished]
+        self.jobs = [job for job in self.jobs if job not in finished]
         self._allow(plan)
         if not plan.in_transaction:
             self._plain_unanswered = False

@@ -203,7 +203,7 @@ class State:
     @property
     def ready_count(self) -> int:
         """How many messages wait for receivers."""
-        return sum(ledger.ready_count for ledger in self.settler.ledgers.values())
+        return sum(ledger.starts.ready_count for ledger in self.settler.ledgers.values())
 
     def wait_for_takes(self, is_over: Callable[[], bool], wait_s: float) -> None:
         """Wait until ``is_over``, which is asked whenever receivers took messages. The caller holds the lock."""
@@ -221,8 +221,7 @@ class State:
         with self.lock:
             if self._receivers or self.now_s() - self._asked_s <= self.terms.lease_s:
                 return False
-            ledgers = self.settler.ledgers.values()
-            return any(ledger.ready_count for ledger in ledgers) and not any(ledger.held_count for ledger in ledgers)
+            return self.ready_count > 0 and not any(each.held_count for each in self.settler.ledgers.values())
 
     def wait_for_receiver(self, *, is_settled: bool) -> bool:
         """Drop all ledgers, and wait until a receiver asks for messages; False if the queue is closed.
@@ -249,7 +248,7 @@ class State:
                 self.totals,
                 dead=copy(self.totals.dead),
                 in_flight=sum(ledger.held_count for ledger in ledgers),
-                ready=sum(ledger.ready_count for ledger in ledgers),
+                ready=sum(ledger.starts.ready_count for ledger in ledgers),
                 depth=sum(ledger.undone_count(self.ends.get(each, 0)) for each, ledger in owned.items()),
                 oldest_ms=min(oldest, default=None),
                 partitions=len(ledgers),

@@ -31,7 +31,7 @@ from timers.kafka.topics import Cluster
 from timers.open_connections import OpenConnections
 from timers.queries.answers import Asked, Pace, Queries
 from timers.queries.pages import QueryPages
-from timers.queries.reading import Recovering, Turns
+from timers.queries.reading import Turns
 from timers.request_formats import enabled_formats
 from timers.spark.engine.snapshots import Snapshots
 from timers.spark.monitoring import Monitor, register
@@ -73,7 +73,7 @@ class Question(NamedTuple):
         """
         try:
             return self.number, pickle.loads(self.asks)(machine), None
-        except (Recovering, NoAnswer) as error:
+        except NoAnswer as error:
             return self.number, None, error
         except Lost:
             raise

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -152,7 +152,7 @@ _POLL_S = 0.5
 
 
 def _demo(
-    settings: Settings, topic: str, output: Output, check_worker: Callable[[], None], when_firing: Callable[[], None]
+    settings: Settings, topic: str, output: Output, check_worker: Callable[[], None], when_firing: Callable[[], object]
 ) -> None:
     """Set timers, and show each one fire, until it is interrupted.
 
@@ -179,7 +179,7 @@ def show_timers(
     topic: str,
     output: Output,
     check_worker: Callable[[], None],
-    when_firing: Callable[[], None],
+    when_firing: Callable[[], object],
 ) -> None:
     """Set 20 timers for the first 10 s, then one a second, and show the callbacks among ``messages``.
 
@@ -246,11 +246,13 @@ def run(topic: str, output: Output) -> None:
         on_signals(END_SIGNALS, _interrupt_once),
         _broker() as settings,
         _worker(settings) as check_worker,
-        _console(settings) as start_console,
+        ExitStack() as stack,
     ):
         _say_exports(settings)
         # The console starts when the worker fires: it does not take the processor from the start of the worker.
-        _demo(settings, topic, output, check_worker, start_console)
+        console = [sys.executable, "-m", "timers.cli.main", "console"]
+        start = partial(stack.enter_context, _running("console", console, settings))
+        _demo(settings, topic, output, check_worker, start)
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
@@ -258,12 +260,6 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     for number in END_SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN: Python raises OSError for a signal that arrived before
     raise KeyboardInterrupt
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    """The variables of worker and console. With this project's broker, the console writes and shows values."""
-    trial = {} if names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_QUERIES": "values"}
-    return {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
 
 
 def _say_exports(settings: Settings) -> None:
@@ -334,42 +330,32 @@ def _end(process: subprocess.Popen[bytes], what: str) -> None:
 
 
 @contextmanager
-def _console(settings: Settings) -> Iterator[Callable[[], None]]:
-    """A function that starts the console, whose process prints its address. It is stopped at the end."""
-    started: list[subprocess.Popen[bytes]] = []
+def _running(what: str, command: list[str], settings: Settings, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process, and stop it at the end. Its session is its own: Ctrl-C reaches only this command.
 
-    def start() -> None:
-        command = [sys.executable, "-m", "timers.cli.main", "console"]
-        # A session of its own, so that Ctrl-C reaches only this command.
-        started.append(
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment(settings))
-        )
-
+    With this project's broker, the console writes and shows values.
+    """
+    trial = {} if names_brokers(settings) else {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_QUERIES": "values"}
+    environment = {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment, **streams)
     try:
-        yield start
+        yield process
     finally:
-        for process in started:
-            _end(process, "console")
+        _end(process, what)
 
 
 @contextmanager
 def _worker(settings: Settings) -> Iterator[Callable[[], None]]:
-    """A function that raises if the worker has ended. Its session is its own: Ctrl-C reaches only this command."""
+    """A function that raises if the worker has ended."""
     log = project_dir() / "worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            faust_command((), settings),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=_environment(settings),
-        )
-    try:
-        say(f"worker: process {process.pid}, log {log}")
-        yield partial(_check_worker, process, log)
-    finally:
-        with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
-            say("stopping ...")
-        _end(process, "worker")
+    with (
+        log.open("wb") as output,
+        _running("worker", faust_command((), settings), settings, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            say(f"worker: process {process.pid}, log {log}")
+            yield partial(_check_worker, process, log)
+        finally:
+            with suppress(OSError):  # the reader of the output has ended, such as `make run | tee` after Ctrl-C
+                say("stopping ...")

@@ -217,7 +217,7 @@ class GuardsOrderedMessages(SimProcess):
 class GuardsMessagesWithOutputs(SimProcess):
     def protect(self, held: Held) -> Guard:
         guard = super().protect(held)
-        self.settler.add(Job(held.partition, held.ledger, held.entry, [""]))
+        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [""]))
         return guard
 
 

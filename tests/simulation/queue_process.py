@@ -106,7 +106,7 @@ class SimProcess:
         new = [each for each in sorted(owned) if each not in self.settler.ledgers]
         self.parted = {each: at for each, at in self.parted.items() if each in owned}
         self.settler.revoke([each for each in self.settler.ledgers if each not in owned])
-        self.settler.join(generation)
+        self.settler.member = generation
         if not all(self.may_load(each) for each in new):
             return False
         for partition in new:
@@ -238,7 +238,7 @@ class SimProcess:
         origin = self.brokers.source_of(self.brokers.origin(self.place(held.partition, held.ledger, held.entry)))
         self.brokers.signed[guard.id] = self.signing.sign(origin.decode(), 0, 1, None, b"")
         held.ledger.bind(held.entry, held.delivery)
-        self.settler.add(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
+        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
         return guard
 
     def is_held(self, held: Held, partitions: Collection[Partition]) -> bool:
@@ -288,13 +288,13 @@ class SimProcess:
             place = self.place(partition, ledger, entry)
             if partition == RETURNS and self.brokers.is_unsigned(place, self.signing):
                 ledger.bind(entry, entry.delivery)
-                self.settler.add(Job(partition, ledger, entry, [""]))
+                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
                 return True
             if entry.crashes >= MAX_CRASHES:
                 if place[1] >= 0 and len(self.brokers.blamed.get(place, ())) < MAX_CRASHES:
                     raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
                 ledger.bind(entry, entry.delivery)
-                self.settler.add(Job(partition, ledger, entry, [""]))
+                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
                 return True
             self.brokers.check_source(partition, ledger, entry.item.time_ms, entry.offset)
             if self.brokers.owners.get(partition) == self.name and self.is_owner and place[1] >= 0:
@@ -346,7 +346,7 @@ class SimProcess:
         elif choice < 0.8:
             accepted = ledger.bind(entry, delivery)
             if accepted:
-                self.settler.add(Job(partition, ledger, entry, [""]))
+                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
         elif choice < 0.9:
             accepted = ledger.wait(entry, delivery, self.now_s + DELAY_S)
             if accepted:

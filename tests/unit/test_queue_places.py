@@ -147,7 +147,7 @@ def test_jobs_that_wait_are_not_in_the_plan() -> None:
         assert entry is not None
         ledger.bind(entry, entry.delivery)
         entries.append(entry)
-        settler.add(Job(("jobs", 0), ledger, entry, [LATER]))
+        settler.jobs.append(Job(("jobs", 0), ledger, entry, [LATER]))
     waits, goes = settler.jobs
     plan = settler.plan(waiting={waits})
     assert plan is not None and plan.jobs == [goes]

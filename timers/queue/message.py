@@ -314,7 +314,7 @@ class Message:
     def _bind(self, *written: Any) -> bool:
         if not self._ledger.bind(self._entry, self._delivery):
             return False
-        self._state.settler.add(Job(self._partition, self._ledger, self._entry, written, letter=self._letter))
+        self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, written, letter=self._letter))
         return True
 
     def _letter(self, code: str, reason: str) -> records.Letter:
@@ -331,7 +331,7 @@ class Message:
         except InvalidTimerError:
             return None
         self._ledger.bind(self._entry, self._delivery)
-        self._state.settler.add(Job(self._partition, self._ledger, self._entry, [timer], guard.confirm))
+        self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, [timer], guard.confirm))
         self._guard = guard
         return guard
 

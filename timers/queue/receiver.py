@@ -442,7 +442,7 @@ class Receiver:
         self._wait_for_commit()
         self._new.add(partitions)
         with self._state.lock:
-            self._state.settler.join(self._transport.member())
+            self._state.settler.member = self._transport.member()
         if not self._state.joined:
             self._state.joined, self._state.settled_s = True, self._state.now_s()
 
@@ -454,7 +454,7 @@ class Receiver:
             self._hand_over(partitions)
         with self._state.lock:
             self._state.totals.leases_lost += self._state.settler.revoke(partitions)
-            self._state.settler.join(self._transport.member())
+            self._state.settler.member = self._transport.member()
         self._pausing.forget(partitions)
         self._transport.stop(self._new.forget(partitions))
 
@@ -465,7 +465,7 @@ class Receiver:
         the group went on without it. Then its generation is over, and the brokers refuse the commit.
         """
         with self._state.lock:
-            self._state.settler.join(self._transport.member())
+            self._state.settler.member = self._transport.member()
             guards = self._state.guard(partitions)
         self._committer.commit_all(only_plain=True)
         give_up = monotonic() + _HAND_OVER_S
@@ -542,7 +542,7 @@ class Committer:
         """Return the jobs that wait for a leader. Guards do not wait: their partition has a new owner soon."""
         waiting = self._transport.transactions.without_place(self._settler.jobs)
         for job in [job for job in waiting if isinstance(job.records[0], records.Guarding)]:
-            self._settler.discard(job)
+            self._settler.jobs.remove(job)
             waiting.discard(job)
         return waiting
 
@@ -575,7 +575,7 @@ class Committer:
         the lock."""
         for job in self._transport.transactions.take_refused():
             if isinstance(job.records[0], records.Guarding):
-                self._settler.discard(job)
+                self._settler.jobs.remove(job)
             elif isinstance(job.records[0], records.Letter) or job.letter is None:
                 job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
             else:

@@ -94,7 +94,8 @@ class Settler:
     """The partitions of one process, its jobs, and the commit under way.
 
     Attributes:
-        jobs: those that are not committed.
+        member: the group metadata to commit with. Set it in each rebalance, after :meth:`revoke`.
+        jobs: those that are not committed. A message whose job is taken from here stays open.
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
         ledgers: the ledger of each partition.
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
@@ -105,7 +106,7 @@ class Settler:
         self.ledgers: dict[Partition, Ledger] = {}
         self.has_dropped = False
         self._owned: dict[Partition, _Owned] = {}
-        self._member: Any = None
+        self.member: Any = None
         self.jobs: list[Job] = []
         self._plain_unanswered = False
         self._repeats = False
@@ -132,10 +133,6 @@ class Settler:
             self.has_dropped |= any(job.letter for job in self.jobs if not self.owns(job.partition, job.ledger))
         self.jobs = kept
         return held
-
-    def join(self, member: Any) -> None:
-        """Commit with this group metadata from now on. Call it in each rebalance, after :meth:`revoke`."""
-        self._member = member
 
     def owns(self, partition: Partition, ledger: Ledger) -> bool:
         """Whether this ledger counts: the partition was not lost since it was loaded."""
@@ -172,14 +169,6 @@ class Settler:
         return wants_commit(self.ledgers)
 
     # ---- commits -------------------------------------------------------------------------------------------------
-
-    def add(self, job: Job) -> None:
-        """Add a job for a bound message."""
-        self.jobs.append(job)
-
-    def discard(self, job: Job) -> None:
-        """Drop a job whose records the brokers refuse. Its message stays open."""
-        self.jobs.remove(job)
 
     def repeat(self) -> None:
         """Let the next plan commit all partitions, so that its outcome shows whether the process is a member."""
@@ -223,7 +212,7 @@ class Settler:
         jobs = [job for job in jobs if job.partition not in full]
         in_transaction = bool(jobs) or (in_transaction and not self._plain_unanswered)
         changes = {partition: self.ledgers[partition].changes for partition in commits}
-        plan = Plan(in_transaction, self._member, dict(self.ledgers), commits, jobs, starts, changes)
+        plan = Plan(in_transaction, self.member, dict(self.ledgers), commits, jobs, starts, changes)
         if commits:
             self._repeats = False
             return plan

@@ -123,10 +123,6 @@ class Publisher:
         if is_used:
             self._why_closed = forked("client")
 
-    @property
-    def _is_forked(self) -> bool:
-        return self._why_closed is not _CLOSED
-
     def open(self, deadline: float | None = None) -> None:
         """Connect, and check once that the request topic exists. Blocks until the deadline of the monotonic clock, by
         default for up to ``timeout_s``.
@@ -357,7 +353,7 @@ class Publisher:
         """Wait for the answers to submitted requests, by default for up to ``timeout_s``, and disconnect. May be called
         twice. In a fork it does nothing: the other process has the connections."""
         self.refuse()
-        if self._is_forked:
+        if self._why_closed is not _CLOSED:
             return
         deadline = monotonic() + self.timeout_s if deadline is None else deadline
         with contextlib.suppress(UnreachableError), self._held(self._lock, deadline):

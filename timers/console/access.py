@@ -15,10 +15,8 @@ import re
 import secrets
 import tomllib
 from collections import OrderedDict
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
@@ -161,27 +159,15 @@ class Principal:
 
     def may_use_topic(self, topic: str | None) -> bool:
         """Whether the user may use and see timers with this callback topic; None: it is not known."""
-        return self.topics is None or (topic is not None and _matches(self._topic_pattern, topic))
+        return self.topics is None or (topic is not None and _matches(self.topics, topic))
 
     def may_use_id(self, id: str) -> bool:
         """Whether the user may set, replace and cancel the timer with this id, whatever its callback topic is."""
-        return (self.topics is None and self.ids is None) or _matches(self._id_pattern, id)
-
-    @cached_property
-    def _topic_pattern(self) -> re.Pattern[str] | None:
-        return _pattern(self.topics)
-
-    @cached_property
-    def _id_pattern(self) -> re.Pattern[str] | None:
-        return _pattern(self.ids)
+        return (self.topics is None and self.ids is None) or _matches(self.ids, id)
 
 
-def _pattern(patterns: Iterable[str] | None) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(fnmatch.translate, patterns or ()))) if patterns else None
-
-
-def _matches(pattern: re.Pattern[str] | None, text: str) -> bool:
-    return pattern is not None and pattern.fullmatch(text) is not None
+def _matches(patterns: tuple[str, ...] | None, text: str) -> bool:
+    return any(fnmatch.fnmatchcase(text, each) for each in patterns or ())
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,11 @@ class Problem(Exception):
         self.code = code
         self.status = CODES[code][0]
         self.headers = headers or {}
-        self._more = more
-
-    def with_more(self, **more: Any) -> Problem:
-        """The same problem with further members of the body."""
-        return Problem(self.code, str(self), self.headers, **{**self._more, **more})
+        self.more = more
 
     @property
     def body(self) -> dict[str, Any]:
         """The members of the JSON object."""
         title = HTTPStatus(self.status).phrase
         about = {"type": f"urn:timers:problem:{self.code}", "title": title, "status": self.status}
-        return {**about, "code": self.code, "detail": str(self), **self._more}
+        return {**about, "code": self.code, "detail": str(self), **self.more}

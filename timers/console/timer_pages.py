@@ -484,7 +484,7 @@ async def cancel_timers(call: Call) -> Reply:
     is_last = following is None and problem is None
     again = None if is_last else signer.sign(purpose, call.user, following, now_s + CURSOR_S)
     if problem is not None:
-        raise problem.with_more(verdicts=counts, next=again)
+        raise Problem(problem.code, str(problem), problem.headers, **problem.more, verdicts=counts, next=again)
     return Reply({"verdicts": counts, "next": again})
 
 

@@ -119,16 +119,12 @@ class Retry:
 
     def publish(self, retrier: Retrier) -> Iterator[tuple[Letter, str]]:
         """Publish the requests in transactions. Yields each letter and its request's new source after the commit."""
-        for group in groups(self._letters_to_publish(), _size, MAX_REQUESTS, MAX_BYTES):
+        chosen = ((letter, made.request) for letter, made in self._decisions() if made.request is not None)
+        for group in groups(chosen, _size, MAX_REQUESTS, MAX_BYTES):
             if any(letter.decoded.code == "topic-unknown" for letter, _ in group):
                 sleep(max(0.0, self._begun + NEW_TOPIC_S - monotonic()))
             for (letter, _), source in zip(group, retrier.publish(group), strict=True):
                 yield letter, source
-
-    def _letters_to_publish(self) -> Iterator[LetterAndRequest]:
-        for letter, decision in self._decisions():
-            if decision.request is not None:
-                yield letter, decision.request
 
     def _decisions(self) -> Iterator[tuple[Letter, Decision]]:
         """Each letter of the filter, and whether its request is published; counts them."""

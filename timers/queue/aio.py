@@ -42,12 +42,13 @@ class TaskRun:
 
     Attributes:
         running: tasks that run handlers now.
+        is_interrupted: whether a handler of a signal raised an exception.
     """
 
     def __init__(self, queue: object) -> None:
         self.running: set[asyncio.Task[None]] = set()
         self._queue = queue
-        self._is_interrupted = self._is_cancelled = False
+        self.is_interrupted = self._is_cancelled = False
 
     @staticmethod
     def is_of(queue: object) -> bool:
@@ -57,7 +58,7 @@ class TaskRun:
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether the exception comes from a handler of a signal."""
-        return self._is_interrupted and issubclass(type(error), SystemExit | KeyboardInterrupt)
+        return self.is_interrupted and issubclass(type(error), SystemExit | KeyboardInterrupt)
 
     def cuts_off(self, error: BaseException) -> bool:
         """Whether a handler raises the exception because of something that is not its own: its run was cancelled or
@@ -104,12 +105,6 @@ class TaskRun:
                 if signal.getsignal(number) is _on_signal:
                     signal.signal(number, _before.pop(number))
 
-    @staticmethod
-    def note_interrupt() -> None:
-        """Note in all runs that a handler of a signal raises an exception."""
-        for run in _runs:
-            run._is_interrupted = True
-
 
 _runs: set[TaskRun] = set()
 _before: dict[int, Any] = {}
@@ -120,7 +115,8 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     try:
         Context().run(_before[number], number, frame)  # it is no code of the handler that the main thread runs now
     except BaseException:
-        TaskRun.note_interrupt()
+        for run in _runs:
+            run.is_interrupted = True
         raise
 
 

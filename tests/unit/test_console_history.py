@@ -120,7 +120,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
         return kafka
 
     monkeypatch.setattr(history, "TopicOffsets", lambda *_, **__: kafka)
-    monkeypatch.setattr(history, "reader", opened)
+    monkeypatch.setattr(history, "span_reader", opened)
     monkeypatch.setattr(records, "read", kafka.read)
     monkeypatch.setattr(history, "monotonic", lambda: kafka.now_s)
     return kafka

@@ -368,7 +368,7 @@ def test_a_log_that_cannot_be_opened_closes_its_consumer(count: Any, monkeypatch
             raise count
         return int(count)
 
-    monkeypatch.setattr(letters, "reader", lambda *_, **__: SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr(letters, "span_reader", lambda *_, **__: SimpleNamespace(close=lambda: closed.append(True)))
     monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
     with pytest.raises(TimersError):
         LetterLog(Settings(brokers="localhost:1"))

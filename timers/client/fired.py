@@ -166,8 +166,7 @@ def read_past_firings(
     newest: list[tuple[int, int, CallbackRecord]] = []
     numbers = count()
     not_in_time = f"it was not read within {within_s:.0f} s"
-    consumer = reader(librdkafka(settings), enable_partition_eof=True, auto_offset_reset="earliest")
-    with closing(consumer):
+    with closing(reader(librdkafka(settings), enable_partition_eof=True)) as consumer:
         for topic in sorted(spans, key=lambda topic: sum(map(len, spans[topic].values()))):
             try:
                 for partition, span in spans[topic].items():

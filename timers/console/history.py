@@ -27,7 +27,7 @@ from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Mar
 from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
 from timers.kafka import connection, records
-from timers.kafka.clients import reader
+from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
@@ -193,7 +193,8 @@ class LetterBox:
                 raise Problem("busy", why, {"Retry-After": "1"})
             spans = log.spans(letter_filter)
             if ranges is not None:
-                spans = [_within(span, *ranges[span.partition]) for span in spans if span.partition in ranges]
+                both = [(span, *ranges[span.partition]) for span in spans if span.partition in ranges]
+                spans = [Span(span.partition, max(span.start, low), min(span.end, high)) for span, low, high in both]
             named = bool(letter_filter.names)
             plan = Retry(
                 self._settings,
@@ -236,10 +237,6 @@ class LetterBox:
             self._lock.release()
 
 
-def _within(span: Span, start: int, end: int) -> Span:
-    return span._replace(start=max(span.start, start), end=min(span.end, end))
-
-
 MAX_READING_S = 3.0
 """Time for all partitions of a topic together."""
 
@@ -247,9 +244,6 @@ MAX_RECORDS = 50_000
 """Newest records of a partition that are read."""
 
 _MAX_LAG_MS = 3_600_000
-
-_FETCH_WAIT_MS = 10
-"""How long a broker keeps a request for records at the end of a partition. Reading waits for it in each partition."""
 
 
 class History(NamedTuple):
@@ -435,8 +429,7 @@ class _Reading:
             says_begin: whether records that were deleted are missing in the history.
         """
         give_up_s = monotonic() + MAX_READING_S
-        properties = {**connection.librdkafka(self._settings), "error_cb": self._reports, "enable.partition.eof": True}
-        consumer = reader(properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
+        consumer = span_reader(self._settings, self._reports)
         try:
             starts, ends = self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
             away = [number for name, number in self._offsets.unknown if name == topic]

@@ -19,7 +19,7 @@ from timers.core import levels
 from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
-from timers.kafka.clients import reader
+from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
@@ -301,8 +301,6 @@ def _name(letter: str, source: str) -> bytes:
 
 _PROGRESS_AFTER_S = 2.0
 _PROGRESS_EVERY_S = 0.5
-_FETCH_WAIT_MS = 10
-"""How long a broker keeps a request for records at the end of a partition. Reading waits for it in each partition."""
 
 
 class Span(NamedTuple):
@@ -343,8 +341,7 @@ class LetterLog:
         self.foreign = 0
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
         self._reports = connection.ErrorReports(settings)
-        self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
-        self._consumer = self._reader()
+        self._consumer = span_reader(settings, self._reports)
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
         try:
             count = connection.partitions_of(self._consumer, self._reports, self.topic)
@@ -359,9 +356,6 @@ class LetterLog:
                 raise self._user_error(error, self.topic) from error
             raise
         self._offsets = TopicOffsets(settings, timeout_s, skips_leaderless=True)
-
-    def _reader(self) -> Consumer:
-        return reader(self._properties, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
     def __enter__(self) -> Self:
         return self
@@ -507,7 +501,7 @@ class LetterLog:
         if partition not in starts or not starts[partition] <= offset < ends[partition]:
             return None
         if self._request_consumer is None:
-            self._request_consumer = self._reader()
+            self._request_consumer = span_reader(self._settings, self._reports)
         for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
             return records.request_of(message)
         return None

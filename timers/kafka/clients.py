@@ -63,6 +63,15 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
     return Consumer(config, logger=log)
 
 
+def span_reader(settings: Settings, reports: connection.ErrorReports) -> Consumer:
+    """A reader for :func:`timers.kafka.records.read`.
+
+    Brokers keep a request for records at the end of a partition only for 10 ms: reading waits for it in each partition.
+    """
+    properties = {**connection.librdkafka(settings), "error_cb": reports}
+    return reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)
+
+
 def asking_admin(settings: Settings) -> AdminClient:
     """An admin client of the worker that asks another broker after one was silent for :data:`SILENT_S`.
 

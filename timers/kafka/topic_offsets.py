@@ -20,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
-from timers.kafka.clients import admin_client, reader
+from timers.kafka.clients import admin_client, span_reader
 from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs
@@ -288,8 +288,7 @@ class TopicOffsets:
 
     def _first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
         """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""
-        properties = {**connection.librdkafka(self._settings), "error_cb": self._reports}
-        with closing(reader(properties, enable_partition_eof=True)) as consumer:
+        with closing(span_reader(self._settings, self._reports)) as consumer:
             try:
                 first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
             except KafkaException as error:

@@ -57,32 +57,19 @@ def written_options(command: _Command) -> _Command:
     return since(until(command))
 
 
-def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _filter_options(command: _Command) -> _Command:
     """Add the options that select dead letters: the attributes of ``LetterFilter`` except ``names``."""
-    for option in reversed(
-        [
-            click.option(
-                "--code",
-                "-c",
-                "codes",
-                type=click.Choice([*CODES, *sorted(RECEIVER_CODES)]),
-                multiple=True,
-                metavar="CODE",
-                help="With this code; may be repeated.",
-            ),
-            click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic."),
-            written_options,
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
-    """The filter of the options of :func:`_filter_options`."""
-    from timers.dead_letters.letters import LetterFilter
-
-    return LetterFilter(**selection, names=frozenset(names))
+    code = click.option(
+        "--code",
+        "-c",
+        "codes",
+        type=click.Choice([*CODES, *sorted(RECEIVER_CODES)]),
+        multiple=True,
+        metavar="CODE",
+        help="With this code; may be repeated.",
+    )
+    topic = click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic.")
+    return code(topic(written_options(command)))
 
 
 def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
@@ -110,8 +97,9 @@ def list_(limit: int, output: Output, **selection: Any) -> None:
       timers dead-letters list --code topic-unknown --since 2h
       timers dead-letters list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
-    letter_filter = _letter_filter(**selection)
-    show_letters(load_settings(), letter_filter, limit, output)
+    from timers.dead_letters.letters import LetterFilter
+
+    show_letters(load_settings(), LetterFilter(**selection), limit, output)
 
 
 def show_letters(
@@ -235,9 +223,11 @@ def retry(
       timers dead-letters retry 2/17
       timers dead-letters retry --code topic-unknown --topic orders
     """
+    from timers.dead_letters.letters import LetterFilter
+
     check_selection(names, selection, everything, "NAME..., or options such as --code and --topic")
     settings = load_settings()
-    letter_filter = _letter_filter(**selection, names=full_names(names, settings.dead_letter_topic))
+    letter_filter = LetterFilter(**selection, names=full_names(names, settings.dead_letter_topic))
     publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes and sys.stdin.isatty())
 
 

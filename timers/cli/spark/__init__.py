@@ -58,31 +58,26 @@ _ERROR_OUTPUT = Path("-")
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where Spark runs, which :func:`launch` reads."""
-    for option in reversed(
-        [
-            click.option(
-                "--master",
-                metavar="URL",
-                help="Spark master, such as spark://host:7077 or k8s://...  [default: local[*], all cores of this "
-                "machine; under spark-submit, the master that it was given]",
-            ),
-            click.option(
-                "--conf",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A Spark setting; may be repeated. Jars, packages and extensions are added to those of the job.",
-            ),
-            click.option(
-                "--log-file",
-                type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-                metavar="FILE",
-                help="Spark's log file; the logs of nine earlier runs are kept. -: the error output.  [default: "
-                ".timers/spark/JOB.log; under spark-submit, its own log]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+    master = click.option(
+        "--master",
+        metavar="URL",
+        help="Spark master, such as spark://host:7077 or k8s://...  [default: local[*], all cores of this machine; "
+        "under spark-submit, the master that it was given]",
+    )
+    conf = click.option(
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A Spark setting; may be repeated. Jars, packages and extensions are added to those of the job.",
+    )
+    log_file = click.option(
+        "--log-file",
+        type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="Spark's log file; the logs of nine earlier runs are kept. -: the error output.  [default: "
+        ".timers/spark/JOB.log; under spark-submit, its own log]",
+    )
+    return master(conf(log_file(command)))
 
 
 def launch(options: Mapping[str, Any], job: str, defaults: Mapping[str, str] | None = None) -> Launch:

@@ -125,6 +125,7 @@ async def test_reading_dead_letters_ends_when_no_task_waits(monkeypatch: pytest.
 
     log: Any = LetterLog.__new__(LetterLog)
     log._check, log._shows_progress, log._consumer = check, False, None
+    log._reports = connection.ErrorReports(Settings())
     monkeypatch.setattr(log, "_read", lambda *_: iter([SimpleNamespace(offset=lambda: 0)]))
     with pytest.raises(Gone):
         list(log._messages("t", [Span(0, 0, 9)], ""))

@@ -62,15 +62,13 @@ def clock(repair: bool, output: Output) -> None:
 def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
     """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the group."""
     from aiokafka.errors import KafkaError
-    from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
 
-    from timers.kafka.connection import ErrorReports
+    from timers.kafka.connection import ErrorReports  # not at the top: `--help` needs no librdkafka
 
     reports = ErrorReports(settings)
     try:
-        yield reports
-    except KafkaException as error:
-        raise reports.user_error(error, failed) from error
+        with reports.explained(failed):
+            yield reports
     except KafkaError as error:
         raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
 

@@ -344,16 +344,15 @@ class LetterLog:
         self._consumer = span_reader(settings, self._reports)
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
         try:
-            count = connection.partitions_of(self._consumer, self._reports, self.topic)
+            with self._reports.explained(f"topic {self.topic!r} cannot be read"):
+                count = connection.partitions_of(self._consumer, self._reports, self.topic)
             if not count:
                 raise TimersError(
                     f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
                     "TIMERS_DEAD_LETTER_TOPIC the worker's?"
                 )
-        except BaseException as error:
+        except BaseException:
             self._consumer.close()
-            if isinstance(error, KafkaException):
-                raise self._user_error(error, self.topic) from error
             raise
         self._offsets = TopicOffsets(settings, timeout_s, skips_leaderless=True)
 
@@ -379,9 +378,6 @@ class LetterLog:
     def _check_known(self, topic: str, partition: int, what: str) -> None:
         if why := self._offsets.unknown.get((topic, partition)):
             raise TimersError(f"{what} cannot be read, because partition {partition} of {topic!r} is away: {why}")
-
-    def _user_error(self, error: KafkaException, topic: str) -> TimersError:
-        return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
         """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets.
@@ -468,10 +464,8 @@ class LetterLog:
                 bar.update(span.end - next_offset)
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
-        try:
+        with self._reports.explained(f"topic {topic!r} cannot be read"):
             yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S, while_waiting=self._check)
-        except KafkaException as error:
-            raise self._user_error(error, topic) from error
 
     @cached_property
     def allowed_level(self) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -257,6 +258,14 @@ class ErrorReports:
                 else f"no broker answers at {self._settings.brokers}: {self.causes()}"
             )
         return kind(f"{failed}: {reason.str()} ({reason.name()})")
+
+    @contextmanager
+    def explained(self, failed: str, kind: type[TimersError] = TimersError) -> Iterator[None]:
+        """Errors of the client in the block become sentences; see :meth:`user_error`."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.user_error(error, failed, kind) from error
 
 
 _NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT\)")

@@ -40,16 +40,8 @@ UNKNOWN_FOR_S = 1.0
 def _asking(settings: Settings, failed: str) -> Iterator[tuple[AdminClient, connection.ErrorReports]]:
     """A client for a few requests. Raises TimersError, which says what failed, if they fail."""
     reports = connection.ErrorReports(settings)
-    with _saying(reports, failed):
+    with reports.explained(failed):
         yield admin_client(settings, reports), reports
-
-
-@contextmanager
-def _saying(reports: connection.ErrorReports, failed: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        raise reports.user_error(error, failed) from error
 
 
 def cluster_id(settings: Settings) -> str:
@@ -76,7 +68,7 @@ def missing(settings: Settings, topics: Iterable[str]) -> list[str]:
     found = []
     with _asking(settings, "topics cannot be described") as (admin, reports):
         for topic in topics:
-            with _saying(reports, f"topic {topic!r} cannot be described"):
+            with reports.explained(f"topic {topic!r} cannot be described"):
                 if not connection.partitions_of(admin, reports, topic):
                     found.append(topic)
     return found

@@ -77,6 +77,9 @@ def remaining(starts: Offsets, first: Offsets, ends: Offsets) -> Remaining:
     return Remaining(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
 
 
+_NO_LIST = "the list of topics cannot be read"
+
+
 class TopicOffsets:
     """The topics that exist, and their offsets. Joins no group and commits nothing.
 
@@ -101,10 +104,8 @@ class TopicOffsets:
         self.unknown: dict[tuple[str, int], str] = {}
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
-        try:
+        with self._reports.explained(_NO_LIST):
             found = connection.metadata(self._admin, self._reports, timeout_s)
-        except KafkaException as error:
-            raise self._user_error(error) from error
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
         self.brokers = len(found.brokers)
 
@@ -159,13 +160,11 @@ class TopicOffsets:
         Without partitions that have no record or no leader. Empty if producers set the times of the topic, if it does
         not exist, or if this user may not read its configuration.
         """
-        try:
+        with self._reports.explained(_NO_LIST):
             config = configs(self._admin, self.existing([topic]), TIMEOUT_S, skip_denied=True).get(topic, {})
             if config.get("message.timestamp.type") != "LogAppendTime":
                 return {}
             found = connection.metadata(self._admin, self._reports, self._timeout_s).topics[topic].partitions
-        except KafkaException as error:
-            raise self._user_error(error) from error
         newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
         return {
             partition: Newest(found[partition].leader, int(each.timestamp))
@@ -276,10 +275,8 @@ class TopicOffsets:
 
     def _compaction_lags_ms(self, topics: list[str]) -> dict[str, int]:
         """``min.compaction.lag.ms`` of the compacted topics."""
-        try:
+        with self._reports.explained(_NO_LIST):
             found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
-        except KafkaException as error:
-            raise self._user_error(error) from error
         return {
             topic: int(config["min.compaction.lag.ms"])
             for topic, config in found.items()
@@ -288,16 +285,13 @@ class TopicOffsets:
 
     def _first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
         """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""
-        with closing(span_reader(self._settings, self._reports)) as consumer:
-            try:
-                first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
-            except KafkaException as error:
-                raise self._user_error(error, topic) from error
+        failed = f"topic {topic!r} cannot be read"
+        with closing(span_reader(self._settings, self._reports)) as consumer, self._reports.explained(failed):
+            first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
         if first is None:
             return None
         kind, time_ms = first.timestamp()
         return int(time_ms) + (PRODUCERS_CLOCKS_MS if kind == TIMESTAMP_CREATE_TIME else 0)
 
-    def _user_error(self, error: KafkaException, topic: str = "") -> TimersError:
-        topics = f"topic {topic!r}" if topic else "the list of topics"
-        return self._reports.user_error(error, f"{topics} cannot be read")
+    def _user_error(self, error: KafkaException, topic: str) -> TimersError:
+        return self._reports.user_error(error, f"topic {topic!r} cannot be read")

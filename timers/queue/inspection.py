@@ -260,10 +260,8 @@ class Inspection:
         ledger_topic = topics.queue_ledger(group)
         if not self._offsets.existing([ledger_topic]):
             return {}
-        try:
+        with self._reports.explained(f"topic {ledger_topic!r} cannot be read", QueueError):
             return ledger_log.read(self._login, group).copies
-        except KafkaException as error:
-            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be read", QueueError) from error
 
     def _members(self, group: str) -> int:
         described = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group]
@@ -303,16 +301,12 @@ class Inspection:
         if not self._offsets.existing([ledger_topic]):
             return
         copied = [ledger_log.encode_copy(group, *each) for each in commits.items()]
-        try:
+        with self._reports.explained(f"topic {ledger_topic!r} cannot be written", QueueError):
             ledger_log.write(self._login, group, copied)
-        except KafkaException as error:
-            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be written", QueueError) from error
 
     def _result(self, future: Future[Any], failed: str) -> Any:
-        try:
+        with self._reports.explained(failed, QueueError):
             return future.result(_TIMEOUT_S + _GRACE_S)
-        except KafkaException as error:
-            raise self._reports.user_error(error, failed, QueueError) from error
 
 
 def count_delayed(settings: Settings, callback_topics: Iterable[str], cluster_id: str) -> tuple[int | None, bool]:

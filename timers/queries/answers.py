@@ -9,8 +9,9 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -305,37 +306,31 @@ class RemoteSource:
         """The next timers."""
         asked = query._replace(limit=limit, after=after if after[1] else query.after)
         answer = await self._get(wire.LIST_PATH, wire.parameters_of(asked), quick=query.is_quick)
-        try:
+        with self._read_as_worker():
             listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
-        except _WRONG:
-            raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
 
     async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers of one partition."""
         alone = RemoteSource(self._session, self._sign, self._member, {tp})
         asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
-        try:
-            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of(asked), quick=query.is_quick)
+        answer = await alone._get(wire.COUNT_PATH, wire.parameters_of(asked), quick=query.is_quick)
+        with self._read_as_worker():
             counts = Counter(
                 {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
             )
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
-        except _WRONG:
-            raise self._not_a_worker() from None
         self.missing |= alone.missing
         return counts, through and (through[0], through[3])
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer, if it exists."""
         answer = await self._get(wire.FIND_PATH, {"id": lookup.id, "value": str(int(lookup.with_value))})
-        try:
+        with self._read_as_worker():
             named: list[tuple[Timer, Any]] = [
                 (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]
             ]
-        except _WRONG:
-            raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
     async def take(self, want: Want | None) -> list[Timer]:
@@ -357,22 +352,25 @@ class RemoteSource:
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             why = str(error) or f"no answer within {WORKER_ANSWER_S:.0f} s"
             raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
-        try:
+        with self._read_as_worker():
             answer = decode_json(body)
             if response.status not in (200, 404):
                 raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
             reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
-        except _WRONG:
-            raise self._not_a_worker() from None
         for tp in self.partitions:
             name = topics.partition_name(*tp)
             if name not in answered:
                 self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
         return answer
 
-    def _not_a_worker(self) -> NoAnswer:
-        return NoAnswer(f"the server at {self._member.url} is not a timers worker")
+    @contextmanager
+    def _read_as_worker(self) -> Iterator[None]:
+        """An answer that cannot be read in the block is none of a worker."""
+        try:
+            yield
+        except _WRONG:
+            raise NoAnswer(f"the server at {self._member.url} is not a timers worker") from None
 
 
 QUICK_S = 0.1

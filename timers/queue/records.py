@@ -83,21 +83,17 @@ class Signing:
         self._keys = dict(keys)
         self._number = next(iter(self._keys))
 
-    def sign(
-        self, source: str, sent_ms: int, attempt: int, key: bytes | None, value: bytes | None, number: int | None = None
-    ) -> list[Header]:
+    def sign(self, source: str, sent_ms: int, attempt: int, key: bytes | None, value: bytes | None) -> list[Header]:
         """Return the headers of a message that comes back.
 
         Args:
             attempt: how often it was retried; 0: its next delivery is the first one.
-            number: of the key; None takes that of the queue's first key.
         """
-        number = self._number if number is None else number
         own: list[Header] = [(SOURCE, source.encode()), (SENT, b"%d" % sent_ms), (ATTEMPT, b"%d" % attempt)]
-        signed = self._digest(self._keys[number], (*(data for _, data in own), key, value))
+        signed = self._digest(self._keys[self._number], (*(data for _, data in own), key, value))
         if value is None:
             own.append((NO_VALUE, b""))
-        return [*own, (SIGNATURE, b"%d.%b" % (number, signed))]
+        return [*own, (SIGNATURE, b"%d.%b" % (self._number, signed))]
 
     def identity(self, own: Identity, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Identity:
         """Return what a record on the topic of returns is.

@@ -182,8 +182,8 @@ class Simulator(SimCluster):
             return "nothing"
         old = self._random.choice(records)
         since = max(self.checkers.times.steps_back, default=-1)
-        if old.seq < since:
-            return "nothing"  # ticks from before a backward step are not read again
+        if old.seq < since or not worker.has_read(old):
+            return "nothing"  # ticks from before a backward step are not read again, and later ones not out of turn
         worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
         return f"{worker.name} {old.timestamp_ms}"
 

@@ -400,6 +400,10 @@ class SimWorker:
         if counted:
             self.deliver_tick(self.tick_of(counted[-1].key or b"", counted[-1].timestamp_ms), counted[-1].seq)
 
+    def has_read(self, tick: SimRecord) -> bool:
+        """Whether a tick was read before."""
+        return tick.offset < self._ticks_read_to[tick.partition]
+
     def _counts(self, tick: SimRecord) -> bool:
         clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000 + self.wall_offset_s)
         fired_s = [runner.machine.progress.fired_through[0] for runner in self.runners.values()]

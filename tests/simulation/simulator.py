@@ -428,6 +428,7 @@ class Simulator(SimCluster):
             is_usable = self.checkers.logs[name].progress.has_same_history(store.history, store.applied)
             self.log.take_back(*name, store.applied if is_usable else 0)
             whole.accepted.add(name)
+            self.checkers.stores.accepted.add(name)
             self._give(name, whole)
             whole.accepted.discard(name)
 

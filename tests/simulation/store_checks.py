@@ -26,7 +26,11 @@ from timers.wire.formats import RequestFormat
 
 
 class StoreChecks:
-    """Compares the stores of machines with their logs."""
+    """Compares the stores of machines with their logs.
+
+    Attributes:
+        accepted: machines whose losses were accepted: a store may hold what its log lacks.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class StoreChecks:
         self._retention_s = settings.verdict_retention_s
         self._formats = formats
         self._logs = logs
+        self.accepted: set[TopicPartition] = set()
 
     def check(self, runner: SimRunner) -> None:
         """Check the rows and the index of a machine. A fenced machine is checked with its own progress."""
@@ -126,7 +131,7 @@ class StoreChecks:
             return
         progress = runner.machine.progress
         doubts = progress.doubt, self._logs[runner.name].progress.doubt  # a fenced machine does not know of the second
-        if any(doubts) or runner.name[0] in self._log.wrongly_compacted:
+        if any(doubts) or runner.name[0] in self._log.wrongly_compacted or runner.name in self.accepted:
             return  # the log lacks requests that the store holds
         store = MemoryStore()
         request_format = self._formats[runner.name[0]]

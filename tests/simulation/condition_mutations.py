@@ -29,8 +29,10 @@ class ReplaysRefusedRequests(ConditionalIndex):
 class SweepsWhatHasFired(ConditionalIndex):
     """Entries are removed by the second that has fired."""
 
-    def sweep(self, fired_through: OrderKey) -> None:
-        self._sweeper.sweep(lambda entry: is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry))
+    def sweep(self, fired_through: OrderKey) -> int:
+        return self._sweeper.sweep(
+            lambda entry: is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry)
+        )
 
 
 CHANGED = {

@@ -215,8 +215,15 @@ def test_a_snapshot_that_lost_its_end_does_not_become_the_older_one() -> None:
 
 
 def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None:
-    def due(progress: Progress, pending: int = 1000, record_bytes: float = 100, *, is_behind: bool = False) -> bool:
-        return is_due(progress, pending, record_bytes, factor=2, most_records=10**6, is_behind=is_behind)
+    def due(
+        progress: Progress,
+        pending: int = 1000,
+        record_bytes: float = 100,
+        *,
+        forgotten: int = 0,
+        is_behind: bool = False,
+    ) -> bool:
+        return is_due(progress, pending, forgotten, record_bytes, factor=2, most_records=10**6, is_behind=is_behind)
 
     mib = 1024 * 1024
     assert not due(Progress(10**5)) and due(Progress(10**5), record_bytes=17 * mib / 10**5)
@@ -224,6 +231,9 @@ def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None
     large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 1000))
     assert not due(large, record_bytes=190 * 1024) and due(large, record_bytes=210 * 1024)
     assert not due(large, 500, 0) and due(large, 400, 0)
+    assert not due(large, forgotten=3) and due(large, forgotten=5), "it names 7 keys"
+    no_rows = replace(large, snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 0))
+    assert not due(no_rows, 0) and due(no_rows, 0, forgotten=100)
 
 
 def footer(of: NamedSnapshot, progress: Progress, place: Place = PLACE) -> Footer:

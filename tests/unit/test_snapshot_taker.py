@@ -17,7 +17,7 @@ from timers.core.levels import SNAPSHOTS
 from timers.core.machine import State
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import Place, Unreadable
+from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
 from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
 from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
@@ -66,7 +66,7 @@ class SimMachine:
     def __init__(self, progress: Progress) -> None:
         self.progress = self.committed = progress
         self.state = State.ACCEPTING
-        self.position, self.pending = progress.next_offset, 2
+        self.position, self.pending, self.forgotten = progress.next_offset, 2, 0
 
     def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
         self.progress = self.committed = change(self.progress)
@@ -157,6 +157,21 @@ def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_delete
     assert (system.metrics.snapshots, system.metrics.snapshots_failed, system.metrics.snapshot_ms) == (1, 0, 8000)
     system.look()
     assert system.did.count("close") == 1, "nothing has come since"
+
+
+def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Callable[..., SimSystem]) -> None:
+    records = 2 * LEAST_BYTES // CHUNK_BYTES
+    large = NAMED._replace(end_offset=NAMED.first_offset + records, keys=1000, rows=2)
+    system = made(progress_at(1000, large))
+    system.look()
+    assert "write 1000" not in system.did
+    system.runner.machine.forgotten = 990
+    system.look()
+    assert "write 1000" in system.did and system.named == (8, 7)
+    system.runner.machine.progress = system.runner.machine.committed = progress_at(1000, large)
+    system.did.clear()
+    system.look()
+    assert "write 1000" not in system.did, "none was forgotten since that one"
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,11 @@ class ConditionalIndex(Index):
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
         return self._is_pending(entry, fired_through) or not self._is_past(entry, time_s)
 
-    def sweep(self, fired_through: OrderKey) -> None:
+    def sweep(self, fired_through: OrderKey) -> int:
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
-        self._sweeper.sweep(lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, fired_through))
+        return self._sweeper.sweep(
+            lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, fired_through)
+        )
 
     def _is_pending(self, entry: Entry | None, fired_through: OrderKey) -> bool:
         if entry is None or is_cancelled(entry):

@@ -134,13 +134,21 @@ def offsets_since(progress: Progress) -> int:
 
 
 def is_due(
-    progress: Progress, pending: int, record_bytes: float, *, factor: float, most_records: int, is_behind: bool
+    progress: Progress,
+    pending: int,
+    forgotten: int,
+    record_bytes: float,
+    *,
+    factor: float,
+    most_records: int,
+    is_behind: bool,
 ) -> bool:
-    """Whether to take a snapshot: the log has grown, or what is named is much larger than what is pending.
+    """Whether to take a snapshot: the log has grown, or what is named is much larger than what a store has now.
 
     Args:
         progress: of the machine.
         pending: number of rows in its store.
+        forgotten: number of ids that it has forgotten since the newest snapshot.
         record_bytes: mean size of a request.
         factor: how many times as large as the last snapshot the log becomes before the next one.
         most_records: after so many records a snapshot is taken although they are small, so that a replay stays short.
@@ -151,9 +159,10 @@ def is_due(
     records = offsets_since(progress)
     if records > times * most_records or records * record_bytes > times * max(factor * size, LEAST_BYTES):
         return True
-    if newest is None or not newest.rows:
+    if newest is None or not newest.keys:
         return False
-    return size > times * (factor * size * pending / newest.rows + LEAST_BYTES)
+    left = min(pending / newest.rows if newest.rows else 1, max(0, newest.keys - forgotten) / newest.keys)
+    return size > times * (factor * size * left + LEAST_BYTES)
 
 
 def is_outdated(progress: Progress, pending: int, age_s: float, keep_s: float, bytes_per_s: float) -> bool:

@@ -1,0 +1,35 @@
+"""Ids that are over are forgotten in short sweeps."""
+
+from __future__ import annotations
+
+from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper
+from timers.core.operation import Entry, offset_of
+from timers.store.memory import MemoryStore
+
+COUNT = 40_000
+
+
+def is_over(entry: Entry) -> bool:
+    return offset_of(entry) >= 1000
+
+
+def swept(over_from: int) -> tuple[list[int], int]:
+    """Returns how many entries each of twelve sweeps removes, and how many are left. Those from ``over_from`` on are
+    over, and no new one comes."""
+    store = MemoryStore()
+    entries = {b"%05d" % number: (5, 1000 if number >= over_from else 7, 5) for number in range(COUNT)}
+    store.write({}, COUNT, entries)
+    sweeper = Sweeper(store)
+    removed = [sweeper.sweep(is_over) for _ in range(12)]
+    return removed, sum(entry is not None for entry in store.entries(entries).values())
+
+
+def test_a_sweep_reads_up_to_twice_as_many_entries_as_the_last_one_while_most_of_them_are_over() -> None:
+    removed, left = swept(over_from=0)
+    assert removed[:6] == [500, 1000, 2000, 4000, 8000, 8000] and (sum(removed), left) == (COUNT, 0)
+    assert (removed[0], max(removed)) == (MIN_SWEEP_ENTRIES, MAX_SWEEP_ENTRIES)
+
+
+def test_a_sweep_reads_few_entries_while_most_of_them_are_remembered() -> None:
+    removed, left = swept(over_from=COUNT - 1)
+    assert (sum(removed), left) == (0, COUNT), "none of twelve sweeps has come to the last one"

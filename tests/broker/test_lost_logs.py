@@ -46,7 +46,7 @@ def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(sy
             known = {topic: {(topic, partition): [Lineage(((0, 0),))] for partition in range(2)} for topic in topics}
             answers = await asyncio.gather(*(lineages.parted(known[topic]) for topic in topics))
         finally:
-            await lineages.close()
+            await lineages.client.close()
         return {topic for answer in answers for topic, _ in answer}
 
     assert asyncio.run(ask()) == set(topics)

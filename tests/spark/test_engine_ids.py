@@ -59,7 +59,7 @@ def test_verdicts_and_firings_agree(spark: SparkSession, broker_address: str, tm
         wait_until(lambda: query.counts.numbers().get("fired") == third, "the driver has counted them")
         assert lag_of(query.counts.numbers(), WAITED).sum > 0
         # What was cancelled or replaced is stored until its former second, as in a worker.
-        assert sum(pending for pending, _ in query.counts.waiting().values()) == COUNT
+        assert sum(pending for pending, _ in query.counts.waiting.values()) == COUNT
     shutil.rmtree(data)
     shutil.rmtree(engine)
     with SparkQuery(spark, ids.system, engine, buckets=3) as query:

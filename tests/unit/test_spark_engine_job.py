@@ -173,8 +173,8 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
     with pytest.raises(TimersError, match="2 workers have taken over"):
         engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append, counts.add)
     assert not working.isActive and ticks_ms == [10, 11, 12]
-    assert (counts.numbers(), counts.waiting()) == ({"fired": 6}, {("t", 0): (3, 9)})
-    assert counts.snapshots() == {("t", 0): Snapshot(5, 70, 512, 8)}
+    assert (counts.numbers(), counts.waiting) == ({"fired": 6}, {("t", 0): (3, 9)})
+    assert counts.snapshots == {("t", 0): Snapshot(5, 70, 512, 8)}
 
 
 class Plans:

@@ -174,7 +174,7 @@ def test_a_process_that_knows_an_older_snapshot_does_not_hide_when_the_newest_wa
     counts = EngineCounts()
     for written_ms, said in ((None, None), (2000, 2000), (1000, 2000), (None, 2000), (3000, 3000)):
         counts.add(Total({}, {}, True, {TP: Snapshot(0, 7, 1, written_ms)}, []))
-        assert counts.snapshots()[TP].written_ms == said
+        assert counts.snapshots[TP].written_ms == said
 
 
 def test_shared_metrics_are_those_of_a_worker() -> None:

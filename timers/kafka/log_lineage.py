@@ -57,7 +57,7 @@ class LogLineages:
     Connects at the first request. Call it from one event loop only.
 
     Attributes:
-        client: asks the leaders; openings read their progress with it, too.
+        client: asks the leaders; openings read their progress with it, too. Its user closes it.
     """
 
     def __init__(self, settings: Settings, client_name: str = "log-lineages") -> None:
@@ -66,10 +66,6 @@ class LogLineages:
         self._compared: dict[TopicPartition, tuple[object, Lineage]] = {}
         """Partition -> connection and lineage of the last comparison of a batch. Over one connection, a leader's log
         loses no records without a new leader epoch."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.client.close()
 
     async def parted(
         self,

@@ -465,7 +465,7 @@ class ProgressLog:
         try:
             return await lineages.parted(asked)
         finally:
-            await lineages.close()
+            await lineages.client.close()
 
     def accept_cut(self, tp: TopicPartition, progress: Progress, cut: Cut, holds: str) -> Progress:
         """Returns the progress with which a machine goes on after its log has lost its end [I28].

@@ -49,6 +49,10 @@ class EngineCounts:
     Args:
         in_driver: returns the counters of the machines that run in the driver.
         open_circuits: returns the number of targets that fail.
+
+    Attributes:
+        waiting: partition -> number of its timers, and the due second of the first one, as of its last micro-batch.
+        snapshots: partition -> what its machine last knew of its snapshots.
     """
 
     def __init__(
@@ -57,27 +61,19 @@ class EngineCounts:
         self._in_driver = in_driver
         self.open_circuits = open_circuits
         self._numbers: dict[str, float] = {}
-        self._waiting: dict[TopicPartition, tuple[int, int | None]] = {}
-        self._snapshots: dict[TopicPartition, Snapshot] = {}
+        self.waiting: Mapping[TopicPartition, tuple[int, int | None]] = {}
+        self.snapshots: Mapping[TopicPartition, Snapshot] = {}
 
     def add(self, counted: Total) -> None:
         """Note what a bucket has done in a micro-batch that has ended."""
         self._numbers = added(self._numbers, counted.numbers)
-        self._waiting = {**self._waiting, **counted.waiting}
-        known = self._snapshots
-        self._snapshots = {**known, **{tp: _latest(known.get(tp), each) for tp, each in counted.snapshots.items()}}
+        self.waiting = {**self.waiting, **counted.waiting}
+        known = self.snapshots
+        self.snapshots = {**known, **{tp: _latest(known.get(tp), each) for tp, each in counted.snapshots.items()}}
 
     def numbers(self) -> Mapping[str, float]:
         """The totals, with those of the driver."""
         return reduce(added, (each.numbers() for each in self._in_driver()), self._numbers)
-
-    def waiting(self) -> Mapping[TopicPartition, tuple[int, int | None]]:
-        """Partition -> number of its timers, and the due second of the first one, as of its last micro-batch."""
-        return self._waiting
-
-    def snapshots(self) -> Mapping[TopicPartition, Snapshot]:
-        """Partition -> what its machine last knew of its snapshots."""
-        return self._snapshots
 
 
 def _latest(known: Snapshot | None, found: Snapshot) -> Snapshot:
@@ -219,7 +215,7 @@ def register(
     @page("/health/ready")
     async def ready(*_: object) -> web.Response:
         reasons = list(monitor.unready())
-        waiting = monitor.engine.waiting() if monitor.engine else {}
+        waiting = monitor.engine.waiting if monitor.engine else {}
         pending = sum(pending for pending, _ in waiting.values())
         pending += sum(runner.machine.pending for runner in in_driver().values())
         tick_age_s = round(monitor.tick_age_s() or 0.0, 3)
@@ -302,7 +298,7 @@ def _lag(monitor: Monitor) -> Samples:
 
 def _waiting(read: Callable[[Monitor, int, int | None], float | None]) -> Callable[[Monitor], Samples]:
     def samples(monitor: Monitor) -> Samples:
-        for (topic, partition), each in monitor.engine.waiting().items() if monitor.engine else ():
+        for (topic, partition), each in monitor.engine.waiting.items() if monitor.engine else ():
             value = read(monitor, *each)
             if value is not None:
                 yield (topic, str(partition)), value
@@ -312,7 +308,7 @@ def _waiting(read: Callable[[Monitor, int, int | None], float | None]) -> Callab
 
 def _of_snapshot(read: Callable[[Monitor, Snapshot], float | None]) -> Callable[[Monitor], Samples]:
     def samples(monitor: Monitor) -> Samples:
-        for (topic, partition), each in monitor.engine.snapshots().items() if monitor.engine else ():
+        for (topic, partition), each in monitor.engine.snapshots.items() if monitor.engine else ():
             if (value := read(monitor, each)) is not None:
                 yield (topic, str(partition)), value
 

@@ -77,11 +77,6 @@ class Canary(TopicFollower):
         self._failing = False
         self.latest: dict[int, Observation] = {}
 
-    @property
-    def interval_s(self) -> int:
-        """Seconds between two canaries of a partition."""
-        return self._settings.canary_interval_s
-
     @Service.task
     async def _send_regularly(self) -> None:
         while not self.should_stop:
@@ -90,7 +85,7 @@ class Canary(TopicFollower):
             now_s = self._now_s()
             if now_s is not None:
                 await self._send_each(int(now_s) + DUE_AFTER_S)
-            await self.sleep(self.interval_s)
+            await self.sleep(self._settings.canary_interval_s)
 
     async def _send_each(self, due_s: int) -> None:
         value = future.encode(self._settings.canary_topic, self._settings.worker_id, self._token)

@@ -531,7 +531,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_canary_interval_seconds",
         "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
-        lambda status: single(None if status.canary is None else status.canary.interval_s),
+        lambda status: single(None if status.canary is None else status.settings.canary_interval_s),
     ),
     Entry(
         "timers_queries_total{query,outcome}",

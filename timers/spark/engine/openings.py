@@ -109,7 +109,7 @@ class Opener:
         """Close all connections."""
         self.snapshots.close()
         self._request_reader.close()
-        self.loop.submit(self.lineages.close()).result()
+        self.loop.submit(self.lineages.client.close()).result()
         self.loop.close()
 
     def counters(self) -> list[Counters]:

@@ -199,7 +199,7 @@ class GroupWatch(Service):
         for runner, level in ((each, _wanted(each, permitted)) for each in runners):
             if runner.machine.progress.level >= level:
                 continue
-            raising: Future[bool] = runner.ask(partial(_raised, level=level))
+            raising: Future[bool] = runner.ask(partial(Machine.raise_level, level=level))
             try:
                 async with asyncio.timeout(RAISE_TIMEOUT_S):
                     if await asyncio.wrap_future(raising):
@@ -210,7 +210,3 @@ class GroupWatch(Service):
 
 def _wanted(runner: Runner, permitted: int) -> int:
     return levels.wanted(runner.machine.progress.level, permitted, is_verified=runner.is_verified)
-
-
-def _raised(machine: Machine, level: int) -> bool:
-    return machine.raise_level(level)

@@ -94,4 +94,4 @@ class LineageWatch:
     async def close(self) -> None:
         """End the comparisons."""
         self._task.cancel()
-        await self._lineages.close()
+        await self._lineages.client.close()

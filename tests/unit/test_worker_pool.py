@@ -31,7 +31,7 @@ from timers.worker.machines.pool import Pool
 from timers.worker.machines.recovery import Recoveries
 
 REQUESTS = ("timer-request", 0)
-NO_TOPICS = Cluster("", {}, {})
+NO_TOPICS = Cluster("", {}, {"timers-progress": 1})
 
 
 class SimRunner:
@@ -220,7 +220,7 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
 
     settings = settings_for(tmp_path)
     wrong = WrongConfig("timer-request", "cleanup.policy", "compact", RED, "it is compacted")
-    right = Cluster("c", {"timer-request": b"1"}, {"timer-request": 3})
+    right = Cluster("c", {"timer-request": b"1"}, {"timer-request": 3, "timers-progress": 1})
     compacted = replace(right, wrong_configs=(wrong,))
     pool = pool_of(settings, right, owns, [])
     whole, reading = SimMachineRunner("timer-request/0", False), SimMachineRunner("timer-request/1", True)
@@ -248,7 +248,9 @@ async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: P
         path.mkdir(parents=True)
         (path / "LOG").touch()
         os.utime(path / "LOG", (1000 - age_s, 1000 - age_s))
-    pool = pool_of(settings, Cluster("c", {"timer-request": b"1"}, {"timer-request": 4}), no_answer, [])
+    pool = pool_of(
+        settings, Cluster("c", {"timer-request": b"1"}, {"timer-request": 4, "timers-progress": 1}), no_answer, []
+    )
     of = [("timer-request", number) for number in range(4)]
     assert pool.stores == {of[2]: 0, of[3]: 1, of[1]: 2}, "after a start, it had that of 1 last"
     runner: Any = SimRunner(recovering=True)

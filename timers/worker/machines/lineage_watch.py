@@ -1,10 +1,12 @@
-"""Compares the logs of open machines with what was read of them, again and again [I28]."""
+"""Compares the logs of open machines with what was read of them [I28], and watches the leaders of progress [I8]."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+
+from aiokafka.errors import KafkaError
 
 from timers.core.lineage import Leader, Parted
 from timers.core.ports import Lost
@@ -29,12 +31,15 @@ class LogParted(Lost):
 class LineageWatch:
     """Asks the leaders of partitions with an open machine whether their logs are those that were read [I28].
 
-    It runs on one event loop.
+    A progress topic that loses its end is noticed when a machine commits, which an idle one does once a minute. So all
+    machines commit soon after a leader of this topic has restarted, or is another one: a log loses no records without
+    that. It runs on one event loop.
 
     Args:
         lineages: asks the leaders.
         runners: returns the open machines.
         compacted: the topics that may be compacted.
+        progress: the partitions of the progress topic.
         on_parted: called with a partition whose log is another one.
     """
 
@@ -43,11 +48,15 @@ class LineageWatch:
         lineages: LogLineages,
         runners: Callable[[], Mapping[TopicPartition, Runner]],
         compacted: Collection[str],
+        progress: Collection[TopicPartition],
         on_parted: Callable[[TopicPartition, LogParted], None],
     ) -> None:
         self._lineages = lineages
         self._runners = runners
         self._compacted = compacted
+        self._progress = progress
+        self._connections: dict[TopicPartition, object] = {}
+        """Partition of the progress topic -> connection to its leader at the last look."""
         self._on_parted = on_parted
         self._waiting: dict[TopicPartition, tuple[Runner, Leader]] = {}
         self._asked = asyncio.Event()
@@ -68,6 +77,9 @@ class LineageWatch:
             self._asked.clear()
             try:
                 await self._check()
+                await self._check_progress()
+            except KafkaError as error:
+                logger.debug("a leader of the progress topic does not answer: %r", error)
             except Exception:
                 logger.exception("comparing logs failed")
 
@@ -90,6 +102,19 @@ class LineageWatch:
                 runner.trust(leader)
             else:
                 self._waiting[tp] = runner, leader
+
+    async def _check_progress(self) -> None:
+        client = self._lineages.client
+        for leader, tps in (await client.by_leader(self._progress)).items():
+            if leader is None:
+                continue
+            await client.last_stable_offsets(leader, tps)  # connects
+            now = dict.fromkeys(tps, client.connection_to(leader))
+            former = {tp: self._connections.get(tp, connection) for tp, connection in now.items()}
+            self._connections |= now
+            if former != now:
+                for runner in self._runners().values():
+                    runner.commit_soon()
 
     async def close(self) -> None:
         """End the comparisons."""

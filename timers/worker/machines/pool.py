@@ -143,7 +143,8 @@ class Pool:
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
         compacted = {topic for topic, each in self.formats.items() if each.topic_is_compacted}
         lineages = LogLineages(settings)
-        self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, self.fail)
+        progress = [(settings.progress_topic, each) for each in range(cluster.partitions[settings.progress_topic])]
+        self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
         ask_log = asking_logs(lineages, submit, compacted)
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)

@@ -123,5 +123,6 @@ MUTATIONS: dict[str, Mutation] = {
     "[I24] a store keeps what a wrong clock has fired": worker(k.KeepsHolesOnOpening),
     "[I29] a doubtful log is read from its start": worker(o.OpensInDoubt),
     "[I29] a refusal is forgotten": worker(o.ForgetsRefusals),
+    "[I29] a store counts beyond what its machine has committed": worker(o.TrustsWhatItCouldNotCommit),
     "[I29] progress is read without its doubt": worker(o.KeepsDoubtsToItself),
 }

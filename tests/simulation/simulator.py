@@ -385,7 +385,7 @@ class Simulator(SimCluster):
             self._settle_once()
             if self._is_quiet():
                 break
-            if round_number == ACCEPT_ROUND:
+            if round_number >= ACCEPT_ROUND:
                 self._accept_doubts()
             self.clock.advance_ms(1000)
             read = sum(self.checkers.logs[name].progress.next_offset for name in self.machines)

@@ -19,6 +19,7 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.levels import FIRST
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.errors import StoreError
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
@@ -40,10 +41,12 @@ class SimProgressLog:
     Attributes:
         fails: name of the method that raises; a test sets it.
         opened: logs that are not closed.
+        owned: offset that the last question about a doubt named.
     """
 
     fails = ""
     opened = 0
+    owned = 0
 
     def __init__(self, *_: object) -> None:
         self._answer("__init__")
@@ -66,6 +69,7 @@ class SimProgressLog:
 
     def check_doubt(self, tp: object, progress: Progress, applied: int, compacted: str | None) -> Progress:
         self._answer("check_doubt")
+        SimProgressLog.owned = applied
         return progress
 
     def level_of_new_machines(self) -> int:
@@ -87,7 +91,12 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
     unused: Any = None
     ask = AskLog(lambda *_: (None, None), unused)
-    yield lambda: open_partition(Stores(settings, cluster, memory, condemnations, formats), TP, ask)[1]
+    stores = Stores(settings, cluster, memory, condemnations, formats)
+
+    def open_again(committed: dict[TopicPartition, int] | None = None) -> RocksStore:
+        return open_partition(stores._replace(committed=committed or {}), TP, ask)[1]
+
+    yield open_again
     assert SimProgressLog.opened == 0, "a log was not closed"
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 
@@ -111,6 +120,20 @@ def test_whichever_question_fails_the_next_attempt_opens_the_store(
     store = open_again()
     assert store.applied == 0
     store.close()
+
+
+def test_what_a_machine_has_read_and_not_committed_does_not_count_if_the_log_is_in_doubt(
+    open_again: Callable[..., RocksStore],
+) -> None:
+    store = open_again()
+    store.write({}, 5)
+    store.close()
+    open_again().close()
+    assert SimProgressLog.owned == 5, "this process has closed no machine of it"
+    open_again({TP: 4}).close()
+    assert SimProgressLog.owned == 4
+    open_again({TP: 9}).close()
+    assert SimProgressLog.owned == 5
 
 
 def test_a_store_whose_catching_up_fails_is_closed(

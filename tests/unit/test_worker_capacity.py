@@ -109,7 +109,7 @@ def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytes
     none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     none_compacted.set_result({})
     pool: Any = SimpleNamespace(
-        capacity=capacity, parts=parts, formats={"requests": None}, memory=None, condemnations=None
+        committed={}, capacity=capacity, parts=parts, formats={"requests": None}, memory=None, condemnations=None
     )
     taken = Openings(pool)
     monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)

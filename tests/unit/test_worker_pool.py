@@ -18,6 +18,7 @@ import pytest
 from timers.broker.embedded import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
+from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
@@ -43,7 +44,7 @@ class SimRunner:
     def __init__(self, *, recovering: bool = False) -> None:
         self.is_stopped = self.commits_soon = False
         self.asked: list[Any] = []
-        self.machine: Any = SimpleNamespace(recovering=recovering, position=7)
+        self.machine: Any = SimpleNamespace(recovering=recovering, position=7, committed=Progress(7))
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -209,7 +210,8 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
             super().__init__()
             self.name = name
             self.told: list[bool] = []
-            self.machine = SimpleNamespace(position=7, recovering=recovering, doubts=SimpleNamespace(note=self.note))
+            doubts = SimpleNamespace(note=self.note)
+            self.machine = SimpleNamespace(position=7, committed=Progress(7), recovering=recovering, doubts=doubts)
 
         def note(self, worker: str, *, is_compacted: bool) -> None:
             self.told.append(is_compacted)

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -60,6 +61,9 @@ class Stores(NamedTuple):
     memory: RocksMemory
     condemnations: Condemnations
     formats: Mapping[str, RequestFormat]
+    committed: Mapping[TopicPartition, int] = MappingProxyType({})
+    """Machine that this process has closed -> offset up to which it had committed. What its store holds above it was
+    perhaps read by a machine that was fenced [I29]."""
 
     def indexed(self, tp: TopicPartition) -> bool:
         """Whether the store of a machine has an index of ids."""
@@ -165,7 +169,8 @@ class Opening(NamedTuple):
             usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))
             applied = store.applied if usable else 0
             # Before the store is emptied: it may be the only one that holds what the log lacks.
-            checked = self.log.check_doubt(self.tp, progress, applied, self.compacted)
+            owned = min(applied, self.stores.committed.get(self.tp, applied))
+            checked = self.log.check_doubt(self.tp, progress, owned, self.compacted)
             if checked.doubt != progress.doubt:
                 checked = checked.without_doubt(store.lineage, applied)
             progress = checked

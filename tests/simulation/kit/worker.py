@@ -142,6 +142,7 @@ class SimWorker:
         self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._topics = SimTopics(log)
         self.refused: set[TopicPartition] = set()
+        self.committed: dict[TopicPartition, int] = {}
         self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
@@ -233,10 +234,15 @@ class SimWorker:
             LogMismatch: the log may lack what the machine would read [I29].
         """
         usable = spec.catch_up(store, progress)
-        if spec.tp not in self.accepted and self.is_refused(spec.tp, progress, store.applied if usable else 0):
+        owned = min(store.applied, self.committed_to(spec.tp, store.applied)) if usable else 0
+        if spec.tp not in self.accepted and self.is_refused(spec.tp, progress, owned):
             raise LogMismatch(f"{spec.tp} may lack requests")
         if not usable:
             store.empty()
+
+    def committed_to(self, machine: TopicPartition, applied: int) -> int:
+        """Up to which offset a machine that this process closed had committed; ``applied``, if it closed none."""
+        return self.committed.get(machine, applied)
 
     def is_refused(self, machine: TopicPartition, progress: Progress, applied: int) -> bool:
         """Whether a machine must not be opened."""
@@ -367,10 +373,16 @@ class SimWorker:
         runner = self.runners.pop(machine, None)
         if runner is not None:
             runner.outbox.policy.transaction.close()
-            self.disk.close(machine)
+            self._close(machine, runner)
+
+    def _close(self, machine: TopicPartition, runner: SimRunner | None) -> None:
+        if runner is not None:
+            self.committed[machine] = runner.machine.committed.next_offset
+        self.disk.close(machine)
 
     def crash(self) -> None:
         """End the process; its memory is lost."""
+        self.committed.clear()
         self.alive = False
         self.runners.clear()
         self.stopped.clear()
@@ -530,7 +542,6 @@ class SimWorker:
 
     def _close_after(self, machine: TopicPartition, error: Unforeseen) -> float:
         """Close a machine. Returns for how many seconds; the simulator assigns it again at any later time."""
-        self.runners.pop(machine, None)
-        self.disk.close(machine)
+        self._close(machine, self.runners.pop(machine, None))
         reopening = self._reopening.setdefault(machine, Reopening())
         return reopening.pause_s(str(error), AFTER_UNFORESEEN, self.log.clock.now_ms / 1000)

@@ -339,7 +339,7 @@ class Openings:
     ) -> Opened:
         """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
         pool, tp, metrics = self._pool, opening.tp, opening.metrics
-        where = Stores(parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats), tp
+        where = Stores(parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats, pool.committed), tp
         async with self._reading:
             if opening.stop.is_set():
                 raise Lost("told to stop")

@@ -88,6 +88,7 @@ class Pool:
         producers: the event loop of all machines' producers.
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
+        committed: machine that was closed -> offset up to which it had committed.
         runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
     """
@@ -116,6 +117,7 @@ class Pool:
         """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
         self.stopped: Mapping[TopicPartition, LogMismatch] = {}
         self._closed_stores: dict[TopicPartition, int] = {}
+        self.committed: dict[TopicPartition, int] = {}
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
         self._log_end_ticks: LogEndTicks | None = None
@@ -375,10 +377,14 @@ class Pool:
         self.runners = {tp: runner for tp, runner in self.runners.items() if tp not in closing}
         if closing:
             self._consumer.forget(closing.keys())
-        self._closed_stores |= {tp: each.machine.position for tp, each in closing.items() if each is not None}
+        self._note_closed({tp: each for tp, each in closing.items() if each is not None})
         released = asyncio.gather(self._openings.end(closing), self._openings.join(runners))
         self._let_openings_wait(closing, released)
         return released
+
+    def _note_closed(self, runners: Mapping[TopicPartition, Runner]) -> None:
+        self._closed_stores |= {tp: each.machine.position for tp, each in runners.items()}
+        self.committed |= {tp: each.machine.committed.next_offset for tp, each in runners.items()}
 
     def _let_openings_wait(self, tps: Iterable[TopicPartition], released: asyncio.Future[Any]) -> None:
         """Let new openings of these partitions wait until ``released`` is done [I11]."""
@@ -476,6 +482,7 @@ class Pool:
         tp = self._partition_of(runner)
         if tp is not None:
             self.runners = {other: each for other, each in self.runners.items() if each is not runner}
+            self._note_closed({tp: runner})
             if tp not in self._dealt:
                 if isinstance(error, Fenced):
                     logger.info("%s: its new owner has taken over (%s)", runner.name, error)
@@ -483,7 +490,6 @@ class Pool:
                     logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
                 self._consumer.forget([tp])
                 self._let_openings_wait([tp], asyncio.ensure_future(self._openings.join([runner])))
-                self._closed_stores[tp] = runner.machine.position
                 return
             self._openings.begin_again(tp, runner, error)
         else:  # it may have been fenced: the group has dealt its partition to another worker

@@ -288,11 +288,18 @@ class SimCluster(KafkaCluster):
         return ["no worker answers"] if self.worker_fails else []
 
 
+class ServedAsByCommand(TestServer):
+    """aiohttp's server for tests, which would cancel a handler whose client has gone. That of the command does not."""
+
+    async def _make_runner(self, **options: Any) -> Any:
+        return await super()._make_runner(**{**options, "handler_cancellation": False})
+
+
 @asynccontextmanager
 async def console(cluster: SimCluster, **environment: str) -> AsyncIterator[TestClient[Any, Any]]:
     """A client of a console that writes, unless the settings say otherwise."""
     settings = Settings.load({"TIMERS_BROKERS": "nowhere:1", "TIMERS_CONSOLE_WRITE": "1", **environment})
-    async with TestClient(TestServer(Server(settings, cluster).application())) as client:
+    async with TestClient(ServedAsByCommand(Server(settings, cluster).application())) as client:
         yield client
 
 

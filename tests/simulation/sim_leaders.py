@@ -56,7 +56,7 @@ class SimLeaders:
         data = b""
         for epoch, (base, last, max_ms, crc) in found:
             data = _HEADER.pack(base, 0, epoch, 2, crc, _APPEND_TIME, last - base, 0, max_ms).ljust(max_bytes, b"\0")
-        return RawFetch(data, None)
+        return RawFetch(0, end, data)
 
 
 class SimLineages(LogLineages):

@@ -19,7 +19,7 @@ from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, bearer
 from timers.client.fired import CallbackRecord
 from timers.console import event_pages, kafka_cluster
-from timers.console.kafka_cluster import MAX_RECORDS, newest
+from timers.console.kafka_cluster import MAX_RECORDS, TopicsFollower
 from timers.errors import TimersError
 
 
@@ -177,13 +177,20 @@ async def test_a_client_that_went_is_no_error(
 
 
 async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    records, dropped = newest(record(offset, value=b"") for offset in range(MAX_RECORDS + 50))
+    follower = TopicsFollower.__new__(TopicsFollower)
+    follower.forget_all()
+    for offset in range(MAX_RECORDS + 50):
+        follower.add(record(offset, value=b""))
+    records, dropped = follower.take()
     assert (len(records), records[0].offset, dropped) == (MAX_RECORDS, 50, 50)
     monkeypatch.setattr(kafka_cluster, "MAX_BYTES", 4000)
-    records, dropped = newest(record(offset, value=b"x" * 2000) for offset in range(3))
+    for offset in range(3):
+        follower.add(record(offset, value=b"x" * 2000))
+    records, dropped = follower.take()
     assert ([each.offset for each in records], dropped) == ([2], 2)
-    large = [replace(record(offset, value=b""), key=b"x" * 1000, headers=[("h", b"x" * 1000)]) for offset in range(20)]
-    records, dropped = newest(large)
+    for offset in range(20):
+        follower.add(replace(record(offset, value=b""), key=b"x" * 1000, headers=[("h", b"x" * 1000)]))
+    records, dropped = follower.take()
     assert ([each.offset for each in records], dropped) == ([19], 19), "keys and headers are counted too"
 
 

@@ -12,13 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
 
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
 from tests.unit.test_console_access import USERS, basic
 from timers.config.settings import Settings
-from timers.console import history, kafka_cluster
+from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
@@ -136,8 +135,9 @@ async def test_reading_dead_letters_ends_when_no_task_waits(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("path", ["/v1/dead-letters", "/dead-letters"])
-async def test_an_answer_is_given_up_when_its_client_has_gone(path: str) -> None:
+async def test_an_answer_is_given_up_when_its_client_has_gone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page gives it up itself, when it is shown without this part."""
+    monkeypatch.setattr(server, "_LOOK_S", 0.01)
     asked, given_up = asyncio.Event(), asyncio.Event()
 
     class Slow(SimCluster):
@@ -156,7 +156,8 @@ async def test_an_answer_is_given_up_when_its_client_has_gone(path: str) -> None
         await given_up.wait()
 
 
-async def test_a_change_goes_on_when_its_client_has_gone() -> None:
+async def test_a_change_goes_on_when_its_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOOK_S", 0.01)
     asked, go_on, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(SimCluster):
@@ -279,31 +280,6 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: 
     consumer.closed.clear()
     await follower.close()
     assert consumer.closed.is_set()
-    await cluster.close()
-
-
-async def test_a_stream_ends_with_what_came_before_its_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(SimConsumer):
-        def __init__(self) -> None:
-            super().__init__()
-            lost = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-            self.left = [Message("orders", 0, 7), Message("orders", 0, 8), Message(error=lost)]
-
-        def poll(self, timeout: float) -> Any:
-            return self.left.pop(0) if self.left else None
-
-        def consume(self, count: int, timeout: float) -> list[Any]:
-            return [self.left.pop(0)] if self.left else []
-
-    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: Failing())
-    monkeypatch.setattr(connection, "partitions_of", lambda *_: 1)
-    cluster = KafkaCluster(SETTINGS)
-    follower = await cluster.follow(["orders"], None)
-    records, dropped = await follower.next(DEADLINE_S)
-    assert ([each.offset for each in records], dropped) == ([7, 8], 0)
-    with pytest.raises(TimersError, match="the topics cannot be read"):
-        await follower.next(DEADLINE_S)
-    await follower.close()
     await cluster.close()
 
 

@@ -120,7 +120,7 @@ async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch:
     async with console(cluster) as client:
         for number in range(150):
             body = {"topic": "t", "value": "", "at": 1_900_000_000 + number, "id": f"{number:05}"}
-            monkeypatch.setattr("timers.console.access.Rates.take", lambda *_: None)
+            monkeypatch.setattr("timers.console.access.Rates.wait_s", lambda *_: 0.0)
             assert (await answer_of(client, "POST", "/v1/timers", json=body))[0] == 201
         _, whole = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert whole["complete"] and sum(each["timers"] for each in whole["counts"]) == 150

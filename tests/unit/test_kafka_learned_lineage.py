@@ -54,7 +54,7 @@ class SimLeader:
         base = offset // 5 * 5
         epoch = max(epoch for epoch, first in EPOCHS if first <= base)
         data = _HEADER.pack(base, 0, epoch, 2, base, 0, 4, 0, base).ljust(max_bytes, b"\0") if base < END else b""
-        return RawFetch(data, None)
+        return RawFetch(START, END, data)
 
 
 def extended(lineage: Lineage, position: int, leader: SimLeader) -> Lineage | None:

@@ -70,7 +70,7 @@ class SimLeader:
         found = self.batches.get((tp, offset), OffsetOutOfRangeError())
         if isinstance(found, KafkaError):
             raise found
-        return RawFetch(header(found), None)
+        return RawFetch(0, self.end, header(found))
 
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
         await self.round_trips.wait()

@@ -78,7 +78,7 @@ class SimLeaders:
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int) -> RawFetch:
         await self._answer()
-        return RawFetch(b"" if self._shown is None else record(self._shown), None)
+        return RawFetch(0, 1, b"" if self._shown is None else record(self._shown))
 
     async def committed(self, group: str, tp: tuple[str, int]) -> tuple[int, str]:
         await self._answer()

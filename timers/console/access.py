@@ -32,7 +32,6 @@ from timers.console.routes import OPERATOR, PUBLIC, READER
 from timers.errors import SettingsError
 from timers.hosts import Hosts
 from timers.renewed_tls import version_of
-from timers.slots import Slots
 from timers.wire.printable import quoted
 
 _LOG_N, _R, _P = 15, 8, 1
@@ -44,8 +43,9 @@ _REMEMBERED = 1000
 _MAX_WAITING = 8
 """Checks that may wait for the one that runs. Each takes 0.1 s of a core and 32 MiB."""
 
-_CHECK_S = 10.0
-"""How long a check may wait."""
+
+class BusyError(Exception):
+    """Too many passwords are being checked."""
 
 
 class ScryptHash(NamedTuple):
@@ -101,27 +101,37 @@ class PasswordChecks:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
-        self._turn = Slots(1, _CHECK_S, lambda: too_many(1.0, "many passwords are being checked"), _MAX_WAITING)
+        self._lock = asyncio.Lock()
         # A thread of its own: slow brokers may keep those that asyncio has for everything.
         self._thread = ThreadPoolExecutor(1, "timers-console-passwords")
+        self._waiting = 0
 
     async def is_right(self, user: str, password: str, known: ScryptHash | None) -> bool:
         """Whether the password is that of the user, whose hash is ``known``; None: there is no such user.
 
         Raises:
-            Problem: too many checks are waiting.
+            BusyError: too many checks are waiting.
         """
-        async with self._turn:
-            if self.is_remembered(user, password, known):  # a request that was first had the same password
-                return True
-            loop = asyncio.get_running_loop()
-            right = await loop.run_in_executor(self._thread, (known or _OF_NO_USER).matches, password)
-        if not right or known is None:
-            return False
-        self._right[self._name(user, password, known)] = monotonic() + _REMEMBER_S
-        while len(self._right) > _REMEMBERED:
-            self._right.popitem(last=False)
-        return True
+        name = self._name(user, password, known)
+        if self._right.get(name, 0.0) > monotonic():
+            return True
+        if self._waiting >= _MAX_WAITING:
+            raise BusyError
+        self._waiting += 1
+        try:
+            async with self._lock:
+                if self._right.get(name, 0.0) > monotonic():  # a request that was first had the same password
+                    return True
+                loop = asyncio.get_running_loop()
+                right = await loop.run_in_executor(self._thread, (known or _OF_NO_USER).matches, password)
+        finally:
+            self._waiting -= 1
+        if right and known is not None:
+            self._right[name] = monotonic() + _REMEMBER_S
+            while len(self._right) > _REMEMBERED:
+                self._right.popitem(last=False)
+            return True
+        return False
 
     def is_remembered(self, user: str, password: str, known: ScryptHash | None) -> bool:
         """Whether the password was right a short time ago."""
@@ -245,14 +255,16 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Name -> what is left, and at which time. A name that is forgotten has a full bucket."""
 
-    def take(self, name: str, now_s: float, why: str) -> None:
-        """Count one, or raise the problem that ``name`` must wait, and ``why``."""
+    def wait_s(self, name: str, now_s: float) -> float:
+        """Seconds until ``name`` may go on; 0: it may, now."""
         left, at_s = self._buckets.get(name, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._per_s)
-        if left < 1:
-            raise too_many((1 - left) / self._per_s, why)
-        self._buckets[name] = left - 1, now_s
-        self._buckets.move_to_end(name)
+        return 0.0 if left >= 1 else (1 - left) / self._per_s
+
+    def take(self, name: str, now_s: float) -> None:
+        """Count one."""
+        left, at_s = self._buckets.pop(name, (self._burst, now_s))
+        self._buckets[name] = min(self._burst, left + (now_s - at_s) * self._per_s) - 1, now_s
         while len(self._buckets) > _MOST_NAMES:
             self._buckets.popitem(last=False)
 
@@ -388,9 +400,15 @@ class Access:
     async def _is_right(self, address: str, name: str, password: str, known: ScryptHash | None) -> bool:
         if self._passwords.is_remembered(name, password, known):  # also while others try passwords
             return True
+        wait_s = self._failures.wait_s(address, monotonic())
+        if wait_s:
+            raise too_many(wait_s, "too many wrong passwords came from this address")
         # Counted before the check: many requests at once must not pass together. A right password is remembered.
-        self._failures.take(address, monotonic(), "too many wrong passwords came from this address")
-        return await self._passwords.is_right(name, password, known)
+        self._failures.take(address, monotonic())
+        try:
+            return await self._passwords.is_right(name, password, known)
+        except BusyError:
+            raise too_many(1.0, "many passwords are being checked") from None
 
     def _of_proxy(self, request: web.Request) -> str | None:
         """The name that a trusted proxy sends."""

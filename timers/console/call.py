@@ -10,7 +10,6 @@ import hmac
 import json
 import re
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -86,18 +85,11 @@ BODY_S = 60.0
 
 @dataclass(frozen=True)
 class Console:
-    """What all handlers share.
-
-    Attributes:
-        user_of: finds the user of a request, which a stream does again from time to time.
-        streams: name of a user -> streams of events that are open.
-    """
+    """What all handlers share."""
 
     settings: Settings
     cluster: KafkaCluster
     signer: Signer
-    user_of: Callable[[web.Request], Awaitable[Principal]]
-    streams: Counter[str] = field(default_factory=Counter)
 
     def now_s(self) -> float:
         """Epoch seconds of this machine's clock; cursors end by it, and delays begin."""

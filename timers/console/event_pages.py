@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from timers.client.fired import CallbackRecord
-from timers.console.call import Call, handles
+from timers.console.access import Principal
+from timers.console.call import Call, Handler
 from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.errors import TimersError
@@ -34,22 +37,29 @@ WINDOW_S = 1.0
 """With `per_s`, the number and the longest lag of the firings that were not sent are told once in this time."""
 
 LOOK_S = 0.5
-"""How long a firing is waited for. Then it is looked whether there is something else to send."""
+"""Time between two looks whether the client is gone, which would keep a place for a stream."""
 
 RETRY_MS = 1000
 """Browsers connect again after this time, when a console ends."""
 
+CheckAgain = Callable[[web.Request], Awaitable[Principal]]
+"""Finds the user of a request, as at its beginning."""
 
-@handles("events")
-async def events(call: Call) -> web.StreamResponse:
-    streams = call.console.streams
-    if streams.total() >= MAX_STREAMS or streams[call.user.name] >= MAX_STREAMS_OF_A_USER:
-        raise Problem("busy", "too many streams are open: close one", {"Retry-After": "10"})
-    streams[call.user.name] += 1
-    try:
-        return await _Stream(call).run()
-    finally:
-        streams[call.user.name] -= 1
+
+def handlers(check_again: CheckAgain) -> dict[str, Handler]:
+    """Name of a route -> its handler."""
+    streams: Counter[str] = Counter()
+
+    async def events(call: Call) -> web.StreamResponse:
+        if streams.total() >= MAX_STREAMS or streams[call.user.name] >= MAX_STREAMS_OF_A_USER:
+            raise Problem("busy", "too many streams are open: close one", {"Retry-After": "10"})
+        streams[call.user.name] += 1
+        try:
+            return await _Stream(call, check_again).run()
+        finally:
+            streams[call.user.name] -= 1
+
+    return {"events": events}
 
 
 class Thinning:
@@ -89,8 +99,9 @@ class Thinning:
 
 
 class _Stream:
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, check_again: CheckAgain) -> None:
         self._call = call
+        self._check_again = check_again
         self._topics = sorted(set(call.parameters["topic"]))
         self._thinning = Thinning(call.parameters.get("per_s"))
         self._shows_values = call.user.values and call.console.settings.queries == "values"
@@ -123,7 +134,7 @@ class _Stream:
 
     async def _send_until_end(self, follower: TopicsFollower) -> None:
         self._checked_s = begun_s = monotonic()
-        while monotonic() - begun_s < MAX_STREAM_S:
+        while monotonic() - begun_s < MAX_STREAM_S and self._call.request.transport is not None:
             records, dropped = await follower.next(LOOK_S)
             if dropped:
                 await self._write(_event("dropped", {"count": dropped}))
@@ -171,7 +182,7 @@ class _Stream:
         await self._write(_event("fired", fields, self._id(follower)))
 
     async def _check_login(self) -> None:
-        user = await self._call.console.user_of(self._call.request)
+        user = await self._check_again(self._call.request)
         if not all(map(user.may_use_topic, self._topics)) or user.name != self._call.user.name:
             raise Problem("topic-forbidden", "the rights of this user have changed")
         self._shows_values = self._shows_values and user.values

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,13 +57,12 @@ MAX_BYTES = 8 * 1024 * 1024
 OPENING_S = 15.0
 """How long the ends of all partitions are looked for."""
 
+_POLL_S = 0.2
 _BATCH = 200
 
 
 class TopicsFollower:
     """Reads callback topics as their records arrive, with a consumer and a thread of its own.
-
-    Each call of :meth:`next` reads all that has come since the one before.
 
     Attributes:
         positions: for each topic, the next offset of each partition.
@@ -73,11 +73,16 @@ class TopicsFollower:
         self._topics = topics
         self._properties = connection.librdkafka(settings)
         self._reports = connection.ErrorReports(settings)
+        self._loop = asyncio.get_running_loop()
+        self._arrived, self._closed = asyncio.Event(), asyncio.Event()
+        self._lock = threading.Lock()
+        self.forget_all()
         self._failure: TimersError | None = None
-        self._thread = Threads("events", 1)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="timers-console-events", daemon=True)
 
     def open(self, positions: Sequence[Sequence[int]] | None) -> None:
-        """Begin at these offsets, or with what comes from now on. Blocks, and ends if no task waits for it any more.
+        """Begin at these offsets, or with what comes from now on. Blocks.
 
         Raises:
             Problem: a topic does not exist, or the topics have too many partitions.
@@ -105,13 +110,13 @@ class TopicsFollower:
                     for partition, offset in enumerate(offsets)
                 ]
             )
-            check()
         except KafkaException as error:
             self._consumer.close()
             raise self._reports.user_error(error, "the topics cannot be read") from None
         except BaseException:
             self._consumer.close()
             raise
+        self._thread.start()
 
     def _count_partitions(self, end_s: float) -> list[int]:
         """The number of partitions of each topic."""
@@ -133,46 +138,74 @@ class TopicsFollower:
         return int(end)
 
     async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
-        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record.
-
-        Raises:
-            TimersError: the topics cannot be read any more.
-        """
-        return await self._thread.run(self._read, timeout_s)
-
-    def _read(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
-        if self._failure is not None:
-            raise self._failure
-        return newest(self._arrived(timeout_s))
-
-    def _arrived(self, timeout_s: float) -> Iterator[CallbackRecord]:
-        """The records that come in this time; after the first one, only those that are there."""
-        end_s, first = monotonic() + timeout_s, self._consumer.poll(timeout_s)
-        while first is not None and self._failure is None:
-            for message in (first, *self._consumer.consume(_BATCH, timeout=0)):
-                error = message.error()
-                if error is None:
-                    yield CallbackRecord.of(message)
-                elif not error.retriable():
-                    self._failure = self._reports.user_error(KafkaException(error), "the topics cannot be read")
-            first = self._consumer.poll(0) if monotonic() < end_s else None
+        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return [], 0
+        with self._lock:
+            self._arrived.clear()
+            failure = self._failure
+            records, dropped = self.take()
+        if failure is not None and not records:
+            raise failure
+        if failure is not None:
+            self._arrived.set()
+        return records, dropped
 
     async def close(self) -> None:
-        """Stop reading."""
-        await self._thread.run(self._consumer.close)
-        await self._thread.close()
+        """Stop reading, and wait until the consumer is closed."""
+        self.stop()
+        await self._closed.wait()
 
+    def stop(self) -> None:
+        """Stop reading soon. Thread-safe."""
+        self._ended.set()
 
-def newest(records: Iterable[CallbackRecord]) -> tuple[list[CallbackRecord], int]:
-    """The newest of some records, within the limits above, and how many were dropped."""
-    kept, size, dropped = deque[CallbackRecord](), 0, 0
-    for record in records:
-        kept.append(record)
-        size += record.size
-        while len(kept) > MAX_RECORDS or (size > MAX_BYTES and len(kept) > 1):
-            size -= kept.popleft().size
-            dropped += 1
-    return list(kept), dropped
+    def _read(self) -> None:
+        try:
+            self._poll()
+        finally:
+            self._consumer.close()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _poll(self) -> None:
+        while not self._ended.is_set():
+            first = self._consumer.poll(_POLL_S)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
+            errors = [error for message in messages if (error := message.error()) is not None]
+            failed = [error for error in errors if not error.retriable()]
+            with self._lock:
+                for message in messages:
+                    if not message.error():
+                        self.add(CallbackRecord.of(message))
+                if failed:
+                    self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
+            if messages:
+                self._loop.call_soon_threadsafe(self._arrived.set)
+            if failed:
+                break
+
+    def forget_all(self) -> None:
+        """Begin with nothing."""
+        self._records: deque[CallbackRecord] = deque()
+        self._bytes = self._dropped = 0
+
+    def take(self) -> tuple[list[CallbackRecord], int]:
+        """What waits for the reader, and how many were dropped; nothing waits after that."""
+        taken = list(self._records), self._dropped
+        self.forget_all()
+        return taken
+
+    def add(self, record: CallbackRecord) -> None:
+        """Keep a record for the reader, and drop the oldest ones above the limits."""
+        self._records.append(record)
+        self._bytes += record.size
+        while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
+            self._bytes -= self._records.popleft().size
+            self._dropped += 1
 
 
 def _left_s(end_s: float) -> float:
@@ -482,7 +515,11 @@ class KafkaCluster:
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         """A reader that begins at these positions, or with what comes from now on."""
         follower = TopicsFollower(self._settings, topics)
-        await self._opening.run(follower.open, positions)
+        try:
+            await self._opening.run(follower.open, positions)
+        except asyncio.CancelledError:
+            follower.stop()  # its thread may open it later
+            raise
         return follower
 
     async def problems(self) -> list[str]:
@@ -526,7 +563,7 @@ class _Requests:
 
         if self._reader is None:
             formats = enabled_formats(self._settings)
-            self._reader = RequestReader(self._settings, formats, committed=True)
+            self._reader = RequestReader(self._settings, formats, isolation="read_committed")
         end_s = monotonic() + MAX_READING_S
         while True:
             try:

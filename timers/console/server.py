@@ -19,14 +19,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
-    event_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
-    letter_pages,  # noqa: F401
+    event_pages,
+    letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
     routes,
     scheduler_api,
     timer_pages,  # noqa: F401
     worker_pages,  # noqa: F401
 )
-from timers.console.access import Access, Principal, Rates
+from timers.console.access import Access, Principal, Rates, too_many
 from timers.console.call import CONDITIONS, HANDLERS, Call, Console, Handler, Reply, Signer, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CONTENT_TYPE, Problem
@@ -67,6 +67,9 @@ _READING = ("GET", "HEAD")
 _EACH_HOST = frozenset({"live", "ready", "metrics"})
 """Routes for probes, which ask by any name of the machine. They show nothing of a timer."""
 
+_LOOK_S = 0.5
+"""Time between two looks whether the client of a request still waits."""
+
 _CLIENT_GONE = 499
 
 READY_S = 2.0
@@ -87,7 +90,7 @@ class Server:
         self._settings = settings
         self._base_path = base_path(settings)
         self._access = Access(settings)
-        self._console = Console(settings, cluster, Signer(settings), self._access.principal)
+        self._console = Console(settings, cluster, Signer(settings))
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self.metrics = registry = CollectorRegistry()
@@ -97,11 +100,11 @@ class Server:
         durations = "timers_console_request_seconds", "Durations of answers."
         self._seconds = Histogram(*durations, labels[:1], registry=registry)
         self.connections = OpenConnections("the console")
-        self._changes: set[asyncio.Task[Reply | web.StreamResponse]] = set()
         self._checking = asyncio.Lock()
         self._readiness: tuple[float, list[str]] | None = None
         self._handlers: dict[str, Handler] = {
             **HANDLERS,
+            **event_pages.handlers(self._access.principal),
             "live": self._live,
             "ready": self._ready,
             "openApi": self._open_api,
@@ -111,13 +114,7 @@ class Server:
 
     def runner(self) -> web.AppRunner:
         """What serves the application."""
-        return web.AppRunner(
-            self.application(),
-            access_log=None,
-            shutdown_timeout=2.0,
-            max_line_size=_LINE_BYTES,
-            handler_cancellation=True,  # of a request whose client has gone
-        )
+        return web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0, max_line_size=_LINE_BYTES)
 
     def application(self) -> web.Application:
         """The application of aiohttp, with all routes."""
@@ -128,8 +125,7 @@ class Server:
         own = ((route, self._handlers[route.name]) for route in ROUTES)
         for route, handler in (*own, *foreign, *self._site.routes()):
             endpoint = self._endpoint(route, handler)
-            is_stream = any(each.content == EVENT_STREAM for each in route.answers)
-            for method in (route.method,) if is_stream or route.method not in _READING else _READING:
+            for method in _READING if _may_be_given_up(route) else (route.method,):
                 application.router.add_route(method, self._base_path + route.path, endpoint)
         return limited(application, self.connections)
 
@@ -143,9 +139,6 @@ class Server:
                 return response
             except Problem as problem:
                 status = problem.status
-                raise
-            except asyncio.CancelledError:
-                status = _CLIENT_GONE
                 raise
             finally:
                 self._requests.labels(route.name, str(status)).inc()
@@ -162,22 +155,17 @@ class Server:
             self._access.check_origin(request)
         user = await self._access.principal(request) if route.role else self._access.public
         if route.role:
-            why = f"more than {self._settings.console_rate_per_s} requests a second"
-            self._rates.take(user.name, monotonic(), why)
+            now_s = monotonic()
+            if wait_s := self._rates.wait_s(user.name, now_s):
+                raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
+            self._rates.take(user.name, now_s)
         self._check_role(route, request, user)
         parameters = {} if route.is_foreign else routes.parameters(route, given_in(request.raw_path))
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
-        reply = await (carried_out if request.method in _READING else self._to_its_end(carried_out))
+        reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
         return _response(reply) if isinstance(reply, Reply) else reply
-
-    async def _to_its_end(self, change: Coroutine[Any, Any, Reply | web.StreamResponse]) -> Reply | web.StreamResponse:
-        """Carry out a change also if its client goes. What only reads is given up: it may hold one of a few readers."""
-        task = asyncio.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
 
     async def perform(
         self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
@@ -290,6 +278,27 @@ async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse
         return await handler(call)
     except TimersError as error:  # handlers explain the others
         raise Problem("brokers-unreachable", str(error)) from None
+
+
+def _may_be_given_up(route: Route) -> bool:
+    """Whether an answer has no effect. A stream looks itself whether its client has gone."""
+    return route.method in _READING and all(each.content != EVENT_STREAM for each in route.answers)
+
+
+async def _while_connected(
+    request: web.Request, answer: Coroutine[Any, Any, Reply | web.StreamResponse]
+) -> Reply | web.StreamResponse:
+    """The answer, which is given up soon after its client has gone: it may hold one of a few readers."""
+    task = asyncio.create_task(answer)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_LOOK_S)
+            if request.transport is None and not task.done():
+                return web.Response(status=_CLIENT_GONE)  # it is not read
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    return task.result()
 
 
 def _response(reply: Reply) -> web.Response:

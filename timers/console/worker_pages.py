@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
@@ -17,7 +17,7 @@ from timers.errors import TimersError
 from timers.wire import query as wire
 from timers.wire.printable import decode_json, quoted
 
-_, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
+_READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OK = 200
 
 QUICK_S = 0.1
@@ -32,6 +32,40 @@ GROUPS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 # ---- workers --------------------------------------------------------------------------------------------------------
 
 
+class _Asked(NamedTuple):
+    """What one worker said.
+
+    Attributes:
+        pages: path -> status and body.
+        why_not: why it was not asked, or did not answer.
+    """
+
+    worker: FoundWorker
+    pages: dict[str, tuple[int, bytes]]
+    why_not: str
+
+
+async def _ask_all(cluster: KafkaCluster) -> list[_Asked]:
+    """The pages of each worker."""
+    found = await cluster.workers()
+
+    async def ask_one(worker: FoundWorker) -> _Asked:
+        if not worker.may_be_asked:
+            why = f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
+            return _Asked(worker, {}, why)
+        try:
+            asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
+            async with asyncio.timeout(SILENCE_S):
+                _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
+        except TimersError as error:
+            return _Asked(worker, {}, str(error))
+        except TimeoutError:
+            return _Asked(worker, {}, f"it has not answered for {SILENCE_S:.0f} s")
+        return _Asked(worker, dict(zip(_PAGES, pages, strict=True)), "")
+
+    return await asyncio.gather(*map(ask_one, found))
+
+
 @handles("workers")
 async def workers(call: Call) -> Reply:
     return Reply(await look(call.console.cluster))
@@ -43,45 +77,34 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     Raises:
         TimersError: the members of the group cannot be read.
     """
-    members = sorted(await cluster.workers(), key=lambda each: each.id)
-    found = await asyncio.gather(*(_shown(cluster, worker) for worker in members))
+    asked = await _ask_all(cluster)
+    found = [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]
     return {"state": judged(found)._asdict(), "workers": found}
 
 
-async def _shown(cluster: KafkaCluster, worker: FoundWorker) -> dict[str, Any]:
-    """What a worker says of itself, or why it was not asked or did not answer."""
+def _shown(asked: _Asked) -> dict[str, Any]:
+    worker = asked.worker
     owned = Counter(topic for topic, _ in worker.partitions)
     numbers = {topic: sorted(number for each, number in worker.partitions if each == topic) for topic in owned}
     shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(owned.items()))}
     shown["assigned"] = dict(sorted(numbers.items()))
-    silent = {**shown, "ready": None}
-    if not worker.may_be_asked:
-        return {**silent, "why": f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"}
-    try:
-        asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
-        async with asyncio.timeout(SILENCE_S):
-            _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
-    except TimersError as error:
-        return {**silent, "why": str(error)}
-    except TimeoutError:
-        return {**silent, "why": f"it has not answered for {SILENCE_S:.0f} s"}
-    state, partitions = (_object(body) for _, body in pages[:2])
-    if not isinstance(state.get("pending"), int):
-        return {**silent, "why": "what answers at its address is no worker of timers"}
-    status, metrics = pages[2]
-    said, red = figures.samples(metrics) if status == _OK else {}, partitions.get("red")
+    state = _object(asked, _READY)
+    if state is None or not isinstance(state.get("pending"), int):
+        return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
+    partitions, said = _object(asked, _PARTITIONS) or {}, _metrics(asked)
+    red = partitions.get("red")
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
-        return {**silent, "why": f"its page {unread[0]} cannot be read"}
+        return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
     # A worker of the version before does not say which partitions it fires.
     firing, counts, machines = map(partitions.get, ("firing", "request_partitions", "machines"))
-    names = sorted(f"{topic}/{partition}" for topic, partition in worker.partitions)
+    fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
     return {
         **shown,
-        **{name: state.get(name) for name in ("ready", "reasons", "stopped", "pending", "tick_age_s")},
+        **{name: state.get(name) for name in fields},
         "red": red,
         "lossy": partitions.get("lossy", []),
-        "firing": firing if isinstance(firing, list) else names if state["ready"] is True else [],
+        "firing": firing if isinstance(firing, list) else sorted(_names(worker)) if state["ready"] is True else [],
         "machines": machines if isinstance(machines, dict) else {},
         "request_partitions": counts if isinstance(counts, dict) else {},
         "warnings": partitions.get("warnings", []),
@@ -94,13 +117,21 @@ async def _shown(cluster: KafkaCluster, worker: FoundWorker) -> dict[str, Any]:
     }
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    """The object of a page; an empty one if it is something else."""
+def _names(worker: FoundWorker) -> list[str]:
+    return [f"{topic}/{partition}" for topic, partition in worker.partitions]
+
+
+def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     try:
-        found = decode_json(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = decode_json(asked.pages[path][1])
+    except (KeyError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _metrics(asked: _Asked) -> figures.Samples:
+    status, body = asked.pages.get(_METRICS, (0, b""))
+    return figures.samples(body) if status == _OK else {}
 
 
 # ---- lateness -------------------------------------------------------------------------------------------------------

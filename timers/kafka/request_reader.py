@@ -6,33 +6,40 @@ are not kept: that would cost memory for every timer (``docs/adr/0007``), and th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaTopicPartition
-from aiokafka.errors import CorruptRecordException, KafkaError, LeaderNotAvailableError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+)
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import CutValue, Origin, Row, TopicPartition
+from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.leader_client import READ_COMMITTED, READ_UNCOMMITTED, LeaderClient
 from timers.request_formats import NATIVE
 from timers.threads import LoopThread
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.topics import parse_source, partition_name
+from timers.wire.topics import parse_source
 
-FETCH_BYTES = 262_144
+MAX_GAP = 1000
+"""Largest number of offsets between two wanted records that are read, not skipped: a seek takes as long (1 ms)."""
 
 TIMEOUT_S = 5.0
-"""After this time without an answer the brokers are considered unreachable."""
+"""After this time without a record the brokers are considered unreachable."""
 
 POLL_S = 0.2
 
@@ -56,12 +63,12 @@ class RequestReader:
     """Reads requests by their source, within bounded memory. All machines of a worker share one; it connects when it is
     first needed.
 
-    librdkafka unpacks a batch as a whole: a gzip batch of 1 MB may take 1 GB. So these reads use the pieces of
-    :mod:`timers.kafka.aiokafka_internals.fetch`, on an event loop in a thread of their own.
+    librdkafka unpacks a batch as a whole: a gzip batch of 1 MB may take 1 GB. So these reads use aiokafka with the
+    pieces of :mod:`timers.kafka.aiokafka_internals.fetch`, on an event loop in a thread of their own.
 
     Args:
         formats: the request topics and their formats. Other topics are never read.
-        committed: whether to read committed records only: not needed for offsets that a committed reader has read.
+        isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
         value_limit: returns the size in bytes above which no value of a partition is a request; None if not known.
     """
 
@@ -69,15 +76,16 @@ class RequestReader:
         self,
         settings: Settings,
         formats: Mapping[str, RequestFormat],
-        committed: bool = False,
+        isolation: str = "read_uncommitted",
         value_limit: Callable[[TopicPartition], int | None] = lambda partition: None,
     ) -> None:
+        self._settings = settings
         self._formats = formats
-        self._isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
-        self._in_pieces = fetch.InPieces(value_limit)
-        self._client = LeaderClient(settings, "requests", TIMEOUT_S)
+        self._isolation = isolation
+        self._value_limit = value_limit
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
+        self._consumer: AIOKafkaConsumer | None = None
         self._closed = False
 
     def find(
@@ -132,20 +140,20 @@ class RequestReader:
         found: dict[str, RequestRecord | Deleted] = {}
         leaderless: list[str] = []
         deadline = monotonic() + MAX_READING_S
-        for tp, offsets in wanted.items():
+        for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
                 _check(keep_waiting)
             try:
                 if self._closed:
                     raise Lost("told to stop")
                 read: dict[int, RequestRecord | Deleted] = {}
-                reading = self._read_offsets(tp, sorted({*offsets.values()}), deadline, read)
-                self._run(reading, partial(_check, keep_waiting))
+                places = KafkaTopicPartition(topic, partition), sorted({*offsets.values()})
+                self._run(self._read_offsets(*places, deadline, read), partial(_check, keep_waiting))
                 found |= {source: read[offset] for source, offset in offsets.items() if offset in read}
             except LeaderNotAvailableError:
                 leaderless += offsets
             except KafkaError as error:
-                raise Lost(f"{partition_name(*tp)} cannot be read for a dead letter: {error}") from error
+                raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error}") from error
             finally:
                 self._lock.release()
         if monotonic() > deadline:
@@ -156,9 +164,10 @@ class RequestReader:
         with self._lock:
             self._closed = True
             if self._loop is not None:
-                self._run(self._client.close(), lambda: None)
+                if self._consumer is not None:
+                    self._run(self._consumer.stop(), lambda: None)
                 self._loop.close()
-                self._loop = None
+                self._loop = self._consumer = None
 
     def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
         """Run a coroutine on the loop's thread. ``while_waiting``, called five times a second, may raise to stop."""
@@ -176,51 +185,79 @@ class RequestReader:
             running.cancel()
             raise
 
-    async def _read_offsets(
-        self, tp: TopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
-    ) -> None:
-        """Read on while its leader moves, or does not answer.
-
-        Raises:
-            LeaderNotAvailableError: the partition has no leader.
-            KafkaError: the brokers do not answer.
-        """
-        deadline = monotonic() + TIMEOUT_S
-        while (leader := await self._client.find_leader(*tp)) is not None:
+    async def _open_consumer(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                client_id=self._settings.worker_id,
+                **connection.aiokafka(self._settings),
+                key_deserializer=fetch.InPieces(self._value_limit),
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level=self._isolation,
+                fetch_max_wait_ms=20,
+                max_partition_fetch_bytes=262_144,
+                request_timeout_ms=int(TIMEOUT_S * 1000),
+            )
             try:
-                await self._read_from(leader, tp, offsets, until, found)
-                break
-            except KafkaError as error:
-                if not error.retriable or monotonic() > deadline:
-                    raise
-            await asyncio.sleep(POLL_S)
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
 
-    async def _read_from(
+    async def _read_offsets(
+        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
+    ) -> None:
+        consumer = await self._open_consumer()
+        if not await fetch.exists(consumer, tp):
+            return
+        consumer.assign([tp])
+        try:
+            low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
+            for group in _groups([offset for offset in offsets if low <= offset < end]):
+                # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
+                with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
+                    await self._read_group(consumer, tp, group, until, found)
+        finally:
+            consumer.unsubscribe()
+
+    async def _read_group(
         self,
-        leader: int,
-        tp: TopicPartition,
-        offsets: list[int],
+        consumer: AIOKafkaConsumer,
+        tp: KafkaTopicPartition,
+        group: list[int],
         until: float,
         found: dict[int, RequestRecord | Deleted],
     ) -> None:
-        low, end = await self._client.ends(leader, tp)
-        found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
-        through, wanted, place = low, {*offsets}, KafkaTopicPartition(*tp)
-        for offset in offsets:
-            if not through <= offset < end or monotonic() > until:
-                continue
-            # A bad batch ends a fetch, a part that was deleted meanwhile too: the others may be there.
-            with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
-                fetched = await self._client.fetch(leader, tp, offset, FETCH_BYTES, self._isolation)
-                records = fetch.records_in(place, fetched, offset, self._in_pieces, self._isolation)
-                while not records.finished:
-                    for record in records.piece():
-                        if record.offset in wanted and not isinstance(record.value, CutValue):
-                            found[record.offset] = RequestRecord(
-                                record.offset, record.key, record.value, record.headers, record.timestamp
-                            )
-                    await asyncio.sleep(0)
-                through = records.next_fetch_offset
+        wanted = set(group)
+        consumer.seek(tp, group[0])
+        deadline = monotonic() + TIMEOUT_S
+        while (position := await consumer.position(tp)) <= group[-1] and monotonic() < until:
+            arrived = fetch.has_records(consumer, [tp])
+            records = (await consumer.getmany(tp, timeout_ms=0 if arrived else int(POLL_S * 1000))).get(tp, ())
+            for record in records:
+                if record.offset in wanted and not isinstance(record.value, CutValue):
+                    found[record.offset] = RequestRecord(
+                        record.offset, record.key, record.value, record.headers, record.timestamp
+                    )
+            if arrived or await consumer.position(tp) != position:
+                deadline = monotonic() + TIMEOUT_S
+            elif monotonic() > deadline:
+                raise KafkaTimeoutError(f"{tp.topic}/{tp.partition} gave no record for {TIMEOUT_S:.0f} s")
+
+
+def _groups(offsets: list[int]) -> Iterator[list[int]]:
+    """Sorted offsets in groups that are read without a seek."""
+    group: list[int] = []
+    for offset in offsets:
+        if group and offset > group[-1] + MAX_GAP:
+            yield group
+            group = []
+        group.append(offset)
+    if group:
+        yield group
 
 
 def _check(keep_waiting: Callable[[], bool]) -> None:

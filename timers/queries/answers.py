@@ -463,7 +463,9 @@ class Queries:
             topic: request_format for topic, request_format in pool.formats.items() if topic != settings.retry_topic
         }
         # The machines use another reader: queries must not delay the writing of dead letters.
-        self._request_reader = RequestReader(settings, requests, committed=True, value_limit=pool.value_limit)
+        self._request_reader = RequestReader(
+            settings, requests, isolation="read_committed", value_limit=pool.value_limit
+        )
 
     async def close(self) -> None:
         await asyncio.to_thread(self._request_reader.close)

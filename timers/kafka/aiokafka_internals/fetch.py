@@ -14,13 +14,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.subscription_state import TopicPartitionState
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from timers.core.lineage import PassedBatch
 from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, passed_batch, pieces
-from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
 _THEIR_RECORDS = fetcher.PartitionRecords
 
@@ -104,6 +104,18 @@ def has_records(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartitio
     return any(tp in partitions for tp in consumer._fetcher._records)
 
 
+async def exists(consumer: AIOKafkaConsumer, partition: TopicPartition) -> bool:
+    """Whether the brokers have a partition. The request does not create its topic.
+
+    Raises:
+        LeaderNotAvailableError: the partition has no leader.
+    """
+    cluster = await consumer._client.fetch_all_metadata()
+    if cluster.leader_for_partition(partition) == NO_LEADER:
+        raise LeaderNotAvailableError(*partition)
+    return partition.partition in (cluster.partitions_for_topic(partition.topic) or ())
+
+
 def size_of(records: Sequence[Any]) -> int:
     """How many bytes fetched records unpacked to."""
     return records.size if isinstance(records, Records) else 0
@@ -160,14 +172,6 @@ class Records(list[Any]):
     """
 
     size = 0
-
-
-def records_in(
-    tp: TopicPartition, fetched: RawFetch, offset: int, in_pieces: InPieces, isolation: int
-) -> UncopiedRecords:
-    """The records of a fetch from an offset on, whose checksums are checked."""
-    data = RecordsWithData(fetched.data)
-    return UncopiedRecords(tp, data, fetched.aborted, offset, in_pieces, None, True, isolation)
 
 
 class UncopiedRecords(fetcher.PartitionRecords):

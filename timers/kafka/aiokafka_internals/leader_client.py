@@ -38,7 +38,6 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    LeaderNotAvailableError,
     for_code,
 )
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -49,7 +48,6 @@ from aiokafka.record.memory_records import MemoryRecords
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, EpochRequest
 
 UPDATE_PAUSE_S = 0.5
@@ -60,18 +58,20 @@ FETCH_BYTES = 1024 * 1024
 
 METADATA_MAX_AGE_S = 30.0
 
-READ_UNCOMMITTED, READ_COMMITTED = range(2)
-"""Isolation levels."""
+_READ_UNCOMMITTED = 0
+_READ_COMMITTED = 1
 
 
 class RawFetch(NamedTuple):
     """Record batches of one partition, as they are in the log."""
 
+    log_start: int
+    """First offset of the log."""
+    end: int
+    """End of the log for readers (high watermark)."""
     data: bytes
     """Whole batches, and perhaps a part of one after them. The first one may begin before the offset that was asked
     for."""
-    aborted: Any
-    """The aborted transactions among them, as aiokafka has them; None if uncommitted records were asked for."""
 
 
 class LeaderClient:
@@ -93,7 +93,6 @@ class LeaderClient:
         self._client: Any = None
         self._connecting = asyncio.Lock()
         self._topics: set[str] = set()
-        metadata.install()
 
     async def connect(self, topics: Collection[str]) -> None:
         """Connect, if that was not done, and learn the leaders of ``topics``.
@@ -129,20 +128,6 @@ class LeaderClient:
             return None
         return leader
 
-    async def find_leader(self, topic: str, partition: int) -> int | None:
-        """Connect, and return the id of the leader of a partition; None if the brokers have no such partition.
-
-        Raises:
-            LeaderNotAvailableError: it has none, as the brokers say now.
-        """
-        await self.connect({topic})
-        if (leader := self.leader_of(topic, partition)) is None:
-            await self._client.force_metadata_update()
-            leader = self.leader_of(topic, partition)
-            if leader is None and partition in (self._client.cluster.partitions_for_topic(topic) or ()):
-                raise LeaderNotAvailableError(topic, partition)
-        return leader
-
     async def by_leader(self, tps: Collection[tuple[str, int]]) -> dict[int | None, list[tuple[str, int]]]:
         """Connect, and return the partitions of each leader; None -> those without one."""
         await self.connect({topic for topic, _ in tps})
@@ -160,7 +145,7 @@ class LeaderClient:
         by_topic: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in tps:
             by_topic.setdefault(topic, []).append((partition, OffsetResetStrategy.LATEST))
-        request = OffsetRequest(ANY_REPLICA, READ_COMMITTED, list(by_topic.items()))
+        request = OffsetRequest(ANY_REPLICA, _READ_COMMITTED, list(by_topic.items()))
         response = await self._send(leader, request)
         found: dict[tuple[str, int], int] = {}
         for topic, partitions in response.topics:
@@ -195,7 +180,7 @@ class LeaderClient:
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
         """Offset of the first record with this or a later time; None if there is none."""
         topic, partition = tp
-        request = OffsetRequest(ANY_REPLICA, READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
+        request = OffsetRequest(ANY_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, timestamp_ms)])])
         response = await self._send(leader, request)
         _, error_code, _, offset, *_ = response.topics[0][1][0]
         if error_code:
@@ -225,29 +210,21 @@ class LeaderClient:
         _, offset, text, _ = response.topics[0][1][0]
         return offset, text or ""
 
-    async def fetch(
-        self,
-        leader: int,
-        tp: tuple[str, int],
-        offset: int,
-        max_bytes: int = FETCH_BYTES,
-        isolation: int = READ_UNCOMMITTED,
-    ) -> RawFetch:
+    async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
         """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.
-        With :data:`READ_COMMITTED`, they end before the first open transaction.
 
         Raises:
             OffsetOutOfRangeError: the log does not hold this offset.
             KafkaError: the leader does not answer, or returns an error.
         """
         topic, partition = tp
-        request = FetchRequest(0, 1, max_bytes, isolation, [(topic, [(partition, offset, max_bytes)])])
+        request = FetchRequest(0, 1, max_bytes, _READ_UNCOMMITTED, [(topic, [(partition, offset, max_bytes)])])
         response = await self._send(leader, request)
-        _, error_code, _, *others = response.topics[0][1][0]
+        _, error_code, end, *others = response.topics[0][1][0]
         if error_code:
             self._client.force_metadata_update()
             raise for_code(error_code)(f"{topic}/{partition}")
-        return RawFetch(others[-1] or b"", others[2 if response.API_VERSION >= 5 else 1])
+        return RawFetch(others[1] if response.API_VERSION >= 5 else 0, end, others[-1] or b"")
 
     async def _send(self, leader: int, request: Any) -> Any:
         try:

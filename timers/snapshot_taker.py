@@ -57,7 +57,7 @@ class _Seen(NamedTuple):
     tried_at: float
     since: float
     forgotten: int = 0
-    """Ids that the machine had forgotten when its newest snapshot was taken."""
+    """:attr:`timers.core.machine.Machine.forgotten` when the newest snapshot was taken."""
 
 
 class SnapshotTaker:
@@ -142,7 +142,8 @@ class SnapshotTaker:
             with self._log(tp, seen.runner) as log:
                 self._trimmer.trim(tp, log, seen.runner.record_bytes, partial(self._check_and_take, tp, seen.runner))
         except Unreadable:
-            self._seen[tp] = seen._replace(checked_at=monotonic() - FOOTER_S)  # a new snapshot is written at once
+            # A new snapshot is written at once. What is seen may have changed meanwhile.
+            self._seen[tp] = self._seen.get(tp, seen)._replace(checked_at=monotonic() - FOOTER_S)
         except (*FAILURES, Unwritten) as error:
             logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, _why(error))
 

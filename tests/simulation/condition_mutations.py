@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from timers.core.index import Index, is_over
-from timers.core.keys import OrderKey
 from timers.core.only_if import ConditionalIndex
 from timers.core.operation import (
     Entries,
 )
+from timers.core.progress import Progress
 from timers.core.timer import Decoded, RowsByDue
 
 
@@ -29,10 +29,9 @@ class ReplaysRefusedRequests(ConditionalIndex):
 class SweepsWhatHasFired(ConditionalIndex):
     """Entries are removed by the second that has fired."""
 
-    def sweep(self, fired_through: OrderKey) -> int:
-        return self._sweeper.sweep(
-            lambda entry: is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry)
-        )
+    def sweep(self, committed: Progress) -> int:
+        through, retention_s = committed.fired_through, self._retention_s
+        return self._sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
 
 
 CHANGED = {

@@ -43,7 +43,7 @@ class SweepsByUncommittedProgress(Machine):
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
         if self._index is not None and not self.recovering:
-            self._index.sweep(self.progress.fired_through)
+            self._index.sweep(self.progress)
         return super().commit_progress(even_if_idle=even_if_idle)
 
 

@@ -20,7 +20,7 @@ def swept(over_from: int) -> tuple[list[int], int]:
     entries = {b"%05d" % number: (5, 1000 if number >= over_from else 7, 5) for number in range(COUNT)}
     store.write({}, COUNT, entries)
     sweeper = Sweeper(store)
-    removed = [sweeper.sweep(is_over) for _ in range(12)]
+    removed = [sweeper.sweep(is_over, below=COUNT) for _ in range(12)]
     return removed, sum(entry is not None for entry in store.entries(entries).values())
 
 
@@ -33,3 +33,10 @@ def test_a_sweep_reads_up_to_twice_as_many_entries_as_the_last_one_while_most_of
 def test_a_sweep_reads_few_entries_while_most_of_them_are_remembered() -> None:
     removed, left = swept(over_from=COUNT - 1)
     assert (sum(removed), left) == (0, COUNT), "none of twelve sweeps has come to the last one"
+
+
+def test_only_what_the_newest_snapshot_has_counts_as_forgotten_since() -> None:
+    store = MemoryStore()
+    store.write({}, 10, {b"old": (5, 1000, 5), b"new": (5, 2000, 5)})
+    assert Sweeper(store).sweep(is_over, below=2000) == 1
+    assert not any(store.entries([b"old", b"new"]).values()), "both were removed"

@@ -46,6 +46,11 @@ MAX_SWEEP_ENTRIES = 8_000
 """The most that one reads because the one before it was worth it: about 20 ms."""
 
 
+def has_below(progress: Progress) -> int:
+    """Returns the offset below which the newest snapshot has what was written last."""
+    return 0 if progress.snapshot is None else progress.snapshot.applied
+
+
 class Sweeper:
     """Removes entries in many short sweeps, so that no timer waits for a long one.
 
@@ -64,17 +69,22 @@ class Sweeper:
         """Note how many entries were written."""
         self._written += entries
 
-    def sweep(self, is_over: Callable[[Entry], bool]) -> int:
-        """Read the next entries, and remove those that are over. Call once a second. Returns how many were removed."""
+    def sweep(self, is_over: Callable[[Entry], bool], below: int = 0) -> int:
+        """Read the next entries, and remove those that are over. Call once a second.
+
+        Returns:
+            How many were removed whose offset is below ``below``.
+        """
         limit, self._written = max(self._next_limit, self._written), 0
         page = self._store.entries_after(self._cursor, limit)
         self._cursor = b"" if page.through is None else page.through
-        over: Entries = {id: None for id, entry in page.entries if is_over(entry)}
+        offsets = {id: offset_of(entry) for id, entry in page.entries if is_over(entry)}
+        over: Entries = dict.fromkeys(offsets)
         was_worth_it = 2 * len(over) > len(page.entries)
         self._next_limit = min(2 * limit, MAX_SWEEP_ENTRIES) if was_worth_it else MIN_SWEEP_ENTRIES
         if over:
             self._store.write({}, self._store.applied, over)
-        return len(over)
+        return sum(offset < below for offset in offsets.values())
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -182,9 +192,16 @@ class Index:
 
         return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
 
-    def sweep(self, fired_through: OrderKey) -> int:
-        """Forget some of the ids whose retention has ended. Call once a second. Returns how many were forgotten."""
-        return self._sweeper.sweep(lambda entry: self._is_over(entry, fired_through))
+    def sweep(self, committed: Progress) -> int:
+        """Forget some of the ids whose retention has ended. Call once a second.
+
+        Args:
+            committed: a crash does not undo what it has fired.
+
+        Returns:
+            How many were forgotten that its newest snapshot has.
+        """
+        return self._sweeper.sweep(lambda entry: self._is_over(entry, committed.fired_through), has_below(committed))
 
     def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
         key = key_of(entry)
@@ -300,7 +317,7 @@ class MarkerIndex(Index):
                 rows.setdefault(due_s, []).append(row)
         return rows, entries
 
-    def sweep(self, fired_through: OrderKey) -> int:
+    def sweep(self, committed: Progress) -> int:
         """Do nothing: the engine's End removes the entry."""
         return 0
 

@@ -118,7 +118,7 @@ class Machine:
         counters: as passed.
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
-        forgotten: number of ids that were forgotten since it was opened.
+        forgotten: number of ids that were forgotten since it was opened, and that its newest snapshot had.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
         rescuing: how many cuts took records from the log that the store still holds. If it is not 0, the machine does
@@ -588,7 +588,7 @@ class Machine:
     def _tidy(self) -> None:
         """Forget ids, copies and doubts that are over."""
         if self._index is not None:
-            self.forgotten += self._index.sweep(self._committed.fired_through)  # a crash does not undo this one
+            self.forgotten += self._index.sweep(self._committed)
         if self._horizon is not None:
             self._horizon.sweep()
         remembered_s = 0 if self._index is None else self._index.remembered_s

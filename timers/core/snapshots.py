@@ -148,7 +148,7 @@ def is_due(
     Args:
         progress: of the machine.
         pending: number of rows in its store.
-        forgotten: number of ids that it has forgotten since the newest snapshot.
+        forgotten: number of ids in the newest snapshot that it has forgotten since.
         record_bytes: mean size of a request.
         factor: how many times as large as the last snapshot the log becomes before the next one.
         most_records: after so many records a snapshot is taken although they are small, so that a replay stays short.

@@ -96,7 +96,9 @@ def read(
         while True:
             first = consumer.poll(_POLL_S)
             if first is None:
+                called_at = monotonic()
                 while_waiting()
+                deadline += monotonic() - called_at  # it may take long, too
                 if monotonic() > deadline:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 continue

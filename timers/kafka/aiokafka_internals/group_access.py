@@ -33,6 +33,9 @@ from timers.kafka.aiokafka_internals.group import DescribedGroup, described
 
 _T = TypeVar("_T")
 
+_START_S = 2.0
+"""Time for the answer before a worker starts."""
+
 _PAUSE_S = 0.1
 """Pause between tries. A cluster without any group has a coordinator soon after the first question."""
 
@@ -50,7 +53,7 @@ def may_join(settings: Settings) -> bool:
     """Whether the worker may join its group. True also if no broker answers: joining reports that. Blocks."""
     request = HeartbeatRequest(settings.app_id, 0, "unknown-member")
     try:
-        asyncio.run(_ask_while_moving(settings, settings.app_id, request, _TIMEOUT_S, _check))
+        asyncio.run(_ask_while_moving(settings, settings.app_id, request, _START_S, _check))
     except KafkaError as error:  # of all others, joining will report the cause
         return not isinstance(error, GroupAuthorizationFailedError)
     return True

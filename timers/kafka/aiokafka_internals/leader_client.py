@@ -38,6 +38,7 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    RequestTimedOutError,
     for_code,
 )
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -215,11 +216,13 @@ class LeaderClient:
 
         Raises:
             OffsetOutOfRangeError: the log does not hold this offset.
-            KafkaError: the leader does not answer, or returns an error.
+            KafkaError: the leader does not answer, returns an error, or throttles: then its answer names no topic.
         """
         topic, partition = tp
         request = FetchRequest(0, 1, max_bytes, _READ_UNCOMMITTED, [(topic, [(partition, offset, max_bytes)])])
         response = await self._send(leader, request)
+        if not response.topics:
+            raise RequestTimedOutError(f"{topic}/{partition}: a quota of the brokers lets this client wait")
         _, error_code, end, *others = response.topics[0][1][0]
         if error_code:
             self._client.force_metadata_update()

@@ -6,6 +6,7 @@ the tasks commit the answer with the progress.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -116,10 +117,14 @@ class ReadLogs:
 
     async def _ask_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         client, found = self._lineages.client, dict[TopicPartition, int]()
+
+        async def ask(leader: int, some: Collection[TopicPartition]) -> None:
+            with suppress(KafkaError):
+                found.update(await client.last_stable_offsets(leader, some))
+
         with suppress(KafkaError):
-            for leader, some in (await client.by_leader(tps)).items():
-                with suppress(KafkaError):
-                    found |= {} if leader is None else await client.last_stable_offsets(leader, some)
+            by_leader = await client.by_leader(tps)
+            await asyncio.gather(*(ask(leader, some) for leader, some in by_leader.items() if leader is not None))
         return found
 
     def _known(self, tp: TopicPartition) -> Lineage:

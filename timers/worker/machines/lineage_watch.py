@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 
@@ -77,9 +78,8 @@ class LineageWatch:
             self._asked.clear()
             try:
                 await self._check()
-                await self._check_progress()
-            except KafkaError as error:
-                logger.debug("a leader of the progress topic does not answer: %r", error)
+                if not self._waiting:
+                    await self._check_progress()
             except Exception:
                 logger.exception("comparing logs failed")
 
@@ -104,12 +104,16 @@ class LineageWatch:
                 self._waiting[tp] = runner, leader
 
     async def _check_progress(self) -> None:
-        client = self._lineages.client
-        for leader, tps in (await client.by_leader(self._progress)).items():
-            if leader is None:
-                continue
-            await client.last_stable_offsets(leader, tps)  # connects
-            now = dict.fromkeys(tps, client.connection_to(leader))
+        with contextlib.suppress(KafkaError):
+            by_leader = await self._lineages.client.by_leader(self._progress)
+            await asyncio.gather(
+                *(self._look_at(leader, tps) for leader, tps in by_leader.items() if leader is not None)
+            )
+
+    async def _look_at(self, leader: int, tps: Collection[TopicPartition]) -> None:
+        with contextlib.suppress(KafkaError):
+            await self._lineages.client.last_stable_offsets(leader, tps)  # connects
+            now = dict.fromkeys(tps, self._lineages.client.connection_to(leader))
             former = {tp: self._connections.get(tp, connection) for tp, connection in now.items()}
             self._connections |= now
             if former != now:

@@ -56,8 +56,6 @@ class _Seen(NamedTuple):
     """When its named snapshots were looked at."""
     tried_at: float
     since: float
-    forgotten: int = 0
-    """:attr:`timers.core.machine.Machine.forgotten` when the newest snapshot was taken."""
 
 
 class SnapshotTaker:
@@ -122,12 +120,12 @@ class SnapshotTaker:
         due = self._is_due(tp, seen)
         if now < seen.tried_at + AGAIN_S or not may_take(runner.machine) or not (due or checks):
             return seen
-        metrics, forgotten = self._pool.partition_metrics[tp], runner.machine.forgotten
+        metrics = self._pool.partition_metrics[tp]
         try:
             if self._snapshot(tp, runner, due=due):
                 metrics.snapshots += 1
                 self.wanted.discard(tp)
-                return seen._replace(checked_at=now, forgotten=forgotten)
+                return seen._replace(checked_at=now)
         except StoreDamaged as damage:
             metrics.snapshots_failed += 1
             self._fail(tp, damage)  # the machine is opened again, with an empty store
@@ -159,7 +157,7 @@ class SnapshotTaker:
         due = is_due(
             machine.progress,
             machine.pending,
-            machine.forgotten - seen.forgotten,
+            machine.sweeper.swept.since(machine.progress.snapshot),
             seen.runner.record_bytes,
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,

@@ -29,9 +29,9 @@ class ReplaysRefusedRequests(ConditionalIndex):
 class SweepsWhatHasFired(ConditionalIndex):
     """Entries are removed by the second that has fired."""
 
-    def sweep(self, committed: Progress) -> int:
+    def sweep(self, committed: Progress) -> None:
         through, retention_s = committed.fired_through, self._retention_s
-        return self._sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
+        self.sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
 
 
 CHANGED = {

@@ -185,7 +185,7 @@ CHANGED = {
     "[I1] an old next_offset is committed": changed(
         (
             "self._outbox.commit(after, output)",
-            "self._outbox.commit(replace(after, next_offset=self._committed.next_offset), output)",
+            "self._outbox.commit(replace(after, next_offset=self.committed.next_offset), output)",
         ),
     ),
     "[I2] stored before committed": changed(
@@ -199,7 +199,7 @@ CHANGED = {
     "[I2] memory changes before the commit": changed(
         (
             "self.counters.transaction.progress = self.attempted = after",
-            "self.counters.transaction.progress = self.attempted = self.progress = self._committed = after",
+            "self.counters.transaction.progress = self.attempted = self.progress = self.committed = after",
         ),
         worker=ContinuesAfterFailure,
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper
 from timers.core.operation import Entry, offset_of
+from timers.core.progress import NamedSnapshot
 from timers.store.memory import MemoryStore
 
 COUNT = 40_000
@@ -20,8 +23,11 @@ def swept(over_from: int) -> tuple[list[int], int]:
     entries = {b"%05d" % number: (5, 1000 if number >= over_from else 7, 5) for number in range(COUNT)}
     store.write({}, COUNT, entries)
     sweeper = Sweeper(store)
-    removed = [sweeper.sweep(is_over, below=COUNT) for _ in range(12)]
-    return removed, sum(entry is not None for entry in store.entries(entries).values())
+    left = [COUNT]
+    for _ in range(12):
+        sweeper.sweep(is_over)
+        left.append(sum(entry is not None for entry in store.entries(entries).values()))
+    return [before - after for before, after in pairwise(left)], left[-1]
 
 
 def test_a_sweep_reads_up_to_twice_as_many_entries_as_the_last_one_while_most_of_them_are_over() -> None:
@@ -36,7 +42,12 @@ def test_a_sweep_reads_few_entries_while_most_of_them_are_remembered() -> None:
 
 
 def test_only_what_the_newest_snapshot_has_counts_as_forgotten_since() -> None:
-    store = MemoryStore()
-    store.write({}, 10, {b"old": (5, 1000, 5), b"new": (5, 2000, 5)})
-    assert Sweeper(store).sweep(is_over, below=2000) == 1
-    assert not any(store.entries([b"old", b"new"]).values()), "both were removed"
+    """Counting begins anew with each snapshot, also if it ends at the same offset."""
+    store, named = MemoryStore(), NamedSnapshot(b"id", 7, 0, 1, 2000, 3, 0, b"digest")
+    sweeper, later = Sweeper(store), named._replace(number=8)
+    for snapshot, forgotten in [(None, 0), (named, 1), (named, 2), (later, 1)]:
+        store.write({}, 10, {b"old": (5, 1000, 5), b"new": (5, 2000, 5)})
+        sweeper.sweep(is_over, snapshot)
+        assert not any(store.entries([b"old", b"new"]).values()), "both were removed"
+        assert sweeper.swept.since(snapshot) == forgotten
+    assert sweeper.swept.since(named) == 0

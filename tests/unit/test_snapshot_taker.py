@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers import snapshot_taker
+from timers.core.index import Sweeper, Swept
 from timers.core.levels import SNAPSHOTS
 from timers.core.machine import State
 from timers.core.ports import Lost
@@ -66,7 +67,8 @@ class SimMachine:
     def __init__(self, progress: Progress) -> None:
         self.progress = self.committed = progress
         self.state = State.ACCEPTING
-        self.position, self.pending, self.forgotten = progress.next_offset, 2, 0
+        self.position, self.pending = progress.next_offset, 2
+        self.sweeper = Sweeper(MemoryStore())
 
     def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
         self.progress = self.committed = change(self.progress)
@@ -165,10 +167,10 @@ def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Call
     system = made(progress_at(1000, large))
     system.look()
     assert "write 1000" not in system.did
-    system.runner.machine.forgotten = 990
+    system.runner.machine.sweeper.swept = Swept(990, large.number)
     system.look()
     assert "write 1000" in system.did and system.named == (8, 7)
-    system.runner.machine.progress = system.runner.machine.committed = progress_at(1000, large)
+    system.runner.machine.progress = system.runner.machine.committed = progress_at(1000, large._replace(number=8))
     system.did.clear()
     system.look()
     assert "write 1000" not in system.did, "none was forgotten since that one"

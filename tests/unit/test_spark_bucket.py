@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.harness.machines import BY_ID, MachineRig
 from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.index import MIN_SWEEP_ENTRIES, Swept
 from timers.core.lineage import Lineage
+from timers.core.loop import IDLE_COMMIT_S, Loop
+from timers.core.only_if import TIME_ID
+from timers.core.operation import Entry
 from timers.core.ports import Lost
-from timers.core.progress import Cuts, Progress
+from timers.core.progress import Cuts, NamedSnapshot, Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, StoreInUse
+from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
-from timers.spark.engine.machines import Known, MachineRun, Producer, Range
+from timers.spark.engine.machines import Known, MachineRun, Opened, Partitions, Producer, Range
 from timers.spark.engine.questions import Question
 
 NOW_S = 1_800_000_000
@@ -26,7 +34,8 @@ NOTHING: Any = None
 """No partition is opened."""
 
 
-KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), NOW_S, 2, NOW_S + 60, ((NOW_S, 0), (NOW_S + 1, 9)))
+SECONDS = (NOW_S, 0), (NOW_S + 1, 9)
+KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), Swept(5, 8), NOW_S, 2, NOW_S + 60, SECONDS)
 
 
 TP = "r", 1
@@ -139,6 +148,67 @@ def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> 
     assert barrier.second is None
     barrier.read(200)
     assert barrier.second == NOW_S
+
+
+# ---- ids that are over ----------------------------------------------------------------------------------------------
+
+NAMED = NamedSnapshot(b"id", 7, 0, 1, 10**6, 10**6, 0, b"digest")
+OVER = NOW_S - 100, 3, NOW_S - 200
+"""The entry of an id that is over."""
+
+
+class SimPartitions:
+    """One partition of timers with an id: its machine is opened anew in each micro-batch, over the same store.
+
+    Attributes:
+        seen: how many ids of the newest snapshot are forgotten, whenever snapshots may be taken.
+    """
+
+    def __init__(self, entries: Mapping[bytes, Entry]) -> None:
+        self._rig = MachineRig(BY_ID, retention_s=10, progress=Progress(9, (NOW_S, 0), snapshot=NAMED))
+        self._rig.store.write({}, 9, {TIME_ID: (NOW_S, 0, 0), **entries})
+        self._ids = [*entries]
+        self._second, self._state = NOW_S, b""
+        self.seen: list[int] = []
+
+    @property
+    def left(self) -> int:
+        """Number of ids that are not forgotten."""
+        return sum(entry is not None for entry in self._rig.store.entries(self._ids).values())
+
+    def micro_batch(self) -> None:
+        self._second += round(IDLE_COMMIT_S)
+        state = BucketState.decode(self._state) if self._state else BucketState()
+        bucket = Bucket(state, cast(Partitions, self), {}, {})
+        bucket.process([], {TP: Read(9, 9, Lineage())}, Tick(self._second * 1000))
+        self._state = bucket.state.encode()
+
+    def name(self, snapshot: NamedSnapshot) -> None:
+        self._rig.outbox.progress = replace(self._rig.outbox.progress, snapshot=snapshot)
+
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        for call in calls:
+            call()
+
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        machine = self._rig.open()
+        transaction: Any = SimpleNamespace(has_old_witness=False)
+        names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
+
+        def answer(record_bytes: float | None) -> None:
+            self.seen.append(machine.sweeper.swept.since(machine.progress.snapshot))
+
+        return Opened(Loop(machine), transaction, *names, metrics, lambda: None, answer)
+
+
+def test_forgotten_ids_of_the_newest_snapshot_are_counted_over_several_micro_batches() -> None:
+    partitions = SimPartitions({b"%05d" % number: OVER for number in range(8 * MIN_SWEEP_ENTRIES)})
+    while partitions.left:
+        partitions.micro_batch()
+    assert partitions.seen[-1] == 8 * MIN_SWEEP_ENTRIES and len(partitions.seen) > 1
+    partitions.name(NAMED._replace(number=8))
+    partitions.micro_batch()
+    assert partitions.seen[-1] == 0, "counting begins anew"
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.simulation.kit import SimClock, SimLog
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.outbox import SimTopics, outbox_of
 from timers.config.settings import Settings
+from timers.core.index import Swept
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
@@ -96,7 +97,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def known(epoch: int, topic_id: bytes = b"topic") -> Known:
-    return Known(5, Progress(5), topic_id, Producer(7, epoch), 0, 0, None, ())
+    return Known(5, Progress(5), topic_id, Producer(7, epoch), Swept(), 0, 0, None, ())
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class Horizon:
         self._retention_s = retention_s
         self._indexed = indexed
         self._history = Progress()
-        self._sweeper = Sweeper(store)
+        self.sweeper = Sweeper(store)
         self._read_s = self._committed_s = 0
 
     def enter(self, progress: Progress) -> Progress:
@@ -193,7 +193,7 @@ class Horizon:
             else:
                 _drop(decoded.rows, each)
                 decoded.ignored += 1
-        self._sweeper.note_written(len(entries))
+        self.sweeper.note_written(len(entries))
         return entries
 
     def find_copy(self, original: int) -> Entry | None:
@@ -241,7 +241,7 @@ class Horizon:
         If timers have ids, the index is swept instead.
         """
         if not self._indexed:
-            self._sweeper.sweep(lambda entry: append_s_of(entry) + self._retention_s < self._committed_s)
+            self.sweeper.sweep(lambda entry: append_s_of(entry) + self._retention_s < self._committed_s)
 
 
 def needs_horizon(progress: Progress, horizon_s: int) -> bool:

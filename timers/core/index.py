@@ -16,6 +16,7 @@ Only verdicts depend on what has fired. A verdict is given once: when the record
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from timers.core.keys import OrderKey
 from timers.core.operation import (
@@ -36,7 +37,7 @@ from timers.core.operation import (
     version_of,
 )
 from timers.core.ports import Store
-from timers.core.progress import Hole, Progress, reached
+from timers.core.progress import Hole, NamedSnapshot, Progress, reached
 from timers.core.timer import Decoded, DueRows, Origin, Row, RowsByDue, id_bytes, id_text
 
 MIN_SWEEP_ENTRIES = 500
@@ -46,9 +47,17 @@ MAX_SWEEP_ENTRIES = 8_000
 """The most that one reads because the one before it was worth it: about 20 ms."""
 
 
-def has_below(progress: Progress) -> int:
-    """Returns the offset below which the newest snapshot has what was written last."""
-    return 0 if progress.snapshot is None else progress.snapshot.applied
+class Swept(NamedTuple):
+    """What sweeps have done. A machine that is open for moments only gets those of the one before."""
+
+    forgotten: int = 0
+    """Number of entries that they have removed, and that a snapshot has."""
+    snapshot: int | None = None
+    """Number of this snapshot, the newest one at the last sweep."""
+
+    def since(self, snapshot: NamedSnapshot | None) -> int:
+        """Returns how many entries of the newest snapshot were removed. Counting begins anew with each snapshot."""
+        return self.forgotten if snapshot is not None and snapshot.number == self.snapshot else 0
 
 
 class Sweeper:
@@ -57,9 +66,13 @@ class Sweeper:
     A sweep reads as many entries as were written since the last one. So all entries are read before their number has
     doubled. It reads twice as many as the last one if most of those were over: after a storm nothing is written any
     more, and each snapshot and each takeover would pay for what is over.
+
+    Attributes:
+        swept: what it has done.
     """
 
     def __init__(self, store: Store) -> None:
+        self.swept = Swept()
         self._store = store
         self._cursor = b""
         self._written = 0
@@ -69,22 +82,26 @@ class Sweeper:
         """Note how many entries were written."""
         self._written += entries
 
-    def sweep(self, is_over: Callable[[Entry], bool], below: int = 0) -> int:
+    def sweep(self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None) -> None:
         """Read the next entries, and remove those that are over. Call once a second.
 
-        Returns:
-            How many were removed whose offset is below ``below``.
+        Args:
+            snapshot: the newest one. It has the entries whose offset is below its own.
         """
         limit, self._written = max(self._next_limit, self._written), 0
         page = self._store.entries_after(self._cursor, limit)
         self._cursor = b"" if page.through is None else page.through
-        offsets = {id: offset_of(entry) for id, entry in page.entries if is_over(entry)}
-        over: Entries = dict.fromkeys(offsets)
+        below, forgotten = 0 if snapshot is None else snapshot.applied, self.swept.since(snapshot)
+        over: Entries = {}
+        for id, entry in page.entries:
+            if is_over(entry):
+                over[id] = None
+                forgotten += offset_of(entry) < below
         was_worth_it = 2 * len(over) > len(page.entries)
         self._next_limit = min(2 * limit, MAX_SWEEP_ENTRIES) if was_worth_it else MIN_SWEEP_ENTRIES
         if over:
             self._store.write({}, self._store.applied, over)
-        return sum(offset < below for offset in offsets.values())
+        self.swept = Swept(forgotten, snapshot and snapshot.number)
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -114,6 +131,9 @@ class Index:
         retention_s: seconds for which an id is remembered after its timer has fired.
         is_cold: whether a version is cold (:mod:`timers.core.horizon`): then it has not fired, even with a low key.
         holes: of the progress.
+
+    Attributes:
+        sweeper: removes the ids that are forgotten.
     """
 
     fires_first = False
@@ -130,7 +150,7 @@ class Index:
         self._retention_s = retention_s
         self._is_cold = is_cold
         self._holes = holes
-        self._sweeper = Sweeper(store)
+        self.sweeper = Sweeper(store)
 
     @property
     def remembered_s(self) -> int | None:
@@ -173,7 +193,7 @@ class Index:
             else:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, due_s_of(entry)))
             known[id] = entries[id] = None if due_s is None else (due_s, offset, append_s)
-        self._sweeper.note_written(len(operations))
+        self.sweeper.note_written(len(operations))
         return OperationResults(entries, verdicts)
 
     def remembers(self, entry: Entry, fired_through: OrderKey) -> bool:
@@ -192,16 +212,13 @@ class Index:
 
         return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
 
-    def sweep(self, committed: Progress) -> int:
+    def sweep(self, committed: Progress) -> None:
         """Forget some of the ids whose retention has ended. Call once a second.
 
         Args:
             committed: a crash does not undo what it has fired.
-
-        Returns:
-            How many were forgotten that its newest snapshot has.
         """
-        return self._sweeper.sweep(lambda entry: self._is_over(entry, committed.fired_through), has_below(committed))
+        self.sweeper.sweep(lambda entry: self._is_over(entry, committed.fired_through), committed.snapshot)
 
     def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
         key = key_of(entry)
@@ -317,9 +334,8 @@ class MarkerIndex(Index):
                 rows.setdefault(due_s, []).append(row)
         return rows, entries
 
-    def sweep(self, committed: Progress) -> int:
+    def sweep(self, committed: Progress) -> None:
         """Do nothing: the engine's End removes the entry."""
-        return 0
 
     def _fold(self, decoded: Decoded) -> Entries:
         """Returns the entries that markers change."""

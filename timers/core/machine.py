@@ -20,6 +20,7 @@ from typing import Any
 
 from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
+from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Count, Leader, Lineage, PassedBatch, continued, counted_again
@@ -114,11 +115,12 @@ class Machine:
 
     Attributes:
         progress: the last committed progress, and later changes that need no commit of their own.
+        committed: the last committed progress.
         replayed: number of records read again since opening.
         counters: as passed.
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
-        forgotten: number of ids that were forgotten since it was opened, and that its newest snapshot had.
+        sweeper: removes ids, or promoted copies, that are forgotten.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
         rescuing: how many cuts took records from the log that the store still holds. If it is not 0, the machine does
@@ -151,7 +153,7 @@ class Machine:
         self.replayed = 0
         self.counters = counters or Counters()
         self.counters.resume(progress, store.applied)
-        self._committed = progress
+        self.committed = progress
         self.attempted: Progress | None = None
         self._holes = progress.holes
         self._store = store
@@ -164,7 +166,8 @@ class Machine:
         self._pace = Pace(limits.catch_up_per_s) if limits.catch_up_per_s else None
         self._tick: Tick | None = None
         self.clock_is_behind = False
-        self.forgotten = 0
+        sweeping = variant.index or variant.horizon
+        self.sweeper = Sweeper(store) if sweeping is None else sweeping.sweeper
         self._reader = variant.reader
         self._index = variant.index
         if self._index is not None:
@@ -177,11 +180,6 @@ class Machine:
         self.doubts = Doubts(store, progress)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
-
-    @property
-    def committed(self) -> Progress:
-        """The last committed progress."""
-        return self._committed
 
     @property
     def position(self) -> int:
@@ -371,7 +369,7 @@ class Machine:
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
-            rows, judged = self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
+            rows, judged = self._index.settle(decoded, self.progress.fired_through, self.committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
         lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
@@ -386,7 +384,7 @@ class Machine:
         if any(counts):
             self.counters.uncommitted.append(Accepted(to_offset, *counts))
         has_output = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
-        if has_output or new_progress.settings != self._committed.settings:
+        if has_output or new_progress.settings != self.committed.settings:
             # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
             # this batch must find it in the history [I4].
             self._emit(late, decoded, judged, new_progress)
@@ -546,7 +544,7 @@ class Machine:
         except TooMuch:
             self._outbox.chunk.failed()
             raise
-        self.progress = self._committed = after
+        self.progress = self.committed = after
         if self._horizon is not None:
             self._horizon.note_committed()
         self.counters.count_committed(after)
@@ -571,7 +569,7 @@ class Machine:
             self._store_age.note(self.released_s)
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
-        committed, progress = self._committed, self.progress
+        committed, progress = self.committed, self.progress
         known = committed.next_offset, committed.settings, committed.doubt, committed.lineage.counted
         begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
@@ -588,11 +586,11 @@ class Machine:
     def _tidy(self) -> None:
         """Forget ids, copies and doubts that are over."""
         if self._index is not None:
-            self.forgotten += self._index.sweep(self._committed)
+            self._index.sweep(self.committed)
         if self._horizon is not None:
             self._horizon.sweep()
         remembered_s = 0 if self._index is None else self._index.remembered_s
-        self.progress = self.doubts.settled(self.progress, self._committed, remembered_s)
+        self.progress = self.doubts.settled(self.progress, self.committed, remembered_s)
 
     def raise_level(self, level: int) -> bool:
         """Raise the feature level, as :meth:`commit_change`. It applies to records that are accepted from now on."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from timers.core.index import Index, has_below, latest, nothing_is_cold
+from timers.core.index import Index, latest, nothing_is_cold
 from timers.core.keys import OrderKey
 from timers.core.operation import (
     ABSENT,
@@ -93,7 +93,7 @@ class ConditionalIndex(Index):
         if not decoded.operations:
             return decoded.rows, OperationResults({})
         results = self._fold(decoded, fired_through)
-        self._sweeper.note_written(len(decoded.operations))
+        self.sweeper.note_written(len(decoded.operations))
         return decoded.rows, results
 
     def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
@@ -181,11 +181,11 @@ class ConditionalIndex(Index):
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
         return self._is_pending(entry, fired_through) or not self._is_past(entry, time_s)
 
-    def sweep(self, committed: Progress) -> int:
+    def sweep(self, committed: Progress) -> None:
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
-        return self._sweeper.sweep(
+        self.sweeper.sweep(
             lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, committed.fired_through),
-            has_below(committed),
+            committed.snapshot,
         )
 
     def _is_pending(self, entry: Entry | None, fired_through: OrderKey) -> bool:

@@ -16,6 +16,7 @@ import msgpack
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.counters import added
+from timers.core.index import Swept
 from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
@@ -26,7 +27,7 @@ from timers.spark.engine.questions import Answering, Question
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
-FORMAT = 9
+FORMAT = 10
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 ANCHORS = 32
@@ -81,8 +82,8 @@ def _newest(machines: dict[str, Seen]) -> dict[str, Seen]:
     return dict(sorted(machines.items(), key=lambda item: item[1].time_s)[-ANCHORS:])
 
 
-def _decode(applied: int, record: bytes, producer: tuple[int, int], *rest: object) -> Known:
-    return Known(applied, *progress_record.decode(record), Producer(*producer), *rest)  # type: ignore[arg-type]
+def _decode(applied: int, record: bytes, producer: Sequence[Any], swept: Sequence[Any], *rest: Any) -> Known:
+    return Known(applied, *progress_record.decode(record), Producer(*producer), Swept(*swept), *rest)
 
 
 class Read(NamedTuple):

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.counters import subtracted
+from timers.core.index import Swept
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.ports import Lost
@@ -52,6 +53,8 @@ class Known(NamedTuple):
     topic_id: bytes
     producer: Producer
     """The opening that has committed it. If the next opening follows it, no one else has committed."""
+    swept: Swept
+    """The next machine's sweeps go on from here."""
     committed_s: int
     """Second of the last commit."""
     pending: int
@@ -247,6 +250,8 @@ class MachineRun:
     def _work(self, opened: Opened, until: float) -> bool:
         """Returns whether nothing is left to do."""
         loop, machine = opened.loop, opened.loop.machine
+        if self.known is not None:
+            machine.sweeper.swept = self.known.swept
         for each in self._ticks():
             loop.add_tick(*each)
         fetches = self._fetches(machine.position)
@@ -297,6 +302,7 @@ class MachineRun:
             committed,
             opened.topic_id,
             opened.producer,
+            machine.sweeper.swept,
             committed_s,
             machine.pending,
             machine.oldest_due_s,

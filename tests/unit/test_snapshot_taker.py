@@ -167,7 +167,7 @@ def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Call
     system = made(progress_at(1000, large))
     system.look()
     assert "write 1000" not in system.did
-    system.runner.machine.sweeper.swept = Swept(990, large.number)
+    system.runner.machine.sweeper.swept = Swept(forgotten=990, snapshot=large.number)
     system.look()
     assert "write 1000" in system.did and system.named == (8, 7)
     system.runner.machine.progress = system.runner.machine.committed = progress_at(1000, large._replace(number=8))

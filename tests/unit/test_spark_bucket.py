@@ -34,8 +34,8 @@ NOTHING: Any = None
 """No partition is opened."""
 
 
-SECONDS = (NOW_S, 0), (NOW_S + 1, 9)
-KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), Swept(5, 8), NOW_S, 2, NOW_S + 60, SECONDS)
+SECONDS, SWEPT = ((NOW_S, 0), (NOW_S + 1, 9)), Swept(b"id", 1000, 7, 5, 8)
+KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS)
 
 
 TP = "r", 1
@@ -153,8 +153,8 @@ def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> 
 # ---- ids that are over ----------------------------------------------------------------------------------------------
 
 NAMED = NamedSnapshot(b"id", 7, 0, 1, 10**6, 10**6, 0, b"digest")
-OVER = NOW_S - 100, 3, NOW_S - 200
-"""The entry of an id that is over."""
+OVER, LIVE = (NOW_S - 100, 3, NOW_S - 200), (NOW_S + 10**6, 4, NOW_S)
+"""Entries of an id that is over, and of one that is pending."""
 
 
 class SimPartitions:
@@ -209,6 +209,16 @@ def test_forgotten_ids_of_the_newest_snapshot_are_counted_over_several_micro_bat
     partitions.name(NAMED._replace(number=8))
     partitions.micro_batch()
     assert partitions.seen[-1] == 0, "counting begins anew"
+
+
+def test_ids_that_are_over_are_forgotten_behind_many_that_are_not() -> None:
+    live = {b"a%05d" % number: LIVE for number in range(4 * MIN_SWEEP_ENTRIES)}
+    partitions = SimPartitions(live | {b"b%05d" % number: OVER for number in range(7)})
+    partitions.micro_batch()
+    assert partitions.left == len(live) + 7
+    for _ in range(4):
+        partitions.micro_batch()
+    assert partitions.left == len(live)
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------

@@ -48,10 +48,16 @@ MAX_SWEEP_ENTRIES = 8_000
 
 
 class Swept(NamedTuple):
-    """What sweeps have done. A machine that is open for moments only gets those of the one before."""
+    """How far sweeps have come. A machine that is open for moments only goes on where the one before has ended."""
 
+    through: bytes = b""
+    """The next sweep begins above this id."""
+    limit: int = MIN_SWEEP_ENTRIES
+    """It reads so many entries, or as many as were written."""
+    written: int = 0
+    """Number of entries that were written since the last sweep."""
     forgotten: int = 0
-    """Number of entries that they have removed, and that a snapshot has."""
+    """Number of entries that sweeps have removed, and that a snapshot has."""
     snapshot: int | None = None
     """Number of this snapshot, the newest one at the last sweep."""
 
@@ -68,19 +74,16 @@ class Sweeper:
     more, and each snapshot and each takeover would pay for what is over.
 
     Attributes:
-        swept: what it has done.
+        swept: how far it has come.
     """
 
     def __init__(self, store: Store) -> None:
         self.swept = Swept()
         self._store = store
-        self._cursor = b""
-        self._written = 0
-        self._next_limit = MIN_SWEEP_ENTRIES
 
     def note_written(self, entries: int) -> None:
         """Note how many entries were written."""
-        self._written += entries
+        self.swept = self.swept._replace(written=self.swept.written + entries)
 
     def sweep(self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None) -> None:
         """Read the next entries, and remove those that are over. Call once a second.
@@ -88,20 +91,19 @@ class Sweeper:
         Args:
             snapshot: the newest one. It has the entries whose offset is below its own.
         """
-        limit, self._written = max(self._next_limit, self._written), 0
-        page = self._store.entries_after(self._cursor, limit)
-        self._cursor = b"" if page.through is None else page.through
-        below, forgotten = 0 if snapshot is None else snapshot.applied, self.swept.since(snapshot)
+        limit, forgotten = max(self.swept.limit, self.swept.written), self.swept.since(snapshot)
+        below = 0 if snapshot is None else snapshot.applied
+        page = self._store.entries_after(self.swept.through, limit)
         over: Entries = {}
         for id, entry in page.entries:
             if is_over(entry):
                 over[id] = None
                 forgotten += offset_of(entry) < below
         was_worth_it = 2 * len(over) > len(page.entries)
-        self._next_limit = min(2 * limit, MAX_SWEEP_ENTRIES) if was_worth_it else MIN_SWEEP_ENTRIES
+        next_limit = min(2 * limit, MAX_SWEEP_ENTRIES) if was_worth_it else MIN_SWEEP_ENTRIES
         if over:
             self._store.write({}, self._store.applied, over)
-        self.swept = Swept(forgotten, snapshot and snapshot.number)
+        self.swept = Swept(page.through or b"", next_limit, 0, forgotten, snapshot and snapshot.number)
 
 
 def nothing_is_cold(entry: Entry) -> bool:

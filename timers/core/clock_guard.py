@@ -131,15 +131,16 @@ class ClockGuard:
             if broker is not None:
                 self._counted.pop(broker, None)  # if the clocks of all brokers went back, the next one counts
             return False
-        leaps = self._leaps(tick)
-        newer_than_s = tick.boot_s - FRESH_S if not leaps else hold.first.boot_s if hold else tick.boot_s
+        leaps, first = self._leaps(tick), hold.first if hold else tick
+        # What another broker said before a leap agrees with the time before it.
+        newer_than_s = first.boot_s if leaps else tick.boot_s - FRESH_S
         if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
             self.anchor = self.agreed = tick
         elif leaps:
             if self._is_accepted(tick):
                 self.agreed = tick
             elif not self._follows(tick, fired_s, clocks.wall_s):
-                self._holds[broker] = Hold(broker, hold.first if hold else tick, tick, clocks.wall_s)
+                self._holds[broker] = Hold(broker, first, tick, clocks.wall_s)
                 return False
             self.anchor = tick
         if broker is not None:

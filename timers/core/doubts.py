@@ -75,7 +75,9 @@ class Doubts:
         self._store = store
         store.protect(on=progress.doubt is not None)
         self._extends: str | None = None
+        """Id of this worker, if the doubt must still be extended to what was accepted since the last comparison."""
         self._was_compared = False
+        """Whether the topic's configuration was compared since this machine was opened."""
         self._leftovers: Leftovers | None = None
 
     def note(self, worker: str, *, is_compacted: bool) -> None:

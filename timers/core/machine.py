@@ -371,11 +371,12 @@ class Machine:
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress.fired_through, self.committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
-        lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
+        lineage = self._lineage_at(to_offset)
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
-            since, before = (known.since, known.records) if known and known.to == start else (start, 0)
-            lineage = lineage._replace(counted=Count(since, to_offset, before + len(records), to_offset))
+            at = self.position
+            known = self.progress.lineage.count_at(at) or Count(at, at, 0, at)
+            lineage = lineage._replace(counted=known.through(records, to_offset)._replace(sure_to=to_offset))
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
@@ -398,8 +399,8 @@ class Machine:
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28], without a count."""
         end, told = self._told
-        is_told = told is not None and to_offset == end
-        return (told if is_told and told else self._store.lineage.at(to_offset, self._passed))._replace(counted=None)
+        known = told if to_offset == end and told is not None else self._store.lineage.at(to_offset, self._passed)
+        return known._replace(counted=None)
 
     def _read_again(self, records: Sequence[Any], to_offset: int) -> Lineage:
         """Returns the lineage after records were read again. At the end of all, their number is compared [I32].

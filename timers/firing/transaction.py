@@ -77,7 +77,8 @@ PUT_OFF_S = 30
 """Seconds until a request is looked for again whose partition had no leader."""
 
 QUIET_WITNESS_S = 4.5
-"""Seconds after which it gets them at a time at which no timer is due: so receivers seldom wait for the group."""
+"""Seconds after which the group gets the newest committed values when no timer is due: so receivers seldom wait for
+it. :data:`timers.core.progress.WITNESS_S` is the time after which it gets them in any case."""
 
 COMPUTE_LOCK_POLL_S = 0.5
 

@@ -118,7 +118,7 @@ class Opener:
 
     def open_circuits(self) -> int:
         """Number of callback topics that fail. Any thread."""
-        return len(self.targets.circuit_breaker.circuits())
+        return self.targets.circuit_breaker.count
 
     def metrics(self, tp: TopicPartition) -> PartitionMetrics:
         """Returns the measurements of a partition."""

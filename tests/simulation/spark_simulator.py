@@ -17,6 +17,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
 
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from tests.simulation.checkers import Checkers
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit import faults as f
@@ -36,9 +38,10 @@ from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
 from timers.partition_metrics import PartitionMetrics
+from timers.spark.columns import record_batch
 from timers.spark.engine.bucket import Bucket, BucketState, Read
 from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
-from timers.spark.engine.packing import Arrivals
+from timers.spark.engine.packing import READ, Arrivals, pack
 from timers.spark.engine.read_logs import ReadLogs
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord
@@ -47,6 +50,7 @@ NOW_S = 1_000_000
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
 MOST = 20
 """Largest number of requests of a micro-batch."""
+_READ = to_arrow_schema(READ)
 
 
 class Point(Faults):
@@ -490,5 +494,6 @@ class SimSpark:
         ]
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(records), size):
-            found.append(Arrivals.unpack(Arrivals(tp, records[first : first + size]).pack()))
+            batch = record_batch([(*tp, *record) for record in records[first : first + size]], _READ)
+            found.append(Arrivals.unpack(pack(batch)))
         return found

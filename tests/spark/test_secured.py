@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.harness.acls import READ, TOPIC, WRITE, acl, add
+from tests.harness.acls import READ, TOPIC, WRITE, acl, add, worker_acls
 from tests.harness.records import Publisher
 from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
+from timers.kafka.clients import asking_admin
+from timers.kafka.topics import existing_topics
 from timers.spark import kafka
+from timers.spark.engine.openings import Openings, Places
 
 pytestmark = [pytest.mark.spark]
 
@@ -27,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         yield server
 
 
-def login(broker: SecureBroker, protocol: str) -> Settings:
+def environment_of(broker: SecureBroker, protocol: str) -> dict[str, str]:
     environment = {
         "TIMERS_BROKERS": broker.address_of(protocol),
         "TIMERS_SECURITY_PROTOCOL": protocol,
@@ -39,7 +44,11 @@ def login(broker: SecureBroker, protocol: str) -> Settings:
         environment |= {"TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD}
     else:
         environment |= {"TIMERS_SASL_USERNAME": USER, "TIMERS_SASL_PASSWORD": PASSWORD}
-    return Settings.load(environment)
+    return environment
+
+
+def login(broker: SecureBroker, protocol: str) -> Settings:
+    return Settings.load(environment_of(broker, protocol))
 
 
 def test_who_may_reads_and_writes(spark: SparkSession, broker: SecureBroker, tmp_path: Path) -> None:
@@ -57,3 +66,24 @@ def test_who_may_reads_and_writes(spark: SparkSession, broker: SecureBroker, tmp
     spark.range(3).select(F.col("id").cast("string").alias("value")).write.format("kafka").options(**options).save()
     assert system.end(topic) == 4
     system.close()
+
+
+def test_a_machine_of_a_new_app_opens_without_rights_on_snapshots(broker: SecureBroker, tmp_path: Path) -> None:
+    """Then none are written, and nothing else is different."""
+    system = System(broker.address, tmp_path)
+    system.create_own_topics()
+    add(system.admin, worker_acls(system.settings, USER))
+    settings = Settings.load({**system.environment, **environment_of(broker, "SASL_SSL")})
+    places = Places(settings, existing_topics(asking_admin(settings), settings), run=1)
+    stop = threading.Event()
+    give_up = threading.Timer(DEADLINE_S, stop.set)
+    give_up.start()
+    openings = Openings(places, stop)
+    try:
+        opened = openings.open((settings.request_topic, 0), None)
+        assert opened.loop.machine.position == 0
+        opened.close()
+    finally:
+        give_up.cancel()
+        openings.close()
+        system.close()

@@ -15,6 +15,8 @@ import signal
 import sys
 import zipimport
 
+from timers.process_limits import collect_garbage_seldom
+
 
 def keep_archives() -> None:
     """Read the directory of a zip archive only once."""
@@ -24,6 +26,7 @@ def keep_archives() -> None:
 
 if __name__ == "__main__":
     keep_archives()
+    collect_garbage_seldom()  # each worker is a fork
     # Blocked, not ignored: PySpark sets handlers of its own, here and in each worker.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     from pyspark import daemon

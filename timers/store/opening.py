@@ -275,16 +275,15 @@ def place_of(settings: Settings, cluster: Cluster, tp: TopicPartition, request_f
     return Place(cluster.cluster_id, settings.app_id, cluster.topic_ids[topic], partition, request_format.name)
 
 
-def may_restore(opened: Opened, others: Collection[str] | None = None) -> bool:
+def may_restore(opened: Opened, others: Collection[str] = ()) -> bool:
     """Whether to call :func:`restore`: the log begins later than the store ended, or takes longer to be read than a
     snapshot; or snapshots may say that a machine without progress is not new.
 
     Args:
-        others: the topics of snapshots of this request topic, of any app; None: not known.
+        others: the topics of snapshots of this request topic, of any app, as far as they may be seen.
     """
     progress, store, low, is_new = opened
-    is_lost = is_new and (others is None or bool(others))
-    return is_lost or store.applied < low or bool(to_restore(progress, store, low))
+    return (is_new and bool(others)) or store.applied < low or bool(to_restore(progress, store, low))
 
 
 def restore(
@@ -292,7 +291,7 @@ def restore(
     tp: TopicPartition,
     opened: Opened,
     check: Callable[[], None],
-    others: Collection[str] | None = None,
+    others: Collection[str] = (),
     now_s: Callable[[], float | None] = lambda: None,
 ) -> Opened:
     """Returns what :func:`timers.store.opening.open_partition` did, with a store from which the log can be read on.
@@ -317,7 +316,7 @@ def restore(
             closing(ProgressLog(settings, stores.cluster)) as progress_log,
         ):
             restoring = _Restoring(stores, tp, place, opened, log, progress_log, now_s, unused)
-            progress, store = restoring.restored(others or ())
+            progress, store = restoring.restored(others)
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:
         forget_frames(error)

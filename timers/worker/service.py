@@ -405,10 +405,9 @@ def _data_dir(settings: Settings) -> Any:
 
 
 def _tune_interpreter() -> None:
-    # Batches are many and short-lived: with its defaults the garbage collector scans them again and again. The
-    # collection before the freeze deletes the admin client that created topics, which a reference cycle with its errors
-    # keeps in memory: librdkafka would end the process by an assertion when the brokers stop and start again.
+    # The collection before the freeze deletes the admin client that created topics, which a reference cycle with its
+    # errors keeps in memory: librdkafka would end the process by an assertion when the brokers stop and start again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
+    process_limits.collect_garbage_seldom()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -35,7 +35,7 @@ from timers.firing.policy import Policy
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.kafka import records
-from timers.kafka.clients import librdkafka, reader
+from timers.kafka.clients import asking_admin, librdkafka, reader
 from timers.kafka.log_lineage import LogLineages, asking_logs
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog
@@ -51,7 +51,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Stores, may_restore, open_partition, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
-from timers.wire.topics import partition_name
+from timers.wire.topics import partition_name, snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,9 @@ READ_RECORDS = 10_000
 
 READ_S = 20.0
 """Longest time without a record of a log that is read again."""
+
+TOPICS_S = 10.0
+"""How long an answer about all topics may take."""
 
 IN_USE_S = 30.0
 """How long a task waits for a store that another attempt, or an engine that ends, has open. That one is fenced, and
@@ -128,9 +131,19 @@ class Opener:
         """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
         self.snapshots.forget(tp)
         opened = open_partition(self.stores, tp, self.parts.ask_log, self.stores.cluster.compacted.get(tp[0]))
-        if may_restore(opened):
-            opened = restore(self.stores, tp, opened, self.check, now_s=lambda: self.now_s)
+        try:
+            others = self._snapshot_topics(tp[0]) if opened.is_new else ()
+        except BaseException:
+            opened.store.close()
+            raise
+        if may_restore(opened, others):
+            opened = restore(self.stores, tp, opened, self.check, others, lambda: self.now_s)
         return self._made(tp, opened.progress, opened.store, outbox)
+
+    def _snapshot_topics(self, topic: str) -> list[str]:
+        """The topics of snapshots of a request topic, of any app, as far as the engine may see them."""
+        found = asking_admin(self.stores.settings).list_topics(timeout=TOPICS_S).topics
+        return [name for name in found if name.endswith(snapshots("", topic))]
 
     def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""

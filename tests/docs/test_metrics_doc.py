@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from timers.core.rescue import LOST_FROM_LOG
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
-from timers.wire.dead_letter import CODES
+from timers.wire.dead_letter import CODES, LOST_FROM_LOG
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
 METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)

@@ -23,7 +23,6 @@ from tests.simulation.machine_log import NO_WITNESS, MachineLog
 from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
 from timers.config.settings import Settings
-from timers.core.index import OVERDUE
 from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S
@@ -35,6 +34,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.cold import PartitionColdFormat, decode_cold
+from timers.wire.dead_letter import OVERDUE
 from timers.wire.formats import schedule
 
 

@@ -20,10 +20,10 @@ from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import LOG_CUT, Progress, reached
-from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import TopicPartition, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
+from timers.wire.dead_letter import LOST_FROM_LOG
 from timers.wire.topics import ID_REQUEST, REQUEST
 
 TARGET = "orders"

@@ -19,7 +19,7 @@ from tests.simulation.spark_checkpoint import PARTITIONS
 from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
 from timers.core.lineage import Lineage
 from timers.core.progress import Progress
-from timers.core.rescue import LOST_FROM_LOG, cut_below
+from timers.core.rescue import cut_below
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch
 from timers.kafka.log_lineage import Answer
@@ -29,6 +29,7 @@ from timers.spark.engine.read_logs import ReadLogs
 from timers.v1.future_pb2 import Future
 from timers.wire import future
 from timers.wire import headers as h
+from timers.wire.dead_letter import LOST_FROM_LOG
 
 TARGET = "orders"
 LAST_DUE_S = 30

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
-from timers.core.index import OVERDUE
 from timers.core.timer import Origin, Row, id_bytes
 from timers.request_formats import enabled_formats
 from timers.wire import future
+from timers.wire.dead_letter import OVERDUE
 from timers.wire.formats import RequestRecord, schedule
 
 SENT = [

@@ -62,8 +62,7 @@ class Histogram:
 
     def observe(self, value: float, times: int = 1) -> None:
         """Count ``times`` observations of ``value``."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
+        self.observe_all([(value, times)])
 
     def observe_all(self, observations: Iterable[tuple[float, int]]) -> None:
         """Count observations: values, each with its times."""

@@ -231,10 +231,6 @@ class Index:
         return is_over(entry, through, self._retention_s) and not self._is_cold(entry)
 
 
-OVERDUE = "overdue"
-"""Error code of a schedule that was due before it was written, if the settings reject such schedules."""
-
-
 class ScheduleIndex(Index):
     """The index of schedules, whose topic may be compacted. The engine writes a tombstone for each one that fires
     [I19].

@@ -19,12 +19,6 @@ from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, Rescue, reached
 from timers.core.timer import Row, id_bytes
 
-LOST_FROM_LOG = "lost-from-log"
-"""Code of the dead letters."""
-
-LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
-"""Reason in the dead letters."""
-
 _CANCELS = b"\xfe"
 """First byte of a cursor behind all rows; an id follows."""
 

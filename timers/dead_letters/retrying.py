@@ -13,7 +13,6 @@ from confluent_kafka import KafkaException
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.grouping import groups
-from timers.core.rescue import LOST_FROM_LOG
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import AccessError, NameTakenError, PublishError, RetryRefusedError, TimersError
 from timers.kafka import connection, topic_admin
@@ -24,7 +23,7 @@ from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.dead_letter import LEVEL_TOO_LOW, OVERHEAD_BYTES, Mark
+from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, OVERHEAD_BYTES, Mark
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
 

@@ -25,10 +25,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from timers.core.index import OVERDUE
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
-from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
 from timers.firing.breaker import DeliveryProblem
@@ -37,6 +35,7 @@ from timers.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
+from timers.wire.dead_letter import LOST, LOST_FROM_LOG, OVERDUE
 from timers.wire.future import callback_topic
 
 MAX_BACKOFF_S = 300

@@ -32,7 +32,6 @@ from timers.core.limits import SMALL
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import WITNESS_S, Cuts, Progress
-from timers.core.rescue import LOST, LOST_FROM_LOG
 from timers.core.timer import (
     DueRows,
     Forwarded,
@@ -63,6 +62,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.dead_letter import LOST, LOST_FROM_LOG
 from timers.wire.formats import marker, schedule
 
 logger = logging.getLogger(__name__)

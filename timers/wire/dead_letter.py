@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timers.core.rescue import LOST_FROM_LOG
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.wire import headers as h
 
@@ -13,6 +12,15 @@ OVERHEAD_BYTES = 64 * 1024
 
 VALUE_TOO_LARGE = "value-too-large"
 LEVEL_TOO_LOW = "level-too-low"
+
+OVERDUE = "overdue"
+"""Code of a schedule that was due before it was written, if the settings reject such schedules."""
+
+LOST_FROM_LOG = "lost-from-log"
+"""Code of what only a store holds after its log has lost it (:mod:`timers.core.rescue`)."""
+
+LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
+"""Reason in these dead letters."""
 
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
@@ -24,7 +32,7 @@ CODES = (
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",
-    "overdue",
+    OVERDUE,
     *("value-not-a-marker", "marker-invalid"),
 )
 """Every value of ``timer-error``."""

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
@@ -26,7 +26,6 @@ from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import View
 from timers.core.progress import Progress
-from timers.core.snapshots import Place as MachinePlace
 from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
@@ -37,12 +36,11 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
+from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
-from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.store.verifying import verify
 from timers.wire import topics
-from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +105,7 @@ class Machines(Protocol):
     def partition_metrics(self) -> Mapping[TopicPartition, PartitionMetrics]: ...
 
     @property
-    def formats(self) -> Mapping[str, RequestFormat]: ...
-
-    @property
-    def partitions(self) -> Mapping[str, int]: ...
-
-    @property
-    def memory(self) -> RocksMemory: ...
-
-    def place_of(self, tp: TopicPartition) -> MachinePlace:
-        """Which machine a snapshot of a partition is of."""
-
-    def has_same_log(self, tp: TopicPartition, runner: Any) -> bool:
-        """Whether the log of an open machine has lost nothing that was read. Raises Lost: no leader says it."""
+    def parts(self) -> Parts: ...
 
 
 class Refused(Exception):
@@ -263,7 +249,7 @@ class Trimmer:
         known = self._known.get(tp)
         if known is None or known.runner is not runner:
             known = self._known[tp] = _Known(runner)
-        if tp[0] not in self._settings.trimmed_topics or self._pool.formats[tp[0]].topic_is_compacted:
+        if tp[0] not in self._settings.trimmed_topics or self._pool.parts.formats[tp[0]].topic_is_compacted:
             return False
         may_delete = deletable_before(runner.machine.progress) > known.deleted_to
         return monotonic() >= known.next_at and (may_delete or known.may_roll)
@@ -347,7 +333,7 @@ class Trimmer:
                 raise Unreadable(f"its snapshot at offset {named.applied} has lost records")
         asked_at, others = self._others.get(tp[0], (-math.inf, []))
         if monotonic() > asked_at + AGAIN_S:
-            others = list(logs.other_readers(tp[0], self._pool.partitions[tp[0]], check))
+            others = list(logs.other_readers(tp[0], self._pool.parts.cluster.partitions[tp[0]], check))
             self._others[tp[0]] = monotonic(), others
         if others:
             raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
@@ -358,9 +344,8 @@ class Trimmer:
         """Compare the log with the snapshots before the first deletion. Then the machine is raised to the level."""
         if known.runner.is_verified or not levels.trims(allowed_level(self._settings)):
             return known.runner.is_verified
-        where = self._settings, self._pool.formats[tp[0]], self._pool.place_of(tp), tp, progress
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
-        found = verify(*where, log, self._pool.memory, directory, self._paced(check))
+        found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
         if found is None:
             return False
         if found.different:
@@ -411,14 +396,14 @@ class Trimmer:
             answer = self._ask(known.runner, partial(_commit, self._clock))
             if not isinstance(answer, _Committed):
                 return 0  # it recovers, or has no time yet
-            progress = answer.progress
+            progress, parts = answer.progress, self._pool.parts
             to, older = trimmed_to(progress, kept_from), progress.older_snapshot
             if not to or older is None:
                 return 0
             ids = logs.topic_ids([tp[0], snapshots])
-            if (ids.get(tp[0]), ids.get(snapshots)) != (self._pool.place_of(tp).topic_id, older.topic_id):
+            if (ids.get(tp[0]), ids.get(snapshots)) != (parts.cluster.topic_ids[tp[0]], older.topic_id):
                 raise Refused("its topic, or that of its snapshots, was made anew")
-            if not self._pool.has_same_log(tp, known.runner):
+            if not parts.ask_log.has_same_log(tp, known.runner.machine):
                 raise Refused("it has lost its end, and what was appended in its place was not read yet")
             left_s = answer.at_s + WITHIN_S - self._clock.boot_s()
             if left_s > 0:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from timers import __version__
-from timers.config.settings import Settings
 from timers.core import sums
 from timers.core.machine import Machine
 from timers.core.progress import Progress
@@ -24,12 +23,11 @@ from timers.kafka.log_lineage import AskLog
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
-from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
+from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
 from timers.wire import plain_requests
-from timers.wire.formats import RequestFormat
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +39,9 @@ BUILT = __version__, "yes" if IS_COMPILED else "no"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The objects that all machines of a process share."""
+class Parts(Stores):
+    """What all machines of a process share, beside their stores."""
 
-    settings: Settings
-    cluster: Cluster
     targets: Targets
     request_reader: RequestReader
     producers: ProducerLoop
@@ -72,7 +68,6 @@ class Parts:
     def machine(
         self,
         tp: TopicPartition,
-        request_format: RequestFormat,
         progress: Progress,
         store: RocksStore,
         outbox: Policy,
@@ -83,7 +78,7 @@ class Parts:
         spec = spec_of(
             self.settings,
             tp,
-            request_format,
+            self.formats[topic],
             secrets.randbits(63) | 1,
             partitions=self.cluster.partitions[topic],
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),

@@ -197,10 +197,10 @@ class SnapshotTaker:
                 return False
             began = monotonic()
             with closing(view):
-                footer = partial(footer_of, view, self._pool.place_of(tp), fired_through)
+                footer = partial(footer_of, view, self._pool.parts.place_of(tp), fired_through)
                 new = log.write(view, footer, settings.snapshot_mb_per_s * 1e6)
             # Else a machine that does not know yet what its log has lost names two, and the true older one is deleted.
-            if not self._pool.has_same_log(tp, runner):
+            if not self._pool.parts.ask_log.has_same_log(tp, runner.machine):
                 raise Lost("its log has lost its end")
             # A machine that was opened again is another runner: it never names what was begun before. The former newest
             # one is looked at again: it may have lost its end while this one was written.

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import Place, Unreadable
+from timers.core.snapshots import Unreadable
+from timers.kafka.topics import Cluster
 from timers.log_trimmer import LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
 from timers.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
@@ -108,12 +109,12 @@ class Trial:
             worker_id="worker",
         )
         pool: Any = SimpleNamespace(
-            formats={TP[0]: SimpleNamespace(topic_is_compacted=given.get("compacted", False))},
-            partitions={TP[0]: 2},
             partition_metrics={TP: self.metrics},
-            memory=None,
-            has_same_log=lambda tp, runner: self.has_same_log,
-            place_of=lambda tp: Place("cluster", "app", b"topic id", 1, "future"),
+            parts=SimpleNamespace(
+                formats={TP[0]: SimpleNamespace(topic_is_compacted=given.get("compacted", False))},
+                cluster=Cluster("cluster", {TP[0]: b"topic id"}, {TP[0]: 2}),
+                ask_log=SimpleNamespace(has_same_log=lambda tp, machine: self.has_same_log),
+            ),
         )
         self.allowed = given.get("allowed", TRIMMING)
         self.verified: Any = Verified(700, 900, 2, (), 0)

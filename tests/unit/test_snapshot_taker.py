@@ -110,13 +110,15 @@ class SimSystem:
         settings: Any = SimpleNamespace(
             app_id="app", snapshot_factor=2, snapshot_records=1000, snapshot_mb_per_s=1, trimmed_topics=frozenset()
         )
+        self.ask_log = self
+        self.parts = self
         pool: Any = self
         self.taker = SnapshotTaker(settings, pool, lambda: None, self.fail)
 
     def place_of(self, tp: tuple[str, int]) -> Place:
         return Place("cluster", "app", b"topic id", tp[1], "future")
 
-    def has_same_log(self, tp: tuple[str, int], runner: SimRunner) -> bool:
+    def has_same_log(self, tp: tuple[str, int], machine: SimMachine) -> bool:
         return self.same_log
 
     def fail(self, tp: tuple[str, int], error: Exception) -> None:

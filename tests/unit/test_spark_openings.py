@@ -19,7 +19,6 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
-from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places
@@ -44,45 +43,26 @@ class SimProducer:
         self.is_closed = True
 
 
-class SimOpener:
-    """Says how each partition was opened."""
-
-    def __init__(self, *_: Any) -> None:
-        self.has_store = True
-        self.in_use = 0
-        self.snapshots = Mock()
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def check(self) -> None:
-        """It is never told to stop."""
-
-    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
-        return PartitionMetrics()
-
-    def open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
-        return (SimpleNamespace(machine=None, how="known"), tp[1]) if self.has_store else None
-
-    def open(self, tp: TopicPartition, outbox: Any) -> Any:
-        self.in_use -= 1
-        if self.in_use >= 0:
-            raise StoreInUse("another process has it open")
-        return SimpleNamespace(how="read"), tp[1]
-
-
 class Offline(Openings):
-    """Opens nothing on brokers."""
+    """Opens nothing on brokers, and says how each partition was opened."""
 
     def __init__(self, places: Places) -> None:
         super().__init__(places)
+        self.has_store = True
+        self.in_use = 0
         producers: Any = {(TOPIC, partition): SimProducer(3) for partition in range(3)}
         outboxes: Any = dict.fromkeys(producers)
         self._producers |= producers
         self._outboxes |= outboxes
 
-    def _check_run(self) -> None:
-        """No other engine runs."""
+    def _open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
+        return (SimpleNamespace(machine=None, how="known"), tp[1]) if self.has_store else None
+
+    def _open(self, tp: TopicPartition) -> Any:
+        self.in_use -= 1
+        if self.in_use >= 0:
+            raise StoreInUse("another process has it open")
+        return SimpleNamespace(how="read"), tp[1]
 
     def _opened(self, tp: TopicPartition, loop: Any, store: Any, opening: Producer) -> Any:
         return loop.how
@@ -93,7 +73,8 @@ NOW_S = 1_000_000
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Opener", SimOpener)
+    for name in ("Targets", "RequestReader", "LogLineages", "asking_logs", "ProducerLoop", "Snapshots"):
+        monkeypatch.setattr(module, name, Mock())
 
 
 def known(epoch: int, topic_id: bytes = b"topic") -> Known:
@@ -112,8 +93,7 @@ def known(epoch: int, topic_id: bytes = b"topic") -> Known:
 )
 def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bool, expected: Any) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings.opener
-    opener.has_store = has_store
+    openings.has_store = has_store
     assert (openings.open((TOPIC, 0), before), openings.had_others) == expected
     openings.close()
 
@@ -125,8 +105,7 @@ def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bo
 def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: bool, expected: Any) -> None:
     """Its store must be the one of the last commit that the bucket knows, whoever has made it."""
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings.opener
-    opener.has_store = has_store
+    openings.has_store = has_store
     openings._producers.clear()  # those of a new process
     assert openings.look((TOPIC, 0), before) == expected
     assert not openings._producers
@@ -135,12 +114,11 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
 
 def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
-    opener: Any = openings.opener
-    opener.in_use = 2
+    openings.in_use = 2
     found: Any = openings.open((TOPIC, 0), None)
     assert found == "read"
     monkeypatch.setattr(module, "IN_USE_S", -1.0)
-    opener.in_use = 1
+    openings.in_use = 1
     with pytest.raises(StoreInUse):
         openings.open((TOPIC, 0), None)
     openings.close()

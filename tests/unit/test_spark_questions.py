@@ -6,13 +6,13 @@ import asyncio
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from time import sleep
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,11 +186,14 @@ def machine_with_a_timer() -> Any:
     return machine
 
 
+def openings_on(loop: LoopThread, runners: Mapping[tuple[str, int], Any] = MappingProxyType({})) -> Any:
+    """Openings of the driver, with a loop and machines."""
+    return SimpleNamespace(parts=SimpleNamespace(producers=loop), snapshots=SimpleNamespace(runners=runners))
+
+
 def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(loop: LoopThread) -> None:
     questions = asked_by(lambda: None)
-    retries: Any = SimpleNamespace(
-        questions=questions, opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
-    )
+    retries: Any = SimpleNamespace(questions=questions, openings=openings_on(loop))
     said: list[str] = []
     stop = threading.Event()
     machine = machine_with_a_timer()
@@ -235,10 +238,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
     monitor.engine = EngineCounts()
     monitor.needs_ticks()
     runner = SimpleNamespace(machine=SimpleNamespace(pending=1))
-    snapshots = SimpleNamespace(runners={retry: runner})
-    retries: Any = SimpleNamespace(
-        questions=asked_by(lambda: None), opener=SimpleNamespace(loop=loop, snapshots=snapshots)
-    )
+    retries: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop, {retry: runner}))
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
     found = FoundWorker("timers-engine", settings.query_url, [retry, (TP[0], 0), TP], may_be_asked=True)
@@ -271,9 +271,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
 def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_questions, "PACE", PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
-    retries: Any = SimpleNamespace(
-        questions=asked_by(asked.set), opener=SimpleNamespace(loop=loop, snapshots=SimpleNamespace(runners={}))
-    )
+    retries: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
 

@@ -30,7 +30,7 @@ CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 def retries_over(monkeypatch: pytest.MonkeyPatch, opening: Callable[[TopicPartition, Any], Any]) -> Retries:
     """Retries whose machines are opened by a function, at a second at which the topic has one record."""
-    sim = SimpleNamespace(opener=Mock(), open=opening, asks=lambda tp: False, close=lambda: None)
+    sim = SimpleNamespace(parts=Mock(), lineages=Mock(), open=opening, asks=lambda tp: False, close=lambda: None)
     monkeypatch.setattr(retries, "Openings", lambda *_: sim)
     made = Retries(SETTINGS, CLUSTER, 1, lambda: Tick(1_000_000_000), lambda: None)
     made.read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))  # type: ignore[assignment]

@@ -142,15 +142,8 @@ def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runne
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Snapshots:
-    opener: Any = SimpleNamespace(
-        parts=SimpleNamespace(settings=Settings(data_dir=tmp_path), cluster=CLUSTER, ask_log=None),
-        formats={},
-        stores=stores(tmp_path),
-        partition_metrics={TP: PartitionMetrics()},
-        now_s=None,
-    )
-    CLUSTER.partitions = {}
-    return Snapshots(opener)
+    openings: Any = SimpleNamespace(parts=stores(tmp_path), partition_metrics={TP: PartitionMetrics()}, now_s=None)
+    return Snapshots(openings)
 
 
 def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(snapshots: Snapshots) -> None:

@@ -94,7 +94,7 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     stores = Stores(settings, cluster, memory, condemnations, formats)
 
     def open_again(committed: dict[TopicPartition, int] | None = None) -> RocksStore:
-        return open_partition(stores._replace(committed=committed or {}), TP, ask)[1]
+        return open_partition(replace(stores, committed=committed or {}), TP, ask)[1]
 
     yield open_again
     assert SimProgressLog.opened == 0, "a log was not closed"
@@ -290,7 +290,7 @@ def restored(stores: Stores, store: RocksStore) -> RocksStore:
 def of_another_log(stores: Stores, store: RocksStore) -> RocksStore:
     store.close()
     other: Any = SimpleNamespace(cluster_id="another", topic_ids=CLUSTER.topic_ids)
-    return stores._replace(cluster=other).open(TP)
+    return replace(stores, cluster=other).open(TP)
 
 
 @pytest.mark.parametrize("change", [emptied, restored, of_another_log])

@@ -92,7 +92,7 @@ class Rig:
 
     def accept(self, losses: str) -> None:
         self.settings = replace(self.settings, accept_loss=losses)
-        self.stores = self.stores._replace(settings=self.settings)
+        self.stores = replace(self.stores, settings=self.settings)
 
     def opened(self) -> RocksStore:
         return self.stores.open(TP)
@@ -328,6 +328,6 @@ def test_a_snapshot_of_a_compacted_topic_is_used_while_it_is_new(now_s: int | No
     rig.committed = replace(rig.progress, snapshot=newest, older_snapshot=None)
     cluster: Any = SimpleNamespace(**{**vars(CLUSTER), "stale_after_s": {TP[0]: 100}})
     before = Opened(rig.committed, rig.opened(), 0)
-    stores = rig.stores._replace(cluster=cluster)
+    stores = replace(rig.stores, cluster=cluster)
     found = restore(stores, TP, before, lambda: None, now_s=lambda: now_s).store
     assert held(found)[0] == applied

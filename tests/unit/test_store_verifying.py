@@ -16,19 +16,23 @@ from timers.core.machine import Machine
 from timers.core.operation import Entry
 from timers.core.ports import Lost, SnapshotStore
 from timers.core.progress import NamedSnapshot, Progress
-from timers.core.snapshots import Footer, Place, Unreadable, footer_of
+from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.core.timer import Origin, Row
+from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store import layout, memory_limit, verifying
 from timers.store.failures import Condemnations
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
+from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
 from timers.store.verifying import CHECKED, Verified, compared, progress_at, spec_at, verify
 
 SETTINGS = Settings.load({})
-PLACE = Place("cluster", "app", b"topic id", 0, "by id")
 TP = SETTINGS.id_topic, 0
+CLUSTER = Cluster("cluster", {TP[0]: b"topic id"}, {TP[0]: 1})
+STORES = Stores(SETTINGS, CLUSTER, RocksMemory(2**25), Condemnations(), enabled_formats(SETTINGS))
+PLACE = STORES.place_of(TP)
 
 
 def row(offset: int, id: str = "", value: bytes = b"value") -> Row:
@@ -177,23 +181,21 @@ def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
         return machine(store, at)
 
     monkeypatch.setattr(verifying, "replayed", replayed)
-    where = SETTINGS, enabled_formats(SETTINGS)[TP[0]], PLACE, TP
 
     def result(progress: Progress) -> Verified | None:
         snapshots = SimSnapshots({1: older, 2: newer})
-        return verify(*where, progress, snapshots, RocksMemory(2**25), tmp_path / "x", lambda: None)
+        return verify(STORES, TP, progress, snapshots, tmp_path / "x", lambda: None)
 
     assert result(progress) == (30, 50, 3, (), 0)
     is_folded = False
     assert (result(progress) or Verified(0, 0, 0, (), 0)).different == 1
     assert result(replace(progress, older_snapshot=None)) is None
     compacted: Any = SimpleNamespace(topic_is_compacted=True)
-    assert (
-        verify(SETTINGS, compacted, *where[2:], progress, SimSnapshots({}), RocksMemory(2**25), tmp_path, print) is None
-    )
+    of_compacted = replace(STORES, formats={TP[0]: compacted})
+    assert verify(of_compacted, TP, progress, SimSnapshots({}), tmp_path, print) is None
     assert [*(tmp_path / "x").glob("*")] == [], "its stores are deleted"
     with pytest.raises(Unreadable):
-        verify(*where, progress, SimSnapshots({2: newer}), RocksMemory(2**25), tmp_path / "x", lambda: None)
+        verify(STORES, TP, progress, SimSnapshots({2: newer}), tmp_path / "x", lambda: None)
 
 
 def test_the_log_is_read_as_far_as_the_newer_snapshot() -> None:

@@ -108,9 +108,7 @@ def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytes
 
     none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     none_compacted.set_result({})
-    pool: Any = SimpleNamespace(
-        committed={}, capacity=capacity, parts=parts, formats={"requests": None}, memory=None, condemnations=None
-    )
+    pool: Any = SimpleNamespace(capacity=capacity, parts=parts)
     taken = Openings(pool)
     monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)
     monkeypatch.setattr(taken, "_check_leaders", has_leaders)

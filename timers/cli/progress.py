@@ -423,14 +423,16 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.kafka.progress_log import ProgressLog
     from timers.kafka.snapshot_log import SnapshotLog
     from timers.request_formats import enabled_formats
+    from timers.store.failures import Condemnations
     from timers.store.memory_limit import RocksMemory
-    from timers.store.opening import place_of
+    from timers.store.opening import Stores
     from timers.store.verifying import verify as compare
     from timers.wire import progress as record
     from timers.wire import topics
 
-    until, request_format = time.monotonic() + VERIFY_S, enabled_formats(settings)[tp[0]]
-    why = ""
+    until, why = time.monotonic() + VERIFY_S, ""
+    memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+    stores = Stores(settings, cluster, memory, Condemnations(), enabled_formats(settings))
 
     def check() -> None:
         if time.monotonic() > until:
@@ -444,10 +446,8 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
         ):
             records = progress_log.read([tp], after_fence=False)
             progress = record.decode(records[tp], record.ANY_LEVEL)[0]
-            place = place_of(settings, cluster, tp, request_format)
-            where = RocksMemory(settings.store_memory_mb * 1024 * 1024), Path(directory)
             try:
-                return compare(settings, request_format, place, tp, progress, snapshots, *where, check)
+                return compare(stores, tp, progress, snapshots, Path(directory), check)
             except (Unreadable, Lost) as error:
                 why = str(error)
     raise TimersError(f"{tp[0]}/{tp[1]} cannot be compared: {why}")

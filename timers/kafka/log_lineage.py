@@ -30,6 +30,7 @@ from timers.core.lineage import (
     next_question,
     parted_inside,
 )
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
@@ -299,9 +300,9 @@ class AskLog(NamedTuple):
     compare: CompareLogs
     leaders: AskLeaders
 
-    def has_same_log(self, tp: TopicPartition, lineages: Sequence[Lineage], position: int) -> bool:
-        """Whether the log that was read up to ``position`` has lost nothing of it. Raises as :attr:`compare`."""
-        answers = self.compare(tp, lineages)
+    def has_same_log(self, tp: TopicPartition, machine: Machine) -> bool:
+        """Whether the log of a machine has lost nothing that was read. Raises as :attr:`compare`."""
+        position, answers = machine.position, self.compare(tp, machine.lineages)
         with contextlib.suppress(KafkaError):
             ends = self.leaders(partial(log_ends, places=[tp]))
             if ends is not None:

@@ -9,10 +9,10 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -53,7 +53,8 @@ ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
 
 
-class Stores(NamedTuple):
+@dataclass(frozen=True)
+class Stores:
     """The stores of an app's machines on this disk."""
 
     settings: Settings
@@ -61,13 +62,19 @@ class Stores(NamedTuple):
     memory: RocksMemory
     condemnations: Condemnations
     formats: Mapping[str, RequestFormat]
-    committed: Mapping[TopicPartition, int] = MappingProxyType({})
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict, kw_only=True)
     """Machine that this process has closed -> offset up to which it had committed. What its store holds above it was
     perhaps read by a machine that was fenced [I29]."""
 
     def indexed(self, tp: TopicPartition) -> bool:
         """Whether the store of a machine has an index of ids."""
         return self.formats[tp[0]].has_ids
+
+    def place_of(self, tp: TopicPartition) -> Place:
+        """Returns what the footers of a machine's snapshots say."""
+        topic, partition = tp
+        topic_id, name = self.cluster.topic_ids[topic], self.formats[topic].name
+        return Place(self.cluster.cluster_id, self.settings.app_id, topic_id, partition, name)
 
     def open(self, tp: TopicPartition, *, beside: bool = False) -> RocksStore:
         """Returns the store of a machine. It is emptied first if it belongs to another log or app.
@@ -269,12 +276,6 @@ PATIENCE_S = 30.0
 """A restore ends after this time without a record, and gives its place to another one. It begins again later."""
 
 
-def place_of(settings: Settings, cluster: Cluster, tp: TopicPartition, request_format: RequestFormat) -> Place:
-    """Returns what the footers of a machine's snapshots say."""
-    topic, partition = tp
-    return Place(cluster.cluster_id, settings.app_id, cluster.topic_ids[topic], partition, request_format.name)
-
-
 def may_restore(opened: Opened, others: Collection[str] = ()) -> bool:
     """Whether to call :func:`restore`: the log begins later than the store ended, or takes longer to be read than a
     snapshot; or snapshots may say that a machine without progress is not new.
@@ -309,13 +310,12 @@ def restore(
         Lost: the records of snapshots do not come.
     """
     settings, unused = stores.settings, [opened.store]
-    place = place_of(settings, stores.cluster, tp, stores.formats[tp[0]])
     try:
         with (
             closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log,
             closing(ProgressLog(settings, stores.cluster)) as progress_log,
         ):
-            restoring = _Restoring(stores, tp, place, opened, log, progress_log, now_s, unused)
+            restoring = _Restoring(stores, tp, stores.place_of(tp), opened, log, progress_log, now_s, unused)
             progress, store = restoring.restored(others)
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:

@@ -35,7 +35,7 @@ from timers.partition import PartitionSpec, spec_of
 from timers.store import layout
 from timers.store.database import Database
 from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
+from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import partition_name
@@ -147,13 +147,10 @@ class Verified(NamedTuple):
 
 
 def verify(
-    settings: Settings,
-    request_format: RequestFormat,
-    place: Place,
+    stores: Stores,
     tp: TopicPartition,
     progress: Progress,
     snapshots: Snapshots,
-    memory: RocksMemory,
     directory: Path,
     check: Callable[[], None],
 ) -> Verified | None:
@@ -171,23 +168,23 @@ def verify(
         Lost: the log begins after the older snapshot.
         KafkaException: the brokers do not answer, or refuse.
     """
-    named = in_order(progress)
+    named, request_format = in_order(progress), stores.formats[tp[0]]
     if named is None or request_format.topic_is_compacted:
         return None
-    at = progress_at(progress, named[1].applied)
+    at, place = progress_at(progress, named[1].applied), stores.place_of(tp)
     paths = directory / "older", directory / "newer"
     with ExitStack() as stack:
-        stores = []
+        opened = []
         for each, path in zip(named, paths, strict=True):
             Database.wipe(path)
             stack.callback(Database.wipe, path)
-            identity = f"verified {place}"
-            store = RocksStore.open(path, identity, memory, Condemnations(), indexed=request_format.has_ids)
+            how = f"verified {place}", stores.memory, Condemnations()
+            store = RocksStore.open(path, *how, indexed=request_format.has_ids)
             stack.callback(store.close)
             restored(store, at, each, place, snapshots, check)
-            stores.append(store)
-        machines = [replayed(settings, request_format, tp, at, store, check) for store in stores]
-        return compared((machines[0], stores[0]), (machines[1], stores[1]), named[0].applied, check)
+            opened.append(store)
+        machines = [replayed(stores.settings, request_format, tp, at, store, check) for store in opened]
+        return compared((machines[0], opened[0]), (machines[1], opened[1]), named[0].applied, check)
 
 
 def progress_at(progress: Progress, applied: int) -> Progress:

@@ -124,7 +124,7 @@ def engine(
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
-        monitor.engine = EngineCounts(retries.opener.counters, retries.opener.open_circuits)
+        monitor.engine = EngineCounts(retries.openings.counters, retries.openings.open_circuits)
         stack.enter_context(answering(settings, cluster, retries, monitor, say))
         monitor.needs_ticks()
         job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)

@@ -48,7 +48,7 @@ from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots
 from timers.store.failures import Condemnations, forget_frames
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Stores, may_restore, open_partition, restore
+from timers.store.opening import may_restore, open_partition, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
 from timers.wire.topics import partition_name, snapshots
@@ -85,94 +85,6 @@ class Places:
     """Number of this run of the engine."""
 
 
-class Opener:
-    """Opens machines in one process: their stores, and what they share.
-
-    Args:
-        stop: ends all waiting.
-    """
-
-    def __init__(self, settings: Settings, cluster: Cluster, stop: threading.Event) -> None:
-        self.formats = enabled_formats(settings)
-        self.targets = Targets(settings, cluster.partitions)
-        self._request_reader = RequestReader(settings, self.formats)
-        self.lineages = LogLineages(settings)
-        memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
-        self.stores = Stores(settings, cluster, memory, Condemnations(), self.formats)
-        self._stop = stop
-        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
-        self.now_s: float | None = None
-        self.loop = ProducerLoop()  # after what can fail: nothing would end its thread
-        ask_log = asking_logs(self.lineages, self.loop.submit, ())
-        known = self.targets, self._request_reader, self.loop, lambda: None, ask_log
-        self.parts = Parts(settings, cluster, *known)
-        self.snapshots = Snapshots(self)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.snapshots.close()
-        self._request_reader.close()
-        self.loop.submit(self.lineages.client.close()).result()
-        self.loop.close()
-
-    def counters(self) -> list[Counters]:
-        """Those of all partitions that it has opened. Any thread."""
-        return [each.counters for each in list(self.partition_metrics.values())]
-
-    def open_circuits(self) -> int:
-        """Number of callback topics that fail. Any thread."""
-        return self.targets.circuit_breaker.count
-
-    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
-        """Returns the measurements of a partition."""
-        return self.partition_metrics.setdefault(tp, PartitionMetrics())
-
-    def open(self, tp: TopicPartition, outbox: Policy) -> tuple[Loop, RocksStore]:
-        """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
-        self.snapshots.forget(tp)
-        opened = open_partition(self.stores, tp, self.parts.ask_log, self.stores.cluster.compacted.get(tp[0]))
-        try:
-            others = self._snapshot_topics(tp[0]) if opened.is_new else ()
-        except BaseException:
-            opened.store.close()
-            raise
-        if may_restore(opened, others):
-            opened = restore(self.stores, tp, opened, self.check, others, lambda: self.now_s)
-        return self._made(tp, opened.progress, opened.store, outbox)
-
-    def _snapshot_topics(self, topic: str) -> list[str]:
-        """The topics of snapshots of a request topic, of any app, as far as the engine may see them."""
-        found = asking_admin(self.stores.settings).list_topics(timeout=TOPICS_S).topics
-        return [name for name in found if name.endswith(snapshots("", topic))]
-
-    def open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
-        """Open a machine whose progress is known; None if the store on this disk is another one than then."""
-        store = self.stores.open(tp)
-        try:
-            is_same = store.applied == known.applied and not known.progress.rescues
-            if is_same and catch_up(store, known.progress, indexed=self.stores.indexed(tp)):
-                return self._made(tp, known.progress, store, outbox)
-        except Lost as error:  # it is damaged
-            forget_frames(error)
-        store.close()
-        return None
-
-    def _made(
-        self, tp: TopicPartition, progress: Progress, store: RocksStore, outbox: Policy
-    ) -> tuple[Loop, RocksStore]:
-        try:
-            return Loop(self.parts.machine(tp, self.formats[tp[0]], progress, store, outbox, self.metrics(tp))), store
-        except BaseException as error:  # the store may be damaged
-            forget_frames(error)
-            store.close()
-            raise
-
-    def check(self) -> None:
-        """Raise Lost if it was told to stop."""
-        if self._stop.is_set():
-            raise Lost("told to stop")
-
-
 class Openings:
     """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process.
 
@@ -180,15 +92,24 @@ class Openings:
         stop: ends all waiting; None: nothing does.
 
     Attributes:
-        opener: opens the machines.
+        now_s: the brokers' time; None: not known.
     """
 
     _present: ClassVar[tuple[Places, Openings] | None] = None
 
     def __init__(self, places: Places, stop: threading.Event | None = None) -> None:
+        settings, cluster = places.settings, places.cluster
         self._places = places
         self._stop = stop or threading.Event()
-        self.opener = Opener(places.settings, places.cluster, self._stop)
+        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
+        self.now_s: float | None = None
+        self.lineages = LogLineages(settings)
+        formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
+        loop = ProducerLoop()  # after what can fail: nothing would end its thread
+        others = *asking, loop, lambda: None, asking_logs(self.lineages, loop.submit, ())
+        self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others)
+        self.snapshots = Snapshots(self)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
         self._outboxes: dict[TopicPartition, Policy] = {}
         self._producers: dict[TopicPartition, TransactionalProducer] = {}
@@ -210,18 +131,29 @@ class Openings:
         for producer in self._producers.values():
             producer.close()
         self._threads.shutdown()
-        self.opener.close()
+        self.snapshots.close()
+        self.parts.request_reader.close()
+        self.parts.producers.submit(self.lineages.client.close()).result()
+        self.parts.producers.close()
+
+    def counters(self) -> list[Counters]:
+        """Those of all partitions that it has opened. Any thread."""
+        return [each.counters for each in list(self.partition_metrics.values())]
+
+    def open_circuits(self) -> int:
+        """Number of callback topics that fail. Any thread."""
+        return self.parts.targets.circuit_breaker.count
 
     # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
 
     def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
         self.had_others = False
-        self.opener.now_s = None if now is None else now.append_ms / 1000
+        self.now_s = None if now is None else now.append_ms / 1000
         self._adopted = {circuit.topic: circuit for circuit in circuits}
-        self.opener.targets.adopt(circuits)
+        self.parts.targets.adopt(circuits)
 
     def failing(self) -> Failing:
-        now = {circuit.topic: circuit for circuit in self.opener.targets.circuit_breaker.circuits()}
+        now = {circuit.topic: circuit for circuit in self.parts.targets.circuit_breaker.circuits()}
         known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
         opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
         return Failing(opened, list(known.keys() - now.keys()))
@@ -240,7 +172,7 @@ class Openings:
         opened = None
         if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
             if known.producer.is_followed_by(self._opening(tp)):
-                opened = self._patiently(tp, partial(self.opener.open_known, tp, known, self._outboxes[tp]))
+                opened = self._patiently(tp, partial(self._open_known, tp, known, self._outboxes[tp]))
             else:
                 self.had_others = True
         return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))), self._opening(tp))
@@ -259,20 +191,20 @@ class Openings:
         if known.topic_id != self._places.cluster.topic_ids[tp[0]]:
             return None
         with suppress(StoreInUse, Lost):
-            found = self.opener.open_known(tp, known, self._outbox(tp))
+            found = self._open_known(tp, known, self._outbox(tp))
             if found is not None:
-                self.opener.snapshots.runner(tp, found[0].machine)
+                self.snapshots.runner(tp, found[0].machine)
                 return self._opened(tp, *found, known.producer)
         return None
 
     def asks(self, tp: TopicPartition) -> bool:
-        return self.opener.snapshots.asks(tp)
+        return self.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
         config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
         try:
             with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:
-                position, check = start, self.opener.check
+                position, check = start, self._check
                 found = records.read(consumer, *tp, start, end, timeout_s=READ_S, while_waiting=check)
                 while some := list(map(records.request_of, islice(found, READ_RECORDS))):
                     yield Fetched(position, some[-1].offset + 1, some)
@@ -304,13 +236,21 @@ class Openings:
         pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
         logger.warning("%s/%d: %s; opening it again", *tp, error)
         self._stop.wait(pause_s)
-        self.opener.check()
+        self._check()
+
+    def _check(self) -> None:
+        """Raise Lost if it was told to stop."""
+        if self._stop.is_set():
+            raise Lost("told to stop")
+
+    def _metrics(self, tp: TopicPartition) -> PartitionMetrics:
+        return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     def _outbox(self, tp: TopicPartition) -> Policy:
         if tp not in self._outboxes:
-            parts, metrics = self.opener.parts, self.opener.metrics(tp)
-            self._producers[tp] = parts.producer(tp, self._stop, metrics)
-            self._outboxes[tp] = parts.outbox(tp, self._producers[tp], metrics)
+            metrics = self._metrics(tp)
+            self._producers[tp] = self.parts.producer(tp, self._stop, metrics)
+            self._outboxes[tp] = self.parts.outbox(tp, self._producers[tp], metrics)
         return self._outboxes[tp]
 
     def _fence(self, tp: TopicPartition) -> None:
@@ -321,8 +261,45 @@ class Openings:
         return Producer(*self._producers[tp].opening)
 
     def _open(self, tp: TopicPartition) -> tuple[Loop, RocksStore]:
+        """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
         self._check_run()
-        return self.opener.open(tp, self._outboxes[tp])
+        self.snapshots.forget(tp)
+        opened = open_partition(self.parts, tp, self.parts.ask_log, self.parts.cluster.compacted.get(tp[0]))
+        try:
+            others = self._snapshot_topics(tp[0]) if opened.is_new else ()
+        except BaseException:
+            opened.store.close()
+            raise
+        if may_restore(opened, others):
+            opened = restore(self.parts, tp, opened, self._check, others, lambda: self.now_s)
+        return self._made(tp, opened.progress, opened.store, self._outboxes[tp])
+
+    def _snapshot_topics(self, topic: str) -> list[str]:
+        """The topics of snapshots of a request topic, of any app, as far as the engine may see them."""
+        found = asking_admin(self.parts.settings).list_topics(timeout=TOPICS_S).topics
+        return [name for name in found if name.endswith(snapshots("", topic))]
+
+    def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
+        """Open a machine whose progress is known; None if the store on this disk is another one than then."""
+        store = self.parts.open(tp)
+        try:
+            is_same = store.applied == known.applied and not known.progress.rescues
+            if is_same and catch_up(store, known.progress, indexed=self.parts.indexed(tp)):
+                return self._made(tp, known.progress, store, outbox)
+        except Lost as error:  # it is damaged
+            forget_frames(error)
+        store.close()
+        return None
+
+    def _made(
+        self, tp: TopicPartition, progress: Progress, store: RocksStore, outbox: Policy
+    ) -> tuple[Loop, RocksStore]:
+        try:
+            return Loop(self.parts.machine(tp, progress, store, outbox, self._metrics(tp))), store
+        except BaseException as error:  # the store may be damaged
+            forget_frames(error)
+            store.close()
+            raise
 
     def _check_run(self) -> None:
         """Check that this is the newest engine of the app.
@@ -340,12 +317,12 @@ class Openings:
             )
 
     def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore, opening: Producer) -> Opened:
-        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self.opener.metrics(tp)
+        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self._metrics(tp)
         transaction = self._outboxes[tp].transaction
 
         def close() -> None:
             transaction.release_compute_lock()  # a run that failed may have been filling its transaction
             close_store(store)
 
-        answer = partial(self.opener.snapshots.answer, tp, loop.machine, store)
+        answer = partial(self.snapshots.answer, tp, loop.machine, store)
         return Opened(loop, transaction, topic_id, opening, metrics, close, answer)

@@ -188,7 +188,7 @@ class MicroBatches:
         self._topics = request_topics(settings)
         self._with_ids = [topic for topic in self._topics if formats[topic].has_ids]
         self._max_requests = plan.max_requests
-        self._targets = retries.opener.targets
+        self._targets = retries.openings.parts.targets
         self._read_logs = retries.read_logs
         self._questions = retries.questions
         self._done = done

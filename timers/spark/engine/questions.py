@@ -166,7 +166,7 @@ class EngineMachines:
         self.partitions = cluster.partitions
         self.closed: Mapping[TopicPartition, str] = {}
         self.held: Mapping[TopicPartition, str] = {}
-        self._in_driver = retries.opener.snapshots
+        self._in_driver = retries.openings.snapshots
         self._on_executors = {
             (topic, partition): _OnExecutors(retries.questions, (topic, partition))
             for topic in self.formats
@@ -192,7 +192,7 @@ def answering(
     settings: Settings, cluster: Cluster, retries: Retries, monitor: Monitor, say: Callable[[str], None]
 ) -> Iterator[None]:
     """Answer queries as a worker does, on its port, and the console's questions, until the end of the block."""
-    machines, submit = EngineMachines(settings, cluster, retries), retries.opener.loop.submit
+    machines, submit = EngineMachines(settings, cluster, retries), retries.openings.parts.producers.submit
     pages = QueryPages(lambda: settings, Clock(settings.clock_offset_s).now_s)
     want = Snapshots.want if settings.snapshot_factor else None
     pages.queries = Queries(settings, machines, _no_others, ClientSession, Turns(lambda: None), want, PACE)
@@ -205,7 +205,7 @@ def answering(
 
     pages.register(page)
     origin = {"app": settings.app_id, "cluster": cluster.cluster_id}
-    register(page, monitor, origin, machines, lambda: retries.opener.snapshots.runners)
+    register(page, monitor, origin, machines, lambda: retries.openings.snapshots.runners)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
 
     async def serve() -> None:

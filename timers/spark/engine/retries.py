@@ -52,7 +52,7 @@ class Retries:
         wake: lets a micro-batch begin soon.
 
     Attributes:
-        opener: opens the machines, and knows about callback topics.
+        openings: opens the machines, and knows about callback topics.
         read_logs: which logs the query reads.
         questions: of queries, for the machines on the executors.
         failure: why a machine must not run, if there is a reason.
@@ -68,9 +68,9 @@ class Retries:
     ) -> None:
         self._tick = tick
         self._stop = threading.Event()
-        self._openings = Openings(Places(settings, cluster, run), self._stop)
-        self.opener = self._openings.opener
-        self.read_logs = ReadLogs(self.opener.lineages, self.opener.loop.submit, settings.schedule_topics)
+        self.openings = Openings(Places(settings, cluster, run), self._stop)
+        submit = self.openings.parts.producers.submit
+        self.read_logs = ReadLogs(self.openings.lineages, submit, settings.schedule_topics)
         self.questions = Questions(wake)
         self.failure: TimersError | None = None
         topic = settings.retry_topic
@@ -91,7 +91,7 @@ class Retries:
         self._stop.set()
         self._thread.join(CLOSE_S)
         wait(self._running.values(), CLOSE_S)
-        self._openings.close()
+        self.openings.close()
 
     def _serve(self) -> None:
         """Let machines run until told to stop."""
@@ -103,7 +103,7 @@ class Retries:
                 if tick is None:
                     continue
                 if tick != seen:
-                    seen, self.opener.now_s = tick, tick.append_ms / 1000
+                    seen, self.openings.now_s = tick, tick.append_ms / 1000
                     ends = self.read_logs.ends_of(self._tps)
                 for tp, end in ends.items():
                     if self._has_work(tp, end, tick):
@@ -116,11 +116,11 @@ class Retries:
         if (tp in self._running and not self._running[tp].done()) or monotonic() < self._opens_at.get(tp, 0.0):
             return False
         known = self._known.get(tp)
-        return known is None or known.has_work(end, tick.second) or self._openings.asks(tp)
+        return known is None or known.has_work(end, tick.second) or self.openings.asks(tp)
 
     def _run(self, tp: TopicPartition, end: int, tick: Tick) -> None:
         """Accept what the topic has up to ``end``, and fire what is due."""
-        run = MachineRun(tp, self._known.get(tp), Range(end, end, (), None, None), tick, self._openings)
+        run = MachineRun(tp, self._known.get(tp), Range(end, end, (), None, None), tick, self.openings)
         try:
             run.go()
             self._known[tp] = run.known

@@ -24,19 +24,18 @@ from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import SettingChange
-from timers.core.snapshots import RECORD_BYTES, Place
+from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import allowed_level
 from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.store.failures import StoreWaits
-from timers.store.opening import place_of
 from timers.store.rocks import RocksStore
 from timers.threads import log_failure
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
-    from timers.spark.engine.openings import Opener
+    from timers.spark.engine.openings import Openings
 
 logger = logging.getLogger(__name__)
 
@@ -136,21 +135,17 @@ class Snapshots:
     """The machines that this process opens, as :class:`timers.log_trimmer.Machines`, and the thread of their snapshots.
 
     Args:
-        opener: opens them.
+        openings: opens them.
     """
 
     _present: ClassVar[Snapshots | None] = None
     """Those of this process."""
 
-    def __init__(self, opener: Opener) -> None:
-        parts = opener.parts
-        self._settings, self._cluster, self._ask_log = parts.settings, parts.cluster, parts.ask_log
-        self._opener = opener
+    def __init__(self, openings: Openings) -> None:
+        self.parts, self.partition_metrics = openings.parts, openings.partition_metrics
+        self._settings = self.parts.settings
         self.runners: dict[TopicPartition, MomentaryRunner] = {}
-        self.formats, self.memory = opener.formats, opener.stores.memory
-        self.partition_metrics = opener.partition_metrics
-        self.partitions = parts.cluster.partitions
-        self._taker = SnapshotTaker(parts.settings, self, lambda: opener.now_s, self._fail)
+        self._taker = SnapshotTaker(self._settings, self, lambda: openings.now_s, self._fail)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
         self._starting = threading.Lock()
@@ -198,15 +193,9 @@ class Snapshots:
             if self._settings.snapshot_factor and self._thread.ident is None and not self._stop.is_set():
                 self._thread.start()
             if tp not in self.runners:
-                copy = partial(self._opener.stores.copy, tp)
+                copy = partial(self.parts.copy, tp)
                 self.runners[tp] = MomentaryRunner(partition_name(*tp), machine, copy)
             return self.runners[tp]
-
-    def place_of(self, tp: TopicPartition) -> Place:
-        return place_of(self._settings, self._cluster, tp, self.formats[tp[0]])
-
-    def has_same_log(self, tp: TopicPartition, runner: MomentaryRunner) -> bool:
-        return self._ask_log.has_same_log(tp, runner.machine.lineages, runner.machine.position)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

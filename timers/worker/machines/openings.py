@@ -30,7 +30,7 @@ from timers.kafka.topics import compacted_now
 from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
-from timers.store.opening import ANSWER_S, Opened, Stores, may_restore, open_partition, restore
+from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.wire.topics import snapshots
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
@@ -322,7 +322,7 @@ class Openings:
             if not fences and (progress.rescues or progress.next_offset - store.applied <= LEAST_AHEAD):
                 await self.in_thread(to_release.close)
                 return None
-            machine = parts.machine(tp, self._pool.formats[tp[0]], progress, store, outbox, opening.metrics)
+            machine = parts.machine(tp, progress, store, outbox, opening.metrics)
         except BaseException as error:
             forget_frames(error)  # the store may be damaged
             await self.in_thread(to_release.close)
@@ -338,17 +338,18 @@ class Openings:
         self, parts: Parts, opening: Opening, compacted: str | None, topics: Collection[str], *, fenced: bool
     ) -> Opened:
         """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
-        pool, tp, metrics = self._pool, opening.tp, opening.metrics
-        where = Stores(parts.settings, parts.cluster, pool.memory, pool.condemnations, pool.formats, pool.committed), tp
+        tp, metrics = opening.tp, opening.metrics
         async with self._reading:
             if opening.stop.is_set():
                 raise Lost("told to stop")
-            opened = await self.in_thread(partial(open_partition, *where, parts.ask_log, compacted, after_fence=fenced))
+            opened = await self.in_thread(
+                partial(open_partition, parts, tp, parts.ask_log, compacted, after_fence=fenced)
+            )
         metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
         others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
         if (fenced or not opened.is_new) and may_restore(opened, others):
-            is_compacted = pool.formats[tp[0]].topic_is_compacted
-            restoring = partial(restore, *where, opened, others=others, now_s=parts.now_s)
+            is_compacted = parts.formats[tp[0]].topic_is_compacted
+            restoring = partial(restore, parts, tp, opened, others=others, now_s=parts.now_s)
             now_s = parts.now_s if is_compacted else monotonic
             opened = await self.in_thread(self._restore, opening, opened, restoring, now_s)
             metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from timers.config.settings import Settings
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
-from timers.core.snapshots import Place
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
@@ -29,7 +28,7 @@ from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.opening import place_of, stored_partitions
+from timers.store.opening import stored_partitions
 from timers.threads import log_failure
 from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name
@@ -149,7 +148,9 @@ class Pool:
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
         ask_log = asking_logs(lineages, submit, compacted)
-        self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s, ask_log)
+        stores = settings, cluster, self.memory, self.condemnations, self.formats
+        others = targets, request_reader, self.producers, now_s, ask_log
+        self._parts = Parts(*stores, *others, committed=self.committed)
         # How far they were written is not known before they are opened: those used last are the ones to get back.
         self._closed_stores = {tp: age for age, tp in enumerate(stored_partitions(settings, self.formats))}
         self._consumer = consumer
@@ -212,19 +213,6 @@ class Pool:
         since the start: then small numbers, the greatest one for the store that was used last."""
         open_ones = {tp: runner.machine.position for tp, runner in self.runners.items()}
         return {**self._closed_stores, **open_ones}
-
-    def place_of(self, tp: TopicPartition) -> Place:
-        """Which machine a snapshot of a partition is of."""
-        return place_of(self.parts.settings, self.parts.cluster, tp, self.formats[tp[0]])
-
-    def has_same_log(self, tp: TopicPartition, runner: Runner) -> bool:
-        """Whether the log of an open machine has lost nothing that was read. Blocks.
-
-        Raises:
-            Lost: its leader does not answer.
-        """
-        machine = runner.machine
-        return self.parts.ask_log.has_same_log(tp, machine.lineages, machine.position)
 
     @property
     def clock_is_behind(self) -> bool:

@@ -16,7 +16,8 @@ from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK
 from timers.core.lineage import Lineage
-from timers.kafka.log_lineage import LogLineages
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.log_lineage import TIMEOUT_S, LogLineages
 from timers.worker.consumer.requests import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
@@ -41,7 +42,7 @@ def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(sy
     topics = [system.target(2) for _ in range(6)]
 
     async def ask() -> set[str]:
-        lineages = LogLineages(system.settings)
+        lineages = LogLineages(LeaderClient(system.settings, "test", TIMEOUT_S))
         try:
             known = {topic: {(topic, partition): [Lineage(((0, 0),))] for partition in range(2)} for topic in topics}
             answers = await asyncio.gather(*(lineages.parted(known[topic]) for topic in topics))

@@ -133,7 +133,8 @@ class SimulatedWorker:
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
         formats: Any = {TOPIC: SimpleNamespace(has_ids=self.requests.has_ids)}
         stores = Stores(self.settings, cluster, self._memory, self.condemnations, formats)
-        opening = Opening(log, stores, TP, (0, self.requests.count), lambda *_: (None, None))
+        ask: Any = SimpleNamespace(compare=lambda *_: (None, None))
+        opening = Opening(log, stores, TP, (0, self.requests.count), ask)
         progress, self.store, *_ = opening.open(self.outbox.progress)
         self.went_back += self.store.applied < self._applied
         self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
-from timers.config.settings import Settings
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
@@ -58,9 +58,8 @@ class SimLeader:
 
 
 def extended(lineage: Lineage, position: int, leader: SimLeader) -> Lineage | None:
-    lineages = LogLineages(Settings())
-    lineages.client = leader  # type: ignore[assignment]
-    return asyncio.run(lineages.extended({TP: (lineage, position)})).get(TP)
+    client: Any = leader
+    return asyncio.run(LogLineages(client).extended({TP: (lineage, position)})).get(TP)
 
 
 def batch(base: int) -> Batch:

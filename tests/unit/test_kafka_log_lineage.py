@@ -9,7 +9,6 @@ import pytest
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from tests.harness.round_trips import RoundTrips
-from timers.config.settings import Settings
 from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown
 from timers.kafka.aiokafka_internals import batch_pieces
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
@@ -84,10 +83,8 @@ def leader() -> SimLeader:
 
 @pytest.fixture
 def lineages(leader: SimLeader) -> LogLineages:
-    made = LogLineages(Settings())
     client: Any = leader
-    made.client = client
-    return made
+    return LogLineages(client)
 
 
 async def answers(lineages: LogLineages, *lineage: Lineage, compacted: tuple[str, ...] = ()) -> list[Answer]:

@@ -73,7 +73,7 @@ NOW_S = 1_000_000
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("Targets", "RequestReader", "LogLineages", "asking_logs", "ProducerLoop", "Snapshots"):
+    for name in ("Targets", "RequestReader", "LogLineages", "AskLog", "ProducerLoop", "Snapshots"):
         monkeypatch.setattr(module, name, Mock())
 
 

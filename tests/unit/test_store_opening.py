@@ -21,7 +21,6 @@ from timers.core.levels import FIRST
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
-from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.store import opening
@@ -89,8 +88,7 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     formats: Any = {TP[0]: SimpleNamespace(has_ids=True, partitions_may_increase=False)}
     settings = Settings(data_dir=tmp_path, worker_id="w")
 
-    unused: Any = None
-    ask = AskLog(lambda *_: (None, None), unused)
+    ask: Any = SimpleNamespace(compare=lambda *_: (None, None), leaders=None)
     stores = Stores(settings, cluster, memory, condemnations, formats)
 
     def open_again(committed: dict[TopicPartition, int] | None = None) -> RocksStore:

@@ -13,11 +13,10 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
-from timers.config.settings import Settings
 from timers.core.lineage import (
     MAX_EPOCHS,
     Batch,
@@ -35,15 +34,14 @@ from timers.core.ports import Lost
 from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
-from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, asking, log_ends
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient, Question, log_ends
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 Answer: TypeAlias = Parted | Unknown | None
 """Where a log parts from a lineage; None: it is the same log."""
-
-CompareLogs: TypeAlias = Callable[[TopicPartition, Sequence[Lineage]], Sequence[Answer]]
-"""Compares lineages with the log of one partition. Blocks; not on an event loop. Raises Lost without an answer."""
 
 TIMEOUT_S = 5.0
 """Time for an answer of a leader."""
@@ -53,16 +51,14 @@ WAIT_S = 6.0
 
 
 class LogLineages:
-    """Compares lineages with logs. On its own connections: on a shared one the requests would wait for a fetch.
+    """Compares lineages with logs. Call it from one event loop only.
 
-    Connects at the first request. Call it from one event loop only.
-
-    Attributes:
-        client: asks the leaders; openings read their progress with it, too. Its user closes it.
+    Args:
+        client: asks the leaders, not over the connections of a consumer: there the requests would wait for a fetch.
     """
 
-    def __init__(self, settings: Settings, client_name: str = "log-lineages") -> None:
-        self.client = LeaderClient(settings, client_name, TIMEOUT_S)
+    def __init__(self, client: LeaderClient) -> None:
+        self.client = client
         self._warned = False
         self._compared: dict[TopicPartition, tuple[object, Lineage]] = {}
         """Partition -> connection and lineage of the last comparison of a batch. Over one connection, a leader's log
@@ -294,14 +290,45 @@ class LogLineages:
         return passed_batch(fetched.data)[1] if len(fetched.data) >= HEADER_BYTES else None
 
 
-class AskLog(NamedTuple):
-    """What an opening asks leaders, from a thread, over connections that all openings share."""
+class AskLog:
+    """What openings ask leaders, from threads, over connections that they share.
 
-    compare: CompareLogs
-    leaders: AskLeaders
+    Args:
+        submit: runs a coroutine on the event loop of ``lineages``.
+        compacted: the topics that may be compacted.
+    """
+
+    def __init__(
+        self,
+        lineages: LogLineages,
+        submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
+        compacted: Collection[str],
+    ) -> None:
+        self._lineages, self._submit, self._compacted = lineages, submit, compacted
+
+    def leaders(self, question: Question[_T]) -> _T:
+        """See :class:`timers.kafka.aiokafka_internals.leader_client.AskLeaders`."""
+        asked: Future[_T] = self._submit(question(self._lineages.client))
+        try:
+            return asked.result(WAIT_S)
+        except TimeoutError:
+            asked.cancel()
+            raise KafkaTimeoutError(f"no answer within {WAIT_S:g} s") from None
+
+    def compare(self, tp: TopicPartition, sought: Sequence[Lineage]) -> Sequence[Answer]:
+        """Compare lineages with the log of a partition.
+
+        Raises:
+            Lost: its leader does not answer.
+        """
+        with contextlib.suppress(KafkaError):
+            answers = self.leaders(lambda _: self._lineages.parted({tp: sought}, self._compacted)).get(tp)
+            if answers is not None:
+                return answers
+        raise Lost("its leader does not tell its leader epochs")
 
     def has_same_log(self, tp: TopicPartition, machine: Machine) -> bool:
-        """Whether the log of a machine has lost nothing that was read. Raises as :attr:`compare`."""
+        """Whether the log of a machine has lost nothing that was read. Raises as :meth:`compare`."""
         position, answers = machine.position, self.compare(tp, machine.lineages)
         with contextlib.suppress(KafkaError):
             ends = self.leaders(partial(log_ends, places=[tp]))
@@ -309,19 +336,3 @@ class AskLog(NamedTuple):
                 parted = next((each for each in answers if isinstance(each, Parted)), None)
                 return cut_below(position, parted, *ends[0]) is None
         raise Lost("its leader does not tell where it ends")
-
-
-def asking_logs(
-    lineages: LogLineages, submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]], compacted: Collection[str]
-) -> AskLog:
-    """Return functions that ask with the client of ``lineages``; ``submit`` runs a coroutine on its event loop."""
-    leaders = asking(lineages.client, submit, WAIT_S)
-
-    def compare(tp: TopicPartition, sought: Sequence[Lineage]) -> Sequence[Answer]:
-        with contextlib.suppress(KafkaError):
-            answers = leaders(lambda _: lineages.parted({tp: sought}, compacted)).get(tp)
-            if answers is not None:
-                return answers
-        raise Lost("its leader does not tell its leader epochs")
-
-    return AskLog(compare, leaders)

@@ -17,20 +17,18 @@ from typing import TypeAlias, TypeVar
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
-from timers.core.lineage import Lineage
 from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
-from timers.kafka.clients import librdkafka, max_message_bytes, reader
-from timers.kafka.log_lineage import Answer, LogLineages
+from timers.kafka.clients import librdkafka, max_message_bytes
+from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.topics import Cluster
 from timers.partition import check_loss
@@ -447,7 +445,7 @@ class ProgressLog:
             KafkaException: the brokers do not answer.
         """
         asked = {tp: [progress.lineage] for tp, progress in read.items() if progress.lineage.end}
-        answers = asyncio.run(self._compare(asked)) if asked else {}
+        answers = self._ask(lambda client: LogLineages(client).parted(asked))
         if missing := asked.keys() - answers.keys():
             why = f"the leader of {'/'.join(map(str, min(missing)))} does not tell its leader epochs"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
@@ -459,13 +457,6 @@ class ProgressLog:
             if cut is not None:
                 found[tp] = self.accept_cut(tp, progress, Cut(cut), holds)
         return found
-
-    async def _compare(self, asked: Mapping[TopicPartition, list[Lineage]]) -> dict[TopicPartition, list[Answer]]:
-        lineages = LogLineages(self._settings, "progress")
-        try:
-            return await lineages.parted(asked)
-        finally:
-            await lineages.client.close()
 
     def accept_cut(self, tp: TopicPartition, progress: Progress, cut: Cut, holds: str) -> Progress:
         """Returns the progress with which a machine goes on after its log has lost its end [I28].
@@ -596,18 +587,14 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
 
 def _is_new(settings: Settings, partitions: int) -> bool:
     """Whether no partition of the progress topic has a record. Partitions without a leader do not hide the others."""
-    consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
     unknown: KafkaException | None = None
-    try:
+    with closing(ProgressLog(settings, Cluster("", {}, {}), GROUP_ANSWER_S)) as log:
         for partition in range(partitions):
-            place = KafkaTopicPartition(settings.progress_topic, partition)
             try:
-                if consumer.get_watermark_offsets(place, timeout=GROUP_ANSWER_S)[1]:
+                if log.ends(settings.progress_topic, partition)[1]:
                     return False
             except KafkaException as error:
                 unknown = error
-    finally:
-        consumer.close()
     if unknown is not None:
         raise unknown
     return True

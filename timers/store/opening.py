@@ -23,7 +23,7 @@ from timers.core.snapshots import Footer, Place, Unreadable, progress_from, rest
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
 from timers.counted import counted
-from timers.kafka.log_lineage import Answer, AskLog, CompareLogs
+from timers.kafka.log_lineage import Answer, AskLog
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
@@ -147,7 +147,7 @@ def open_partition(
             log.check_partitions(tp, records)
         first = Progress.first(log.level_of_new_machines()) if progress == Progress() else None
         # The store is opened last: if a question after it failed, nothing would close it.
-        opened = Opening(log, stores, tp, ends, ask.compare, compacted).open(progress)._replace(is_new=is_new)
+        opened = Opening(log, stores, tp, ends, ask, compacted).open(progress)._replace(is_new=is_new)
         return opened if first is None else opened._replace(progress=first)
 
 
@@ -158,7 +158,7 @@ class Opening(NamedTuple):
     stores: Stores
     tp: TopicPartition
     ends: tuple[int, int]
-    compare: CompareLogs
+    ask: AskLog
     compacted: str | None = None
 
     def open(self, progress: Progress) -> Opened:
@@ -198,7 +198,7 @@ class Opening(NamedTuple):
 
     def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
         lineages = progress.lineage, store.lineage
-        return self.compare(self.tp, lineages) if any(each.end for each in lineages) else (None, None)
+        return self.ask.compare(self.tp, lineages) if any(each.end for each in lineages) else (None, None)
 
     def _accept(self, store: RocksStore, progress: Progress, cut: Cut) -> Progress:
         return self.log.accept_cut(self.tp, progress, cut, self._holds(progress, store, cut))

@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from concurrent.futures import Future
 from struct import Struct
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -37,7 +36,6 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
     RequestTimedOutError,
     for_code,
 )
@@ -259,22 +257,6 @@ async def log_ends(client: LeaderClient, places: Collection[TopicPartition]) -> 
     if len(leaders) < len(places):
         return None
     return list(await asyncio.gather(*(client.ends(*each) for each in leaders)))
-
-
-def asking(
-    client: LeaderClient, submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]], wait_s: float
-) -> AskLeaders:
-    """Return a function for threads; ``submit`` runs a coroutine on the event loop of ``client``."""
-
-    def ask(question: Question[_T]) -> _T:
-        asked: Future[_T] = submit(question(client))
-        try:
-            return asked.result(wait_s)
-        except TimeoutError:
-            asked.cancel()
-            raise KafkaTimeoutError(f"no answer within {wait_s:g} s") from None
-
-    return ask
 
 
 def limit_updates(client: Any) -> None:

@@ -35,8 +35,9 @@ from timers.firing.policy import Policy
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.kafka import records
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.clients import asking_admin, librdkafka, reader
-from timers.kafka.log_lineage import LogLineages, asking_logs
+from timers.kafka.log_lineage import TIMEOUT_S, AskLog, LogLineages
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
@@ -103,11 +104,11 @@ class Openings:
         self._stop = stop or threading.Event()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.now_s: float | None = None
-        self.lineages = LogLineages(settings)
+        self.lineages = LogLineages(LeaderClient(settings, "log-lineages", TIMEOUT_S))
         formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_mb * 1024 * 1024)
         asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
         loop = ProducerLoop()  # after what can fail: nothing would end its thread
-        others = *asking, loop, lambda: None, asking_logs(self.lineages, loop.submit, ())
+        others = *asking, loop, lambda: None, AskLog(self.lineages, loop.submit, ())
         self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others)
         self.snapshots = Snapshots(self)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")

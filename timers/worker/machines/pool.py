@@ -19,8 +19,9 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
+from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.log_lineage import LogLineages, asking_logs
+from timers.kafka.log_lineage import AskLog, LogLineages
 from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -143,11 +144,11 @@ class Pool:
         targets = Targets(settings, cluster.partitions)
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
         compacted = {topic for topic, each in self.formats.items() if each.topic_is_compacted}
-        lineages = LogLineages(settings)
+        lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
         progress = [(settings.progress_topic, each) for each in range(cluster.partitions[settings.progress_topic])]
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
         submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
-        ask_log = asking_logs(lineages, submit, compacted)
+        ask_log = AskLog(lineages, submit, compacted)
         stores = settings, cluster, self.memory, self.condemnations, self.formats
         others = targets, request_reader, self.producers, now_s, ask_log
         self._parts = Parts(*stores, *others, committed=self.committed)

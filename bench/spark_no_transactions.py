@@ -34,7 +34,7 @@ class IdempotentProducer(TransactionalProducer):
             enable_idempotence=True,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
         )
-        await self._start(producer)
+        await producer.start()
         self._producer = producer
 
     async def _renew(self) -> None:

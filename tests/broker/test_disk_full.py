@@ -95,7 +95,7 @@ def test_a_worker_waits_while_the_disk_of_the_broker_is_full(tmp_path: Path) -> 
         limit_files(broker.pid, 16 * MIB)  # more than the 10 MiB that Kafka lays out for an index
         fill(system.address, filler)
         wait_until(lambda: broker.pid is None, "the broker ends")
-        worker.wait_for(r"WARNING\].*(not delivered|failed|waiting for the brokers)")
+        worker.wait_for(r"WARNING\].*(not delivered|failed|waits for the brokers)")
         assert worker.running
         broker.start()
         assert len(system.fired(requests, 2 * DEADLINE_S)) == 1_000

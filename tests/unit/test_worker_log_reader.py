@@ -20,7 +20,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from timers.config.settings import Settings
 from timers.core.timer import Fetched, TopicPartition
-from timers.worker import faust_internals
+from timers.kafka.aiokafka_internals import metadata
 from timers.worker.consumer.requests import LogReader
 
 GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
@@ -177,21 +177,21 @@ class SimClient:
 async def test_a_client_whose_first_connections_are_cut_starts_when_the_brokers_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    monkeypatch.setattr(metadata, "RETRY_S", 0.0)
     client = SimClient(KafkaConnectionError("Unable to bootstrap"), ConnectionResetError(), KafkaConnectionError())
-    await faust_internals.start_patiently(client, "the producer", lambda: False).start()
+    await metadata.start_patiently(client.start, "the producer", lambda: False)
     assert client.is_started
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["the producer waits for the brokers"]
 
 
 async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faust_internals, "RETRY_S", 0.0)
+    monkeypatch.setattr(metadata, "RETRY_S", 0.0)
     client = SimClient(*(KafkaConnectionError() for _ in range(9)))
-    await faust_internals.start_patiently(client, "the producer", lambda: len(client.failures) < 5).start()
+    await metadata.start_patiently(client.start, "the producer", lambda: len(client.failures) < 5)
     assert not client.is_started and len(client.failures) == 4
 
 
 async def test_an_error_that_is_no_connection_ends_the_start() -> None:
     client = SimClient(TopicAuthorizationFailedError("orders"))
     with pytest.raises(TopicAuthorizationFailedError):
-        await faust_internals.start_patiently(client, "the producer", lambda: False).start()
+        await metadata.start_patiently(client.start, "the producer", lambda: False)

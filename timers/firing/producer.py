@@ -29,7 +29,6 @@ from aiokafka.errors import (
     IllegalOperation,
     InvalidProducerEpoch,
     InvalidTxnState,
-    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     OutOfOrderSequenceNumber,
@@ -48,6 +47,7 @@ from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.producer_loop import ProducerLoop, wait_awake
@@ -144,7 +144,8 @@ class TransactionalProducer:
         )
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await self._start(producer)
+                if not await start_patiently(producer.start, self._transactional_id, self._stop.is_set):
+                    raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
         except TimeoutError:
             await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
@@ -154,22 +155,6 @@ class TransactionalProducer:
             await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
         self._producer = producer
-
-    async def _start(self, producer: AIOKafkaProducer) -> None:
-        logged = False
-        while not self._stop.is_set():
-            try:
-                await producer.start()
-            except (KafkaError, OSError) as error:
-                if not (isinstance(error, OSError) or error.retriable or isinstance(error, KafkaConnectionError)):
-                    raise
-                if not logged:
-                    logger.warning("%s: waiting for the brokers (%r)", self._transactional_id, error)
-                    logged = True
-                await asyncio.sleep(0.2)
-            else:
-                return
-        raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
 
     def renew(self) -> None:
         """Open it again, over its connections if they work. No transaction may be open. Raises as :meth:`open`."""

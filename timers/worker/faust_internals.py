@@ -8,49 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import faust
 from aiohttp.web import BaseSite
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaError
 from faust import app, worker
 from faust.cli import worker as commands
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.web.drivers import aiohttp as web_driver
 
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.open_connections import OpenConnections
 from timers.web_site import LimitedSite, limited
-
-logger = logging.getLogger(__name__)
-
-RETRY_S = 0.5
-"""Pause before a client of aiokafka tries again to connect at the start."""
-
-
-def start_patiently(client: Any, name: str, is_stopping: Callable[[], bool]) -> Any:
-    """Returns a client of aiokafka whose ``start`` tries again while the brokers take no connection, or cut it.
-
-    The topics were found before, so there are brokers. Faust would end the worker at the first connection that fails.
-    """
-    start: Callable[[], Awaitable[None]] = client.start
-
-    async def until_it_connects() -> None:
-        logged = False
-        while not is_stopping():
-            try:
-                await start()
-                return
-            except (KafkaConnectionError, OSError) as error:
-                if not logged:
-                    logged = True
-                    logger.warning("%s waits for the brokers (%r)", name, error)
-                await asyncio.sleep(RETRY_S)
-
-    client.start = until_it_connects
-    return client
 
 
 def hide_banner() -> None:
@@ -62,7 +34,10 @@ class Producer(driver.Producer):
     """Faust's producer, which knows the leaders of partitions."""
 
     def _new_producer(self) -> Any:
-        return start_patiently(super()._new_producer(), "the producer of ticks", lambda: self.should_stop)
+        made = super()._new_producer()
+        # Faust would end the worker at the first connection that fails.
+        made.start = partial(start_patiently, made.start, "the producer of ticks", lambda: self.should_stop)
+        return made
 
     async def learn_leaders(self, topic: str, timeout_s: float) -> None:
         """Ask the brokers for the leaders of a topic's partitions. Without an answer in time, nothing changes."""

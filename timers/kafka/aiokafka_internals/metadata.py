@@ -27,9 +27,10 @@ This module relies on:
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -37,14 +38,19 @@ from typing import Any
 from aiokafka import client
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import collect_hosts
-from aiokafka.errors import KafkaError, NodeNotReadyError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, for_code
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
+
+logger = logging.getLogger(__name__)
 
 NEXT_AFTER_S = 0.5
 """A broker without an answer after this time is slow or frozen; another one is asked, too."""
 
 SILENT_S = 30.0
+
+RETRY_S = 0.2
+"""Pause before a client tries again to connect at its start."""
 
 _silent_until: dict[tuple[str, int], float] = {}
 """Host and port of a broker that was silent -> seconds of the monotonic clock. Threads share it."""
@@ -58,6 +64,24 @@ def install() -> None:
     AIOKafkaClient._metadata_update = update
     AIOKafkaClient.coordinator_lookup = look_up_coordinator
     AIOKafkaClient.hosts = property(hosts)
+
+
+async def start_patiently(start: Callable[[], Awaitable[None]], name: str, is_stopping: Callable[[], bool]) -> bool:
+    """Start a client, again and again while the brokers take no connection or cut it: topics were found before, so
+    there are brokers. Returns False if it was told to stop before they answered."""
+    logged = False
+    while not is_stopping():
+        try:
+            await start()
+            return True
+        except (KafkaError, OSError) as error:
+            if not (isinstance(error, OSError | KafkaConnectionError) or error.retriable):
+                raise
+            if not logged:
+                logger.warning("%s waits for the brokers (%r)", name, error)
+            logged = True
+        await asyncio.sleep(RETRY_S)
+    return False
 
 
 def hosts(self: Any) -> list[Any]:

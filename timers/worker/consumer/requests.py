@@ -32,9 +32,9 @@ from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.group import STABLE, Member, owners
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.threads import LoopThread
-from timers.worker import faust_internals
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 
@@ -129,7 +129,7 @@ class LogReader:
         self.consumer = consumer
         limit_updates(fetch.client_of(consumer))
         fetch.call_with_each_response(consumer, self._inspect)
-        await faust_internals.start_patiently(consumer, "the reader of the request topics", is_stopping).start()
+        await start_patiently(consumer.start, "the reader of the request topics", is_stopping)
         consumer.assign([])
         fetch.client_of(consumer).set_topics(topics)
 

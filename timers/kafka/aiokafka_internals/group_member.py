@@ -56,7 +56,7 @@ from timers.kafka.aiokafka_internals.group import (
     subscription_of,
     unowned_partitions,
 )
-from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
+from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
 from timers.request_formats import enabled_formats
 from timers.threads import LoopThread
 
@@ -436,10 +436,7 @@ class GroupMember:
 
 
 def _encoded(share: Iterable[TopicPartition]) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in share:
-        by_topic.setdefault(topic, []).append(partition)
-    return bytes(ConsumerProtocolMemberAssignment(0, list(by_topic.items()), b"").encode())
+    return bytes(ConsumerProtocolMemberAssignment(0, by_topic(dict.fromkeys(share, ())), b"").encode())
 
 
 @contextlib.contextmanager

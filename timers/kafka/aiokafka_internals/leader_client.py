@@ -47,7 +47,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, EpochRequest
+from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, EpochRequest, by_topic
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
@@ -141,10 +141,8 @@ class LeaderClient:
 
     async def last_stable_offsets(self, leader: int, tps: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Last stable offsets of partitions with one leader, without those for which it returns an error."""
-        by_topic: dict[str, list[tuple[int, int]]] = {}
-        for topic, partition in tps:
-            by_topic.setdefault(topic, []).append((partition, OffsetResetStrategy.LATEST))
-        request = OffsetRequest(ANY_REPLICA, _READ_COMMITTED, list(by_topic.items()))
+        latest = by_topic(dict.fromkeys(tps, (OffsetResetStrategy.LATEST,)))
+        request = OffsetRequest(ANY_REPLICA, _READ_COMMITTED, latest)
         response = await self._send(leader, request)
         found: dict[tuple[str, int], int] = {}
         for topic, partitions in response.topics:

@@ -72,6 +72,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from timers.core.ports import BatchesRefused
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.kafka.aiokafka_internals.requests import by_topic
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
@@ -228,7 +229,7 @@ async def _add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -
     """Add partitions to the transaction. Returns whether the coordinator has added them all."""
     manager = producer._txn_manager
     request = AddPartitionsToTxnRequest(
-        manager.transactional_id, manager.producer_id, manager.producer_epoch, _by_topic(dict.fromkeys(places))
+        manager.transactional_id, manager.producer_id, manager.producer_epoch, by_topic(dict.fromkeys(places, ()))
     )
     pauses_s = _ending_pauses_s()
     while True:
@@ -301,21 +302,13 @@ def _produce_request(producer: AIOKafkaProducer, batches: Mapping[Place, Batch])
     for place, batch in batches.items():
         first = manager.sequence_number(TopicPartition(*place))
         batch._set_producer_state(manager.producer_id, manager.producer_epoch, first)
-        built[place] = batch._build()
+        built[place] = (batch._build(),)
     return ProduceRequest(
         transactional_id=manager.transactional_id,
         required_acks=sending._acks,
         timeout=sending._request_timeout_ms,
-        topics=_by_topic(built),
+        topics=by_topic(built),
     )
-
-
-def _by_topic(places: Mapping[Place, Any]) -> list[tuple[str, list[Any]]]:
-    """Returns (topic, partitions of it); a partition with a value is a pair of both."""
-    found: dict[str, list[Any]] = {}
-    for (topic, partition), value in places.items():
-        found.setdefault(topic, []).append(partition if value is None else (partition, value))
-    return [*found.items()]
 
 
 async def _ask_coordinator(producer: AIOKafkaProducer, request: Any) -> Any:

@@ -16,6 +16,14 @@ UNKNOWN_EPOCH = -1
 ANY_REPLICA = -1
 
 
+def by_topic(places: Mapping[tuple[str, int], tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
+    """Partitions and their fields as requests have them: (topic, partitions of it). One without fields is a number."""
+    found: dict[str, list[Any]] = {}
+    for (topic, partition), fields in places.items():
+        found.setdefault(topic, []).append((partition, *fields) if fields else partition)
+    return [*found.items()]
+
+
 class OneVersion(Request[RequestStruct]):
     """A request with these fields; a subclass names the layout of request and answer."""
 
@@ -76,7 +84,4 @@ class EpochRequest(
     """Kafka's ``OffsetForLeaderEpoch`` for (topic, partition) -> leader epoch."""
 
     def __init__(self, epochs: Mapping[tuple[str, int], int]) -> None:
-        by_topic: dict[str, list[tuple[int, int, int]]] = {}
-        for (topic, partition), epoch in epochs.items():
-            by_topic.setdefault(topic, []).append((partition, UNKNOWN_EPOCH, epoch))
-        super().__init__(ANY_REPLICA, list(by_topic.items()))
+        super().__init__(ANY_REPLICA, by_topic({tp: (UNKNOWN_EPOCH, epoch) for tp, epoch in epochs.items()}))

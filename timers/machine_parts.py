@@ -19,8 +19,8 @@ from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.firing.transaction import Transaction
 from timers.kafka.aiokafka_internals import callback_batch
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog
-from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.partition import spec_of

@@ -28,11 +28,10 @@ from timers.core.ports import BatchesRefused
 from timers.firing import producer as module
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import TransactionalProducer
-from timers.kafka import producer_loop
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import produce, producer_loop
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
-from timers.kafka.producer_loop import ProducerLoop
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 
 Place = tuple[str, int]
 

@@ -16,8 +16,8 @@ from timers.core.ports import Lost
 from timers.firing import producer as module
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import TransactionalProducer
-from timers.kafka import producer_loop
-from timers.kafka.producer_loop import Absent, BrokerAnswers
+from timers.kafka.aiokafka_internals import producer_loop
+from timers.kafka.aiokafka_internals.producer_loop import Absent, BrokerAnswers
 
 GROUP = "timers"
 

@@ -48,9 +48,9 @@ from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.metadata import start_patiently
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.kafka.producer_loop import ProducerLoop, wait_awake
 from timers.partition_metrics import PartitionMetrics
 from timers.wire import topics
 

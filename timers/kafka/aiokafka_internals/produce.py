@@ -25,7 +25,6 @@ This module relies on:
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
 ``Sender._acks``, ``_request_timeout_ms``                   of a produce request
-``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
 ``Sender._find_coordinator``                                looks a coordinator up, unless it is known
 ``sender.InitPIDHandler(Sender).create_request()``          the request that opens a producer
 ``TransactionManager._pid_and_epoch``                       the opening
@@ -34,7 +33,6 @@ This module relies on:
 ``begin_transaction``, ``_transition_to``,                  of the transaction manager; without its
 ``complete_transaction``                                    ``notify_task_waiter`` the sender does not wake
 ``BatchBuilder._set_producer_state``, ``_build``            write the batch's header, and return its bytes
-``AIOKafkaClient._conns``                                   (broker, group) -> connection
 ==========================================================  ==========================================================
 """
 
@@ -50,22 +48,16 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     ConcurrentTransactions,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
-    NodeNotReadyError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     OutOfOrderSequenceNumber,
-    RequestTimedOutError,
     UnknownTopicOrPartitionError,
     for_code,
 )
 from aiokafka.producer import sender
 from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
@@ -91,14 +83,6 @@ SHORT_OF_REPLICAS = frozenset({NotEnoughReplicasError.errno, NotEnoughReplicasAf
 ENDING_S, LONGEST_ENDING_S = 0.01, 0.08
 """First and longest pause before a request is sent again while the markers of the producer's last transaction are being
 written. Each pause is twice the one before: 64 machines on a busy machine sent four of five requests in vain."""
-
-_NO_COORDINATOR = (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    KafkaConnectionError,
-    NodeNotReadyError,
-    RequestTimedOutError,
-)
 
 _NAMES: Mapping[int, str] = {INVALID_RECORD: "INVALID_RECORD", INVALID_TIMESTAMP: "INVALID_TIMESTAMP"}
 
@@ -420,45 +404,6 @@ def no_leaders(places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
     for topic, partition in places:
         found.setdefault(topic, []).append(partition)
     return {topic: LeaderNotAvailableError(topic, *partitions) for topic, partitions in found.items()}
-
-
-def is_connected(producer: AIOKafkaProducer, broker: int) -> bool:
-    """Whether there is a connection to a broker."""
-    connection = producer.client._conns.get((broker, ConnectionGroup.DEFAULT))
-    return connection is not None and connection.connected()
-
-
-async def connect(producer: AIOKafkaProducer, broker: int) -> None:
-    """Connect to a broker, unless there is a connection.
-
-    Raises:
-        NodeNotReadyError: it takes no connection.
-    """
-    if not await producer.client.ready(broker):
-        raise NodeNotReadyError(broker)
-
-
-async def ping(producer: AIOKafkaProducer, broker: int) -> None:
-    """Wait until a broker answers a small request; what it answers does not count."""
-    name = producer._txn_manager.transactional_id
-    await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
-
-
-async def group_coordinator(producer: AIOKafkaProducer, group: str, timeout_s: float) -> int | None:
-    """Id of the broker that coordinates a consumer group; None if there is none, or no answer in time."""
-    known: int | None = producer._sender._coordinators.get(CoordinationType.GROUP)
-    if known is not None:
-        return known
-    try:
-        lookup = producer.client.coordinator_lookup(CoordinationType.GROUP, group)
-        return int(await asyncio.wait_for(lookup, timeout_s))
-    except (TimeoutError, *_NO_COORDINATOR):
-        return None
-
-
-def forget_group_coordinator(producer: AIOKafkaProducer) -> None:
-    """Look up the coordinator of the group before the next offsets are sent to it."""
-    producer._sender._coordinator_dead(CoordinationType.GROUP)
 
 
 async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:

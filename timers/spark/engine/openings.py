@@ -36,9 +36,9 @@ from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.kafka import records
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.clients import asking_admin, librdkafka, reader
 from timers.kafka.log_lineage import TIMEOUT_S, AskLog, LogLineages
-from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster

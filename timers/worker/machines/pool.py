@@ -21,8 +21,8 @@ from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
 from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog, LogLineages
-from timers.kafka.producer_loop import ProducerLoop
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts

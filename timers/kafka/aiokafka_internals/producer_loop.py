@@ -1,4 +1,13 @@
-"""The event loop that runs the producers of all machines, and the brokers that answer there."""
+"""The event loop that runs the producers of all machines, and the brokers that answer there.
+
+This module relies on:
+
+==========================================================  ==========================================================
+``AIOKafkaClient._conns``                                   (broker, group) -> connection
+``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
+``AIOKafkaProducer._txn_manager``                           has the transactional id
+==========================================================  ==========================================================
+"""
 
 from __future__ import annotations
 
@@ -11,7 +20,16 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, RequestTimedOutError
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from timers.kafka.aiokafka_internals import produce
 from timers.partition_metrics import Heartbeat, keep_heartbeat
@@ -51,6 +69,15 @@ GROUP_RETRY_S = 10.0
 """Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
 
 
+_NO_COORDINATOR = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
+
+
 class Absent(NamedTuple):
     """Brokers that cannot take records now."""
 
@@ -77,9 +104,7 @@ class BrokerAnswers:
     async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
         """Of some brokers, those that do not answer within ``seconds``."""
         self._used.update(dict.fromkeys(brokers, (producer, monotonic())))
-        unsure = (
-            broker for broker in brokers if not (self._is_fresh(broker) and produce.is_connected(producer, broker))
-        )
+        unsure = (broker for broker in brokers if not (self._is_fresh(broker) and _is_connected(producer, broker)))
         asking = {asyncio.create_task(self._ask(producer, broker)): broker for broker in unsure}
         if not asking:
             return Absent(set(), set())
@@ -94,7 +119,8 @@ class BrokerAnswers:
                 task.cancel()
 
     async def _ask(self, producer: AIOKafkaProducer, broker: int) -> None:
-        await produce.connect(producer, broker)  # also shows at once that a broker has died since its last answer
+        if not await producer.client.ready(broker):  # a broker that has died since its last answer shows it at once
+            raise NodeNotReadyError(broker)
         of_another = self._pings.get(broker)
         if of_another is not None and not of_another.done():
             with contextlib.suppress(KafkaError):  # that connection may have failed, and no other
@@ -107,7 +133,7 @@ class BrokerAnswers:
         for broker, (producer, used_at) in self._used.items():
             asked = self._pings.get(broker)
             is_asked = asked is not None and not asked.done()
-            if monotonic() < used_at + RECENT_S and produce.is_connected(producer, broker) and not is_asked:
+            if monotonic() < used_at + RECENT_S and _is_connected(producer, broker) and not is_asked:
                 self._start_ping(producer, broker)
 
     def _start_ping(self, producer: AIOKafkaProducer, broker: int) -> asyncio.Task[None]:
@@ -122,7 +148,8 @@ class BrokerAnswers:
         return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
 
     async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
-        await produce.ping(producer, broker)
+        name = producer._txn_manager.transactional_id  # what the broker answers does not count
+        await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
         self.note([broker])
 
     async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
@@ -132,10 +159,14 @@ class BrokerAnswers:
         was_absent = self._group_from > 0
         if was_absent:
             self._group_from = monotonic() + GROUP_RETRY_S  # the other machines do not wait for this attempt
-        broker = await produce.group_coordinator(producer, group, GROUP_ANSWER_S)
-        answers = broker is not None and not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
+        answers, broker = False, producer._sender._coordinators.get(CoordinationType.GROUP)
+        with contextlib.suppress(TimeoutError, *_NO_COORDINATOR):
+            if broker is None:
+                lookup = producer.client.coordinator_lookup(CoordinationType.GROUP, group)
+                broker = await asyncio.wait_for(lookup, GROUP_ANSWER_S)
+            answers = not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
         if not answers:
-            produce.forget_group_coordinator(producer)
+            producer._sender._coordinator_dead(CoordinationType.GROUP)
         if answers == was_absent:
             logger.warning(
                 "the coordinator of the group %r %s",
@@ -144,6 +175,11 @@ class BrokerAnswers:
             )
         self._group_from = 0.0 if answers else monotonic() + GROUP_RETRY_S
         return answers
+
+
+def _is_connected(producer: AIOKafkaProducer, broker: int) -> bool:
+    connection = producer.client._conns.get((broker, ConnectionGroup.DEFAULT))
+    return connection is not None and connection.connected()
 
 
 class ProducerLoop(LoopThread):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,31 +23,30 @@ def ignore(*_: Any, **__: Any) -> None:
 
 
 class Opened:
-    """A transport that was opened on brokers which have the given topics.
+    """A transport that was opened on brokers which have its topic only.
 
     Attributes:
         created: topic -> arguments of its creation.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *existing: str, **returns_config: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.created: dict[str, dict[str, Any]] = {}
 
         def create(settings: Settings, topic: str, **arguments: Any) -> None:
             self.created[topic] = arguments
 
         def partitions_of(admin: Any, reports: Any, topic: str, **_: Any) -> int:
-            return 3 if topic in ("jobs", *existing) else 0
+            return 3 if topic == "jobs" else 0
 
         monkeypatch.setattr(module, "admin_client", lambda *_: None)
         monkeypatch.setattr(module, "create_if_missing", create)
         monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
-        monkeypatch.setattr(module, "configs", lambda *_, **__: {RETURNS: returns_config})
         monkeypatch.setattr(module, "Consumer", lambda *_, **__: SimpleNamespace(subscribe=lambda *_, **__: None))
         transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
         monkeypatch.setattr(transport, "_topic_tags", lambda admin: {})
         monkeypatch.setattr(transport.transactions, "open", lambda: None)
         monkeypatch.setattr("timers.queue.ledger_log.signing", lambda *_, **__: SIGNING)
-        transport._check_sizes(None) if existing else transport.open(ignore, ignore, lambda: False)
+        transport.open(ignore, ignore, lambda: False)
 
 
 def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compacted_soon(
@@ -60,12 +60,29 @@ def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compa
     assert created[LEDGER]["config"] == {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"}
 
 
+def looking(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, Mapping[str, str]]) -> Transport:
+    """A transport that has asked for the configuration of its topics, which is ``found``."""
+
+    def ask(_admin: Any, names: list[str], _timeout_s: float) -> dict[str, Future[Any]]:
+        asked: dict[str, Future[Any]] = {name: Future() for name in names}
+        for name, future in asked.items():
+            future.set_result({key: SimpleNamespace(value=value) for key, value in found.get(name, {}).items()})
+        return asked
+
+    monkeypatch.setattr(module, "ask_for_configs", ask)
+    monkeypatch.setattr(module, "_CONFIGS_S", 0.0)
+    monkeypatch.setattr(module, "_FIRST_CONFIGS_S", 0.0)
+    transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
+    transport.check_configs()
+    return transport
+
+
 @pytest.mark.parametrize(("size", "said"), [("1048588", True), ("3000000", False), (None, False)])
 def test_a_topic_of_returns_that_refuses_large_retries_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, size: str | None, said: bool
 ) -> None:
-    Opened(monkeypatch, RETURNS, **({"max.message.bytes": size} if size else {}))
-    assert ("retried messages that are larger become dead letters" in caplog.text) == said
+    looking(monkeypatch, {RETURNS: {"max.message.bytes": size} if size else {}}).check_configs()
+    assert (f"topic '{RETURNS}' has max.message.bytes={size}, less than a request may take" in caplog.text) == said
 
 
 def test_a_topic_that_is_changed_under_a_queue_is_said_once(
@@ -77,18 +94,7 @@ def test_a_topic_that_is_changed_under_a_queue_is_said_once(
         RETURNS: {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"},
         LEDGER: {"cleanup.policy": "delete"},
     }
-
-    def ask(_admin: Any, names: list[str], _timeout_s: float) -> dict[str, Future[Any]]:
-        asked: dict[str, Future[Any]] = {name: Future() for name in names}
-        for name, future in asked.items():
-            future.set_result({key: SimpleNamespace(value=value) for key, value in found[name].items()})
-        return asked
-
-    monkeypatch.setattr(module, "ask_for_configs", ask)
-    monkeypatch.setattr(module, "_CONFIGS_S", 0.0)
-    monkeypatch.setattr(module, "_FIRST_CONFIGS_S", 0.0)
-    transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
-    transport.check_configs()
+    transport = looking(monkeypatch, found)
     assert caplog.text == ""
     for _ in range(2):
         transport.check_configs()

@@ -61,12 +61,18 @@ class OwnTopic:
         return self.warn_only or self.must_exist
 
 
+def kept_config(settings: Settings) -> dict[str, str]:
+    """Configuration of a topic that keeps its records, and takes those of the largest requests."""
+    unlimited = {RETENTION_MS: UNLIMITED, RETENTION_BYTES: UNLIMITED}
+    return {CLEANUP_POLICY: "delete", **unlimited, MAX_BYTES: str(max_message_bytes(settings))}
+
+
 def own_topics(settings: Settings) -> list[OwnTopic]:
     """Every topic that the worker needs."""
-    unlimited = {RETENTION_MS: UNLIMITED, RETENTION_BYTES: UNLIMITED, MAX_BYTES: str(max_message_bytes(settings))}
+    letters = kept_config(settings)
     # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
     segment_ms = int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))
-    requests = {CLEANUP_POLICY: "delete", TIMESTAMP_TYPE: LOG_APPEND_TIME, **unlimited, SEGMENT_MS: str(segment_ms)}
+    requests = {CLEANUP_POLICY: "delete", TIMESTAMP_TYPE: LOG_APPEND_TIME, **letters, SEGMENT_MS: str(segment_ms)}
     short_lived = {
         CLEANUP_POLICY: "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
@@ -85,7 +91,6 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
         topics.append(kept(settings.marker_topic, requests, both, warn_only=True))
     if settings.has_ids:
         topics.append(OwnTopic(settings.verdict_topic, {CLEANUP_POLICY: "delete"}, (_WRITE,)))
-    letters = {CLEANUP_POLICY: "delete", **unlimited}
     topics += [
         kept(settings.retry_topic, requests, both),
         OwnTopic(settings.oscillator_topic, short_lived, both, needs_append_time=True),
@@ -194,7 +199,7 @@ def _of_topic(
     if topic.must_fit_requests:
         needed = topic.config[MAX_BYTES]
         if int(config.get(MAX_BYTES) or needed) < int(needed):
-            yield wrong(MAX_BYTES, RED, "less than a request may take, so its partition would stop", needed)
+            yield wrong(MAX_BYTES, RED, f"less than a request may take, so it takes no large {kept}", needed)
     if topic.needs_all_records and "delete" in config.get(CLEANUP_POLICY, "delete"):
         for name in (RETENTION_MS, RETENTION_BYTES):
             if config.get(name, UNLIMITED) != UNLIMITED:

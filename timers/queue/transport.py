@@ -18,9 +18,9 @@ from confluent_kafka.admin import OffsetSpec
 from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
-from timers.kafka.own_topics import MAX_BYTES, NOTE, SMALL_SEGMENTS, OwnTopic, WrongConfig, log_new, wrong_configs
-from timers.kafka.topic_admin import ask_for_configs, config_of, configs, create_if_missing
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
+from timers.kafka.own_topics import NOTE, SMALL_SEGMENTS, OwnTopic, WrongConfig, kept_config, log_new, wrong_configs
+from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
 from timers.queue import ledger_log
 from timers.queue.new_partitions import NO_OFFSET
 from timers.queue.records import Signing
@@ -204,7 +204,6 @@ _HEARTBEAT_MS = 500
 default is 3 s."""
 
 _TAG_CHARACTERS = 8
-_RETURNS_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 
 _CONFIGS_S, _FIRST_CONFIGS_S = 15.0, 1.0
 """Seconds between two questions for the configuration of the topics, and between the first two. The answer is read with
@@ -282,7 +281,7 @@ class Transport:
             self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
             is_new = not self._returns_count
             if is_new:
-                config = {**_RETURNS_CONFIG, MAX_BYTES: str(max_message_bytes(self._settings))}
+                config = kept_config(self._settings)
                 create_if_missing(self._settings, self.returns_topic, partitions=count, config=config)
                 self._returns_count = count
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
@@ -290,7 +289,6 @@ class Transport:
                     self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
                 )
             self._logs = self._topic_tags(admin)
-            self._check_sizes(admin)
             self.transactions.open()
             signing = ledger_log.signing(self._login, self.group, is_new=is_new)
         except KafkaException as error:
@@ -361,17 +359,6 @@ class Transport:
         described: dict[str, Any] = admin.describe_topics(names, request_timeout=_TIMEOUT_S)
         return described
 
-    def _check_sizes(self, admin: Any) -> None:
-        """Log a warning if the brokers refuse large returned messages."""
-        found = configs(admin, [self.returns_topic], skip_denied=True).get(self.returns_topic, {})
-        needed = max_message_bytes(self._settings)
-        if int(found.get(MAX_BYTES, needed)) < needed:
-            _log.warning(
-                "topic %s has %s=%s: retried messages that are larger become dead letters. Set it to %d with "
-                "kafka-configs.sh --alter",
-                *(self.returns_topic, MAX_BYTES, found[MAX_BYTES], needed),
-            )
-
     def check_configs(self) -> None:
         """Ask for the configuration of the topics from time to time, without waiting, and log what is wrong in the
         answers to the question before. A topic whose configuration may not be read is left out."""
@@ -381,11 +368,12 @@ class Transport:
         for name, asked in self._configs.items():
             if asked.done() and asked.exception() is None:
                 answers[name] = config_of(asked)
+        own = partial(OwnTopic, operations=(), must_last=True)
+        returns = kept_config(self._settings)  # a retried message that is too large for it becomes a dead letter
         topics = [
-            # Users decide how long messages stay on their topic.
-            OwnTopic(self.topic, {"cleanup.policy": "delete"}, (), must_last=True),
-            OwnTopic(self.returns_topic, _RETURNS_CONFIG, (), needs_all_records=True, must_last=True),
-            OwnTopic(self.ledger_topic, {"cleanup.policy": "compact"}, (), must_last=True),
+            own(self.topic, {"cleanup.policy": "delete"}),  # users decide how long messages stay on their topic
+            own(self.returns_topic, returns, needs_all_records=True, must_fit_requests=True),
+            own(self.ledger_topic, {"cleanup.policy": "compact"}),
         ]
         judged = [(topic, answers[topic.name], self._replicas) for topic in topics if topic.name in answers]
         found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")

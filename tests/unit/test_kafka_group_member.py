@@ -20,10 +20,16 @@ from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group_member
-from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
+from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
 INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 26, 30
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_member, "HEARTBEAT_S", 0.002)
+    monkeypatch.setattr(group_member, "REBALANCE_S", 1.0)
 
 
 def in_turn(members: Mapping[str, Joined], partitions: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
@@ -58,7 +64,7 @@ class Worker:
             "group",
             name,
             topics,
-            Timing(1.0, 0.002, 1.0),
+            1.0,
             lambda: self.says,
             self._deal,
             self.deals.append,

@@ -23,7 +23,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -91,22 +91,6 @@ _NONCE = "nonce"
 """JSON key in what a member says: random text that it changes to get a rebalance."""
 
 
-class Timing(NamedTuple):
-    """Seconds."""
-
-    session_s: float
-    """A member that is silent for so long is removed."""
-    heartbeat_s: float
-    """Pause between two heartbeats."""
-    rebalance_s: float
-    """How long the group waits for its members to join."""
-
-    @classmethod
-    def of(cls, session_s: float) -> Self:
-        """Returns the timing of a member with this session timeout."""
-        return cls(session_s, min(HEARTBEAT_S, session_s / 3), REBALANCE_S)
-
-
 class Deal(NamedTuple):
     """What the group has dealt to a member."""
 
@@ -125,7 +109,7 @@ class GroupMember:
         group: id of the group.
         name: unique in the group; the same after a restart.
         topics: that it reads.
-        timing: see there.
+        session_s: it is removed after so many seconds without a heartbeat.
         sent: returns what it says of itself, JSON values by name. Called whenever it joins.
         deal: gets what all members say and how many partitions each topic has; returns the partitions of each member.
         on_dealt: called after each rebalance, also if nothing has changed.
@@ -142,7 +126,7 @@ class GroupMember:
         group: str,
         name: str,
         topics: Collection[str],
-        timing: Timing,
+        session_s: float,
         sent: Callable[[], Mapping[str, Any]],
         deal: Callable[[Mapping[str, Joined], Mapping[str, int]], Mapping[str, Sequence[TopicPartition]]],
         on_dealt: Callable[[Deal], None],
@@ -154,7 +138,7 @@ class GroupMember:
         self._group = group
         self._name = name
         self._topics = frozenset(topics)
-        self._timing = timing
+        self._session_s = session_s
         self._sent = sent
         self._deal = deal
         self._on_dealt = on_dealt
@@ -186,7 +170,7 @@ class GroupMember:
                     self._joins_again = False
                     await self._join()
                     logged = ""
-                elif not await self._wakes_within(self._timing.heartbeat_s) and self._is_alive():
+                elif not await self._wakes_within(min(HEARTBEAT_S, self._session_s / 3)) and self._is_alive():
                     await self._beat()
             except Exception as error:
                 if not isinstance(error, KafkaError) or not error.retriable:
@@ -277,7 +261,7 @@ class GroupMember:
         """
         request = NamedHeartbeat(self._group, self._generation, self._id, self._name)
         generation = self._generation
-        answer = await self._send(request, min(ANSWER_S, self._timing.session_s / 2))
+        answer = await self._send(request, min(ANSWER_S, self._session_s / 2))
         if generation != self._generation:
             return  # it has joined meanwhile
         if not self._is_refused(answer.error_code) and self._leads and self._partition_counts() != self._counts:
@@ -302,7 +286,7 @@ class GroupMember:
         elif error_code == InvalidSessionTimeoutError.errno:
             self._end(
                 SettingsError(
-                    f"TIMERS_SESSION_TIMEOUT_S={self._timing.session_s:g}: the brokers do not allow it; set a number "
+                    f"TIMERS_SESSION_TIMEOUT_S={self._session_s:g}: the brokers do not allow it; set a number "
                     "from their group.min.session.timeout.ms (6 s by default) to their group.max.session.timeout.ms"
                 )
             )
@@ -328,12 +312,12 @@ class GroupMember:
             KafkaError: the coordinator does not answer, has moved, or refuses the member.
         """
         self.in_group = False
-        session_ms, rebalance_ms = int(self._timing.session_s * 1000), int(self._timing.rebalance_s * 1000)
+        session_ms, rebalance_ms = int(self._session_s * 1000), int(REBALANCE_S * 1000)
         protocols = [(PROTOCOL, self._metadata())]
         request = JoinGroupRequest(self._group, session_ms, rebalance_ms, self._id, self._name, "consumer", protocols)
         had_asked, self._asked = self._asked, True
         try:
-            joined = await self._send(request, self._timing.rebalance_s + JOIN_MARGIN_S)
+            joined = await self._send(request, REBALANCE_S + JOIN_MARGIN_S)
         except NodeNotReadyError:  # not sent, so another member may still have the name
             self._asked = had_asked
             raise
@@ -345,10 +329,8 @@ class GroupMember:
         self._id, self._generation = joined.member_id, joined.generation_id
         deals = joined.leader_id == self._id
         shares = await self._shares(joined.members) if deals else []
-        synced = await self._send(
-            SyncGroupRequest(self._group, self._generation, self._id, self._name, shares),
-            self._timing.rebalance_s + JOIN_MARGIN_S,
-        )
+        sync = SyncGroupRequest(self._group, self._generation, self._id, self._name, shares)
+        synced = await self._send(sync, REBALANCE_S + JOIN_MARGIN_S)
         if self._is_refused(synced.error_code):
             return
         given = frozenset(partitions_in(synced.member_assignment))
@@ -470,9 +452,8 @@ def taking_part(
 
     async def take_part() -> None:
         client = AIOKafkaClient(**connection.aiokafka(settings), client_id=group)
-        name, timing = f"{group}-{secrets.token_hex(8)}", Timing.of(settings.session_timeout_s)
-        sent = {URL: settings.canonical_url}
-        how = timing, lambda: sent, deal, lambda _: None, on_refused, lambda: True
+        name, sent = f"{group}-{secrets.token_hex(8)}", {URL: settings.canonical_url}
+        how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, (), *how)
         try:
             while True:

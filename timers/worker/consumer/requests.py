@@ -30,7 +30,7 @@ from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.group import STABLE, Member, owners
-from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember, Timing
+from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.partition_metrics import Heartbeat, keep_heartbeat
@@ -393,7 +393,7 @@ class PartitionConsumer(Service):
                 settings.app_id,
                 settings.worker_id,
                 self._pool.formats,
-                Timing.of(settings.session_timeout_s),
+                settings.session_timeout_s,
                 self._sent,
                 deal,
                 self._on_dealt,

@@ -10,7 +10,6 @@ from typing import Any
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.simulation.kit import SimLog
-from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
@@ -63,8 +62,8 @@ class SimLineages(LogLineages):
     """The product's questions and comparisons over a simulated log."""
 
     def __init__(self, log: SimLog) -> None:
-        super().__init__(Settings())
-        self.client = SimLeaders(log)  # type: ignore[assignment]
+        client: Any = SimLeaders(log)
+        super().__init__(client)
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:

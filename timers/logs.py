@@ -68,17 +68,14 @@ class JsonFormatter(logging.Formatter):
         return printable_json(json.dumps(line, ensure_ascii=False))
 
 
-class BadRequestFilter(logging.Filter):
-    """Replaces what aiohttp writes about a request that it cannot read by one line without its content: this may be a
-    login, and anyone may send it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Always True."""
-        error = record.exc_info[1] if record.exc_info else None
-        if record.name == "aiohttp.server" and type(error).__module__.partition(".")[0] == "aiohttp":
-            record.msg = f"{record.msg}: {type(error).__name__}"
-            record.exc_info = record.exc_text = None
-        return True
+def _shorten_bad_request(record: logging.LogRecord) -> bool:
+    """A filter that replaces what aiohttp writes about a request that it cannot read by one line without its content:
+    this may be a login, and anyone may send it."""
+    error = record.exc_info[1] if record.exc_info else None
+    if record.name == "aiohttp.server" and type(error).__module__.partition(".")[0] == "aiohttp":
+        record.msg = f"{record.msg}: {type(error).__name__}"
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class RepeatFilter(logging.Filter):
@@ -118,7 +115,7 @@ def make_safe(handlers: Iterable[logging.Handler | None]) -> None:
         if handler is None or isinstance(handler.formatter, PrintableFormatter | JsonFormatter):
             continue
         handler.setFormatter(PrintableFormatter(handler.formatter or logging.Formatter()))
-        handler.addFilter(BadRequestFilter())
+        handler.addFilter(_shorten_bad_request)
         handler.addFilter(RepeatFilter())
 
 

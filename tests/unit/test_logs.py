@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,24 +72,24 @@ def test_messages_that_are_never_repeated_do_not_fill_memory() -> None:
 
 
 def test_the_traceback_of_an_expected_error_is_dropped() -> None:
-    refusals = worker_logs.OwnErrorFilter(lambda: None)
+    refusals = partial(worker_logs.is_news, lambda: None)
     try:
         try:
             raise SettingsError("the sentence")
         except SettingsError as error:
             raise RuntimeError("in between") from error
     except RuntimeError:
-        assert not refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
+        assert not refusals(record("faust.worker", "Error: %r", "x", error=True))
     try:
         raise RuntimeError("not ours")
     except RuntimeError:
-        assert refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
+        assert refusals(record("faust.worker", "Error: %r", "x", error=True))
 
 
 def test_an_end_by_an_expected_error_is_not_logged_as_a_crash() -> None:
     crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
-    assert worker_logs.OwnErrorFilter(lambda: None).filter(crash)
-    assert not worker_logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)
+    assert worker_logs.is_news(lambda: None, crash)
+    assert not worker_logs.is_news(lambda: TopicConfigError("why"), crash)
 
 
 def test_a_json_line_has_all_fields() -> None:
@@ -141,13 +142,14 @@ def test_handlers_are_made_safe_once() -> None:
     assert len(handler.filters) == 2
 
 
-async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = NativeRig(progress=Progress(next_offset=10))
     rig.ask(*[99] * 10)
     machine = rig.machine
     caplog.set_level(logging.INFO)
-    runners: Any = [SimpleNamespace(machine=machine)]
-    task = asyncio.create_task(recovery.report(lambda: (runners, 0), pause_s=0.001))
+    monkeypatch.setattr(recovery, "REPORT_S", 0.001)
+    pool: Any = SimpleNamespace(runners={("requests", 0): SimpleNamespace(machine=machine)}, opening=0)
+    task = asyncio.create_task(recovery.Recoveries(pool)._report())
     rig.read(4)
     while not caplog.messages:
         await asyncio.sleep(0)
@@ -163,7 +165,7 @@ def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
             raise error
         except Exception:
             entry = record(name, "Unexpected error in %s routine", "sender", error=True)
-        assert worker_logs.KafkaErrorFilter().filter(entry)
+        assert worker_logs.shorten_kafka_error(entry)
         return entry
 
     short = logged("aiokafka.producer.sender", KafkaConnectionError("connection closed"))
@@ -190,9 +192,9 @@ def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
 def test_a_log_begins_with_what_tells_something(
     name: str, text: str, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts = worker_logs.StartFilter()
+    starts = worker_logs.is_not_of_a_part
     monkeypatch.setattr(logging.root, "level", logging.INFO)
-    assert starts.filter(record(name, text, level=logging.INFO)) is written
-    assert starts.filter(record(name, text, level=logging.WARNING))
+    assert starts(record(name, text, level=logging.INFO)) is written
+    assert starts(record(name, text, level=logging.WARNING))
     monkeypatch.setattr(logging.root, "level", logging.DEBUG)
-    assert starts.filter(record(name, text, level=logging.INFO))
+    assert starts(record(name, text, level=logging.INFO))

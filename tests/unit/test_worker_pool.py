@@ -438,11 +438,12 @@ async def test_the_last_worker_of_a_group_does_not_wait_for_others(tmp_path: Pat
 async def test_a_worker_is_ready_after_the_last_recovery_was_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A machine may fire before the event loop has logged what it recovered."""
     machine = SimpleNamespace(pending=0, replayed=0)
-    runners: list[Any] = [SimpleNamespace(name=name, machine=machine, is_recovered=False) for name in ("t/0", "t/1")]
-    recoveries = Recoveries(lambda: (runners, 0))
+    runners: Any = {name: SimpleNamespace(name=name, machine=machine, is_recovered=False) for name in ("t/0", "t/1")}
+    pool: Any = SimpleNamespace(runners=runners, opening=0)
+    recoveries = Recoveries(pool)
     recoveries.begin()
     with caplog.at_level("INFO"):
-        for runner in runners:
+        for runner in runners.values():
             recoveries.log_recovered(runner, 0.1)
     recoveries.close()
     assert [message.split()[0].strip(":") for message in caplog.messages] == ["recovered", "recovered", "ready"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 
 from aiokafka.errors import KafkaError
 
@@ -17,52 +18,35 @@ from timers.logs import JsonFormatter, make_safe
 JSON = "json"
 
 
-class OwnErrorFilter(logging.Filter):
-    """Drops libraries' tracebacks of a :class:`TimersError`: the worker logs it once, as one sentence.
+def is_news(fatal: Callable[[], TimersError | None], record: logging.LogRecord) -> bool:
+    """A filter that drops libraries' tracebacks of a :class:`TimersError`: the worker logs it once, as one sentence.
 
     Args:
         fatal: returns the error that ends the worker, if there is one.
     """
-
-    def __init__(self, fatal: Callable[[], TimersError | None]) -> None:
-        super().__init__()
-        self._fatal = fatal
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write ``record``."""
-        if record.exc_info and timers_error_in(record.exc_info[1]) is not None:
-            return False
-        return not (self._fatal() and "We experienced a crash" in str(record.msg))
+    if record.exc_info and timers_error_in(record.exc_info[1]) is not None:
+        return False
+    return not (fatal() and "We experienced a crash" in str(record.msg))
 
 
-class KafkaErrorFilter(logging.Filter):
-    """Replaces the traceback of a Kafka error that aiokafka logs by the error: a broker that is away is nothing
-    unforeseen, and what the worker does about it is in its own lines."""
+def shorten_kafka_error(record: logging.LogRecord) -> bool:
+    """A filter that replaces the traceback of a Kafka error that aiokafka logs by the error: a broker that is away is
+    nothing unforeseen, and what the worker does about it is in its own lines."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, KafkaError) and record.name.partition(".")[0] == "aiokafka":
+        record.msg, record.args = f"{record.getMessage()}: {error}", ()
+        record.exc_info = record.exc_text = None
+    return True
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Always True."""
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, KafkaError) and record.name.partition(".")[0] == "aiokafka":
-            record.msg, record.args = f"{record.getMessage()}: {error}", ()
-            record.exc_info = record.exc_text = None
+
+def is_not_of_a_part(record: logging.LogRecord) -> bool:
+    """A filter that drops what libraries say of their own parts at each start and stop, if the level is not DEBUG: 25
+    lines between those that tell something."""
+    if record.levelno != logging.INFO or logging.root.level <= logging.DEBUG:
         return True
-
-
-class StartFilter(logging.Filter):
-    """Drops what libraries say of their own parts at each start and stop: 25 lines between those that tell something.
-
-    They are written if the level is DEBUG.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write ``record``."""
-        if record.levelno != logging.INFO or logging.root.level <= logging.DEBUG:
-            return True
-        text = record.getMessage()
-        library = record.name.partition(".")[0] in ("aiokafka", "kafka")
-        return not (
-            _OF_A_PART.match(text) or (library and text.startswith(("Discovered coord", "Updating subscribed")))
-        )
+    text = record.getMessage()
+    library = record.name.partition(".")[0] in ("aiokafka", "kafka")
+    return not (_OF_A_PART.match(text) or (library and text.startswith(("Discovered coord", "Updating subscribed"))))
 
 
 _OF_A_PART = re.compile(r"\[\^-+.*\]: (Starting|Stopping)\.\.\.|\[\^-+.*\]: Shutdown complete!")
@@ -83,9 +67,9 @@ def timers_error_in(error: BaseException | None) -> TimersError | None:
 def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
     """Set format and filters of the root logger's handlers."""
     for handler in logging.root.handlers:
-        handler.addFilter(OwnErrorFilter(fatal))
+        handler.addFilter(partial(is_news, fatal))
         make_safe([handler])
-        handler.addFilter(KafkaErrorFilter())
-        handler.addFilter(StartFilter())
+        handler.addFilter(shorten_kafka_error)
+        handler.addFilter(is_not_of_a_part)
         if log_format == JSON:
             handler.setFormatter(JsonFormatter())

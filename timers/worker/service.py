@@ -72,19 +72,15 @@ ENGINE_ANSWER_S = 3.0
 """So long a worker that starts asks whether an engine on Spark runs."""
 
 
-class _WithoutLogins(logging.Filter):
-    """Drops aiokafka's DEBUG records of login requests: with PLAIN they contain the password."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
-
-
 def hide_logins() -> None:
     """Keep passwords out of aiokafka's log at every log level. Further calls have no effect."""
-    log = logging.getLogger("aiokafka.conn")
-    if not any(isinstance(known, _WithoutLogins) for known in log.filters):
-        log.addFilter(_WithoutLogins())
+    logging.getLogger("aiokafka.conn").addFilter(_is_no_login)
+
+
+def _is_no_login(record: logging.LogRecord) -> bool:
+    """A filter that drops aiokafka's DEBUG records of login requests: with PLAIN they contain the password."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
 
 
 _MAX_CHARACTERS = 100

@@ -108,7 +108,7 @@ class Pool:
         self.condemnations = Condemnations()
         self.held_back = HeldBack()
         self._openings = Openings(self)
-        self._recoveries = Recoveries(lambda: (self.runners.values(), self.opening))
+        self._recoveries = Recoveries(self)
         self._dealt: frozenset[TopicPartition] = frozenset()
         self.runners: Mapping[TopicPartition, Runner] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}

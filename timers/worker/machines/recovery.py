@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
 from time import monotonic
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from timers.counted import per_second
 from timers.worker.machines.runner import Runner
+
+if TYPE_CHECKING:
+    from timers.worker.machines.pool import Pool
 
 logger = logging.getLogger(__name__)
 
 REPORT_S = 2.0
 
-Status: TypeAlias = "tuple[Collection[Runner], int]"
-"""The open machines, and the number of partitions that are being opened."""
-
 
 class Recoveries:
-    """Logs when each machine that was opened for an assignment fires, and when all of them do.
+    """Logs when each machine of a pool that was opened for an assignment fires, and when all of them do."""
 
-    Args:
-        status: returns the status now.
-    """
-
-    def __init__(self, status: Callable[[], Status]) -> None:
-        self._status = status
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._began_at = monotonic()
         self._ready_logged = True
         self._reporting: asyncio.Task[None] | None = None
@@ -37,7 +32,7 @@ class Recoveries:
         self.close()
         self._began_at = monotonic()
         self._ready_logged = False
-        self._reporting = asyncio.create_task(report(self._status))
+        self._reporting = asyncio.create_task(self._report())
 
     def log_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered and, when all machines fire, that the worker is ready."""
@@ -54,8 +49,9 @@ class Recoveries:
 
     def check_ready(self) -> None:
         """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
-        runners, opening = self._status()
-        if not self._ready_logged and runners and not opening and all(each.is_recovered for each in runners):
+        runners = self._pool.runners.values()
+        is_open = not self._ready_logged and runners and not self._pool.opening
+        if is_open and all(each.is_recovered for each in runners):
             self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",
@@ -64,34 +60,27 @@ class Recoveries:
                 monotonic() - self._began_at,
             )
 
+    async def _report(self) -> None:
+        """Log a line regularly until no machine recovers and no partition is being opened any more."""
+        last_replayed = 0
+        while True:
+            await asyncio.sleep(REPORT_S)
+            machines, opening = [runner.machine for runner in self._pool.runners.values()], self._pool.opening
+            recovering = [machine for machine in machines if machine.recovering]
+            if not recovering and not opening:
+                return
+            replayed = sum(machine.replayed for machine in machines)
+            logger.info(
+                "recovering %d of %d partitions: %s records read again, %s/s, %s offsets to go",
+                len(recovering) + opening,
+                len(machines) + opening,
+                f"{replayed:,}",
+                f"{max(0, replayed - last_replayed) / REPORT_S:,.0f}",
+                f"{sum(machine.left_to_replay for machine in recovering):,}",
+            )
+            last_replayed = replayed
+
     def close(self) -> None:
         """End the reports."""
         if self._reporting is not None:
             self._reporting.cancel()
-
-
-async def report(status: Callable[[], Status], pause_s: float = REPORT_S) -> None:
-    """Log a line regularly until no machine recovers and no partition is being opened any more.
-
-    Args:
-        status: returns the status now.
-        pause_s: seconds between two lines, and before the first.
-    """
-    last_replayed = 0
-    while True:
-        await asyncio.sleep(pause_s)
-        runners, opening = status()
-        machines = [runner.machine for runner in runners]
-        recovering = [machine for machine in machines if machine.recovering]
-        if not recovering and not opening:
-            return
-        replayed = sum(machine.replayed for machine in machines)
-        logger.info(
-            "recovering %d of %d partitions: %s records read again, %s/s, %s offsets to go",
-            len(recovering) + opening,
-            len(machines) + opening,
-            f"{replayed:,}",
-            f"{max(0, replayed - last_replayed) / pause_s:,.0f}",
-            f"{sum(machine.left_to_replay for machine in recovering):,}",
-        )
-        last_replayed = replayed

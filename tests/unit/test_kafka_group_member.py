@@ -508,7 +508,7 @@ async def test_a_worker_that_works_no_more_is_silent_and_comes_back_as_a_new_mem
 
 
 def test_a_leave_with_a_name_is_encoded_as_kafka_expects_it() -> None:
-    request = NamedLeave("group", "id", "twin").prepare({LeaveGroupRequest.API_KEY: (0, 5)})
+    request = NamedLeave("group", [("id", "twin")]).prepare({LeaveGroupRequest.API_KEY: (0, 5)})
     assert request.API_VERSION == 3
     assert request.encode() == b"\0\5group\0\0\0\1\0\2id\0\4twin"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from timers.core.timer import TopicPartition
 from timers.queries.answers import Queries
 from timers.request_formats import NATIVE
 from timers.worker.machines.held_back import HeldBack
@@ -19,14 +21,12 @@ def test_a_transaction_that_stays_open_is_said_once_and_its_end_too(caplog: pyte
     caplog.set_level(logging.INFO)
     held = HeldBack()
     for now_s in range(30):
-        held.note({TP: (120, 100), ("timer-request", 4): (7, 7)}, float(now_s))
-    sentence = held.reasons[TP]
-    assert held.reasons.keys() == {TP}
-    assert sentence.startswith(
+        reasons = held.note({TP: (120, 100), ("timer-request", 4): (7, 7)}, float(now_s))
+    assert reasons.keys() == {TP}
+    assert reasons[TP].startswith(
         "a producer's transaction has been open for 29 s, and holds back its requests from offset 100"
     )
-    held.note({TP: (121, 121)}, 30.0)
-    assert held.reasons == {}
+    assert held.note({TP: (121, 121)}, 30.0) == {}
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(" for ")[0] for line in lines] == [
         "timer-request/3: a producer's transaction has been open",
@@ -37,9 +37,9 @@ def test_a_transaction_that_stays_open_is_said_once_and_its_end_too(caplog: pyte
 def test_transactions_that_follow_each_other_hold_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
     held = HeldBack()
     for now_s in range(60):
-        held.note({TP: (100 + now_s, 90 + now_s)}, float(now_s))
-    held.note({}, 61.0)  # the partition moved to another worker
-    assert held.reasons == {} and caplog.records == []
+        assert held.note({TP: (100 + now_s, 90 + now_s)}, float(now_s)) == {}
+    assert held.note({}, 61.0) == {}, "the partition moved to another worker"
+    assert caplog.records == []
 
 
 class SimSource:
@@ -56,8 +56,8 @@ class SimSource:
 class SimQueries(Queries):
     """Answers from the source above."""
 
-    def __init__(self, held: HeldBack, source: SimSource) -> None:
-        self._pool: Any = SimpleNamespace(formats={TP[0]: NATIVE}, held=held.reasons)
+    def __init__(self, held: Mapping[TopicPartition, str], source: SimSource) -> None:
+        self._pool: Any = SimpleNamespace(formats={TP[0]: NATIVE}, held=held)
         self._source = source
 
     def _partitions(self) -> set[Any]:
@@ -68,9 +68,9 @@ class SimQueries(Queries):
 
 
 async def test_a_timer_that_is_not_found_may_be_behind_an_open_transaction() -> None:
-    held = HeldBack()
-    for now_s in (0.0, 20.0):
-        held.note({TP: (120, 100)}, now_s)
+    held_back = HeldBack()
+    held_back.note({TP: (120, 100)}, 0.0)
+    held = held_back.note({TP: (120, 100)}, 20.0)
     answer = await SimQueries(held, SimSource()).find("timer-request/3/110", False, forwarded=False)
     assert "holds back its requests from offset 100 on" in answer.missing[TP]
     timer = {"due": 1, "topic": "t", "key": None, "source": "timer-request/3/90"}

@@ -10,6 +10,7 @@ import pytest
 
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
+from timers.partition_metrics import PartitionMetrics
 from timers.worker.machines import openings
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.runner import ReadAhead
@@ -49,6 +50,7 @@ class SimPool:
         self.opened: list[TopicPartition] = []
         self.owns_it: bool | None = True
         self.stopped: list[tuple[TopicPartition, LogMismatch]] = []
+        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
 
     async def owns(self, tp: TopicPartition) -> bool | None:
         return self.owns_it
@@ -60,8 +62,6 @@ class SimPool:
         self.stopped.append((tp, mismatch))
 
     def on_progress(self) -> None: ...
-
-    def metrics_of(self, tp: TopicPartition) -> None: ...
 
 
 async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does_not_open(

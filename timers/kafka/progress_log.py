@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from time import monotonic, sleep
 from typing import TypeAlias, TypeVar
 
@@ -198,12 +197,8 @@ class ProgressLog:
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions."""
-        return self._ends_of((topic, partition))[0]
-
-    def _ends_of(self, *places: TopicPartition) -> list[tuple[int, int]]:
-        return self._answer(
-            partial(log_ends, places=places), f"the end of {' and '.join(starmap(partition_name, places))}"
-        )
+        place = topic, partition
+        return self._answer(partial(log_ends, places=[place]), f"the end of {partition_name(*place)}")[0]
 
     def _answer(self, question: Question[_T | None], what: str, timeout_s: float = math.inf) -> _T:
         """Ask leaders until they answer, such as those of partitions that change their leader."""

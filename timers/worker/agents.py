@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -110,7 +111,8 @@ def register(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
     due_ticks, read_ticks, read_batches = app.channel(maxsize=1), app.channel(maxsize=1000), app.channel(maxsize=16)
-    tick_scheduler = TickScheduler(due_ticks, judge, pool.producers.ask_ahead, loop=app.loop, beacon=app.beacon)
+    ask_ahead = partial(pool.producers.call_soon, pool.producers.answers.ask_ahead)
+    tick_scheduler = TickScheduler(due_ticks, judge, ask_ahead, loop=app.loop, beacon=app.beacon)
 
     @app.agent(read_batches, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:

@@ -207,7 +207,7 @@ class GroupMember:
             try:
                 await self._look_up()
                 # Over another connection: a request to join may still wait for its answer, and others wait behind it.
-                request = NamedLeave(self._group, self._id, self._name)
+                request = NamedLeave(self._group, [(self._id, self._name)])
                 answer = await self._send(request, timeout_s, ConnectionGroup.DEFAULT)
                 for code in (answer.error_code, *(code for _, _, code in answer.members)):
                     if code:

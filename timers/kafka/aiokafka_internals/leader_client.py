@@ -47,7 +47,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, EpochRequest, by_topic
+from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, UNKNOWN_EPOCH, EpochRequest, by_topic
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
@@ -161,8 +161,9 @@ class LeaderClient:
         Returns:
             Partition -> answer; None -> the broker does not know this request.
         """
+        asked = by_topic({tp: (UNKNOWN_EPOCH, epoch) for tp, epoch in epochs.items()})
         try:
-            response = await self._send(leader, EpochRequest(epochs))
+            response = await self._send(leader, EpochRequest(ANY_REPLICA, asked))
         except (IncompatibleBrokerVersion, NotImplementedError):
             return dict.fromkeys(epochs)
         found: dict[tuple[str, int], EpochEnd | None] = {}

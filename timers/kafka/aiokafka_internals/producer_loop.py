@@ -196,7 +196,3 @@ class ProducerLoop(LoopThread):
         self.heartbeat = Heartbeat()
         self.answers = BrokerAnswers()
         self.submit(keep_heartbeat(self.heartbeat))
-
-    def ask_ahead(self) -> None:
-        """Ask the brokers of the last transactions whether they answer, before the next tick. Any thread."""
-        self.call_soon(self.answers.ask_ahead)

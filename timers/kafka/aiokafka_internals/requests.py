@@ -66,9 +66,6 @@ class NamedLeave(
 ):
     """The request of a static member to leave its group: aiokafka's has no name, so its static members never leave."""
 
-    def __init__(self, group: str, member_id: str, name: str) -> None:
-        super().__init__(group, [(member_id, name)])
-
 
 _ASKED_EPOCHS = Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))
 _EPOCH_ENDS = Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64))
@@ -81,7 +78,4 @@ class EpochRequest(
     fields=Schema(("replica_id", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _ASKED_EPOCHS)))),
     answer=Schema(("throttle_time_ms", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _EPOCH_ENDS)))),
 ):
-    """Kafka's ``OffsetForLeaderEpoch`` for (topic, partition) -> leader epoch."""
-
-    def __init__(self, epochs: Mapping[tuple[str, int], int]) -> None:
-        super().__init__(ANY_REPLICA, by_topic({tp: (UNKNOWN_EPOCH, epoch) for tp, epoch in epochs.items()}))
+    """Kafka's ``OffsetForLeaderEpoch``."""

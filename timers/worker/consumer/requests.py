@@ -35,6 +35,7 @@ from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.partition_metrics import Heartbeat, keep_heartbeat
 from timers.threads import LoopThread
+from timers.worker.machines.held_back import HeldBack
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 
@@ -374,10 +375,11 @@ class PartitionConsumer(Service):
 
     @Service.task
     async def _watch_transactions(self) -> None:
+        held_back = HeldBack()
         async for _ in every(1.0, self):
             fetched = set(self._pool.with_room())  # watermarks of others are those of a fetch before they were paused
             watermarks = {tp: marks for tp, marks in self.watermarks().items() if tp in fetched}
-            self._pool.held_back.note(watermarks, monotonic())
+            self._pool.held = held_back.note(watermarks, monotonic())
 
     @Service.task
     async def _beat(self) -> None:

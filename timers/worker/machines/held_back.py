@@ -20,14 +20,15 @@ class HeldBack:
         self._since: dict[TopicPartition, tuple[int, float]] = {}
         """Partition -> last stable offset, and the time at which it was seen first."""
         self._said: set[TopicPartition] = set()
-        self.reasons: Mapping[TopicPartition, str] = {}
-        """Partition that has been held back for :data:`HELD_S` -> a sentence."""
 
-    def note(self, watermarks: Mapping[TopicPartition, tuple[int, int]], now_s: float) -> None:
+    def note(self, watermarks: Mapping[TopicPartition, tuple[int, int]], now_s: float) -> Mapping[TopicPartition, str]:
         """Note high watermark and last stable offset of each partition, and log what begins and what ends.
 
         Args:
             now_s: time of a monotonic clock.
+
+        Returns:
+            Partition that has been held back for :data:`HELD_S` -> a sentence.
         """
         since = {}
         for tp, (high, stable) in watermarks.items():
@@ -36,13 +37,14 @@ class HeldBack:
                 since[tp] = (stable, began_s if offset == stable else now_s)
         self._since = since
         held = {tp: (stable, now_s - began_s) for tp, (stable, began_s) in since.items() if now_s - began_s > HELD_S}
-        self.reasons = {
+        reasons = {
             tp: f"a producer's transaction has been open for {held_s:.0f} s, and holds back its requests from offset "
             f"{stable} on (docs/operations.md#timersrequestsheldback)"
             for tp, (stable, held_s) in held.items()
         }
         for tp in held.keys() - self._said:
-            logger.warning("%s/%d: %s", *tp, self.reasons[tp])
+            logger.warning("%s/%d: %s", *tp, reasons[tp])
         for tp in self._said - held.keys():
             logger.info("%s/%d: the open transaction has ended", *tp)
         self._said = set(held)
+        return reasons

@@ -154,7 +154,7 @@ class Openings:
     def _begin(self, tp: TopicPartition, attempts: Callable[[Opening], Awaitable[None]]) -> None:
         if self._ended:
             return
-        opening = Opening(tp, self._pool.metrics_of(tp))
+        opening = Opening(tp, self._pool.partition_metrics.setdefault(tp, PartitionMetrics()))
 
         async def run() -> None:
             try:

@@ -35,7 +35,6 @@ from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
-from timers.worker.machines.held_back import HeldBack
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
@@ -89,6 +88,7 @@ class Pool:
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
         committed: machine that was closed -> offset up to which it had committed.
+        held: partition whose newest requests an open transaction holds back -> a sentence.
         runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
     """
@@ -106,7 +106,7 @@ class Pool:
         self._ended = False
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
-        self.held_back = HeldBack()
+        self.held: Mapping[TopicPartition, str] = {}
         self._openings = Openings(self)
         self._recoveries = Recoveries(self)
         self._dealt: frozenset[TopicPartition] = frozenset()
@@ -187,11 +187,6 @@ class Pool:
         waiting = {tp: why.sentence for tp, why in self.waiting.items() if tp not in self.runners}
         stopped = dict.fromkeys(self.stopped, "it is stopped: see /health/ready of its worker")
         return stopped | {tp: f"its worker cannot open it now: {why}" for tp, why in waiting.items()}
-
-    @property
-    def held(self) -> Mapping[TopicPartition, str]:
-        """Partitions whose newest requests an open transaction holds back -> a sentence."""
-        return self.held_back.reasons
 
     @property
     def unforeseen_failures(self) -> int:
@@ -306,10 +301,6 @@ class Pool:
             self._recoveries.begin()
         for tp in missing:
             self._openings.begin(tp, self._closing.get(tp))
-
-    def metrics_of(self, tp: TopicPartition) -> PartitionMetrics:
-        """The metrics of a partition."""
-        return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     async def renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         """Handle a change of the topics: close machines whose log was deleted, open those of a new log.

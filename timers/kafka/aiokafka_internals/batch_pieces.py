@@ -31,7 +31,7 @@ import lz4.frame
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
-from aiokafka.record.util import decode_varint_py
+from aiokafka.record.util import decode_varint_py, encode_varint_py
 
 from timers.core.lineage import Batch, PassedBatch
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
@@ -444,21 +444,17 @@ class _Slicer:
         return self._take(size)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Any, at: int) -> tuple[int, int]:
     """A zigzag number of up to 10 bytes, and the index after it."""
-    value = 0
-    for shift, byte in zip(range(0, 7 * _MAX_VARINT_BYTES, 7), data[at : at + _MAX_VARINT_BYTES], strict=False):
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + shift // 7 + 1
-    raise DamagedBatch("a number is cut short")
+    try:
+        number, after = decode_varint_py(data, at)
+    except (IndexError, ValueError):
+        raise DamagedBatch("a number is cut short") from None
+    return number, after
 
 
 def _as_varint(number: int) -> bytes:
     """The bytes of a zigzag number."""
-    rest, encoded = (number << 1) ^ (number >> 63), bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
+    encoded = bytearray()
+    encode_varint_py(number, encoded.append)
     return bytes(encoded)

@@ -24,7 +24,7 @@ from timers.config.settings import Settings
 from timers.config.variables import Secret
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
-from timers.worker.service import faust_credentials, hide_logins
+from timers.worker.service import TimersApp, hide_logins
 
 PASSWORD = "pa55-w0rd"
 KEY_PASSWORD = "k3y-pa55"
@@ -130,7 +130,6 @@ def test_plaintext_needs_no_credentials() -> None:
         "security_protocol": "PLAINTEXT",
         "ssl_context": None,
     }
-    assert faust_credentials(settings) is None
 
 
 def test_librdkafka_gets_all_settings(secured: dict[str, str]) -> None:
@@ -203,7 +202,7 @@ def test_java_gets_each_key_as_unencrypted_pkcs8(
     assert same.private_numbers() == private.private_numbers()  # type: ignore[union-attr]
 
 
-def test_aiokafka_and_faust_get_the_same_settings(secured: dict[str, str]) -> None:
+def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"})
     arguments = connection.aiokafka(settings)
     assert {name: value for name, value in arguments.items() if name != "ssl_context"} == {
@@ -218,13 +217,6 @@ def test_aiokafka_and_faust_get_the_same_settings(secured: dict[str, str]) -> No
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     lax = connection.aiokafka(replace(settings, ssl_check_hostname=False))["ssl_context"]
     assert not lax.check_hostname and lax.verify_mode is ssl.CERT_REQUIRED
-    credentials = faust_credentials(settings)
-    assert (credentials.protocol.value, credentials.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
-    assert (credentials.username, credentials.password, credentials.ssl_context) == ("ada", PASSWORD, context)
-    tls_only = Settings.load(
-        {name: value for name, value in secured.items() if "SASL" not in name} | {"TIMERS_SECURITY_PROTOCOL": "SSL"}
-    )
-    assert faust_credentials(tls_only).protocol.value == "SSL"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +230,7 @@ def test_aiokafka_and_faust_get_the_same_settings(secured: dict[str, str]) -> No
 )
 def test_unusable_files_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
     settings = Settings.load(secured | changes)
-    for configure in (connection.librdkafka, connection.aiokafka, faust_credentials):
+    for configure in (connection.librdkafka, connection.aiokafka, TimersApp):
         with pytest.raises(SettingsError, match=expected) as error:
             configure(settings)
         assert "\n" not in str(error.value)
@@ -352,7 +344,6 @@ def test_no_text_of_the_settings_shows_a_secret(secured: dict[str, str], monkeyp
         str(asdict(settings)),
         repr(Connection.resolve(None, None, {"sasl.password": PASSWORD}, 1.0, None)),
         repr(TimersClient(producer_config={"sasl.password": PASSWORD})),
-        repr(faust_credentials(settings)),
         *(CliRunner().invoke(cli, ["settings", *form]).output for form in ([], ["-o", "json"])),
     ]
     assert all("***" in text for text in shown[:4] + shown[-2:])

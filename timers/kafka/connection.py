@@ -1,8 +1,8 @@
 """Connection properties for all Kafka clients, computed from the settings, and the brokers' refusals as sentences.
 
-Four libraries connect to Kafka: librdkafka (admin, client library, command line), aiokafka (the worker's producers and
-the reader of ticks), Faust, which opens aiokafka clients itself and gets the values of :func:`aiokafka` as credentials,
-and Kafka's Java clients in Spark. Only this module knows their properties for addresses, TLS and SASL.
+Three libraries connect to Kafka: librdkafka (admin, client library, command line), aiokafka (the worker's clients, also
+the one that Faust makes), and Kafka's Java clients in Spark. Only this module knows their properties for addresses, TLS
+and SASL.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import faust
 from mode import Service
 from yarl import URL
 
@@ -49,24 +48,6 @@ from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
-
-
-def faust_credentials(settings: Settings) -> Any:
-    """Faust's credentials for the brokers; None for plain connections.
-
-    Raises:
-        SettingsError: certificates or key cannot be used.
-    """
-    login = connection.aiokafka(settings)
-    if "sasl_mechanism" in login:
-        return faust.SASLCredentials(
-            username=login["sasl_plain_username"],
-            password=login["sasl_plain_password"],
-            mechanism=login["sasl_mechanism"],
-            ssl_context=login["ssl_context"],
-        )
-    return faust.SSLCredentials(login["ssl_context"]) if login["ssl_context"] is not None else None
-
 
 ENGINE_ANSWER_S = 3.0
 """So long a worker that starts asks whether an engine on Spark runs."""
@@ -183,6 +164,7 @@ class TimersApp(faust_internals.App):
     def __init__(self, settings: Settings) -> None:
         self._most_files = process_limits.raise_open_files()
         self.settings = settings
+        connection.aiokafka(settings)  # if certificates or key cannot be used, this says so
         self.fatal: TimersError | None = None
         hide_logins()
         faust_internals.hide_banner()
@@ -191,7 +173,6 @@ class TimersApp(faust_internals.App):
         super().__init__(
             settings.app_id,
             broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
-            broker_credentials=faust_credentials(settings),
             datadir=_data_dir(settings),
             store="memory://",
             web_port=settings.web_port,

@@ -11,9 +11,10 @@ import pytest
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
+from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group_member import Deal
-from timers.worker.consumer.requests import PartitionConsumer, Unsettled
+from timers.worker.consumer.requests import PartitionConsumer
 
 MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
 
@@ -99,6 +100,6 @@ async def test_a_worker_is_in_its_group_when_the_pool_has_what_the_group_dealt()
 async def test_before_it_has_joined_the_owners_are_not_known() -> None:
     worker = consumer(SimPool())
     assert not worker.in_group and not worker.was_dealt and worker.watermarks() == {}
-    with pytest.raises(Unsettled):
+    with pytest.raises(NoAnswer):
         await worker.members()
     worker._loop_thread.close()

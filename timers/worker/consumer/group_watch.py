@@ -22,13 +22,14 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.core import levels
+from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.progress_log import allowed_level
-from timers.worker.consumer.requests import PartitionConsumer, Unsettled
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.periodic import every
@@ -145,7 +146,7 @@ class GroupWatch(Service):
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._check_owners()
-            except (Unsettled, TimeoutError) as error:
+            except (NoAnswer, TimeoutError) as error:
                 logger.debug("the group's coordinator did not answer: %r", error)
 
     async def _check_owners(self) -> None:
@@ -165,7 +166,7 @@ class GroupWatch(Service):
         async for _ in every(LEVEL_LOOK_S, self):
             try:
                 await self._check_levels()
-            except (KafkaException, LogMismatch, Unsettled) as error:
+            except (KafkaException, LogMismatch, NoAnswer) as error:
                 logger.warning("the feature level cannot be looked up (%s); trying again", error)
 
     async def _check_levels(self) -> None:

@@ -285,10 +285,6 @@ class LogReader:
         return number
 
 
-class Unsettled(NoAnswer):
-    """The owners of the partitions are not known now; the message says why."""
-
-
 class PartitionConsumer(Service):
     """Takes part in the app's group, and reads the request logs of the open machines.
 
@@ -463,7 +459,7 @@ class PartitionConsumer(Service):
     @property
     def _known_member(self) -> GroupMember:
         if self._member is None:
-            raise Unsettled("the worker joins its group")
+            raise NoAnswer("the worker joins its group")
         return self._member
 
     async def end_suspension(self, partitions: Iterable[TopicPartition]) -> None:
@@ -474,7 +470,7 @@ class PartitionConsumer(Service):
         """All members of the group, from its coordinator; waits while the group rebalances.
 
         Raises:
-            Unsettled: the coordinator does not answer.
+            NoAnswer: the coordinator does not answer.
         """
 
         async def ask() -> list[Member]:
@@ -482,7 +478,7 @@ class PartitionConsumer(Service):
                 try:
                     found = await self._known_member.describe()
                 except errors.KafkaError as error:
-                    raise Unsettled(f"the group's coordinator did not answer: {error!r}") from None
+                    raise NoAnswer(f"the group's coordinator did not answer: {error!r}") from None
                 if found.state == STABLE:
                     return found.members
                 await asyncio.sleep(UNSETTLED_S)

@@ -35,9 +35,7 @@ class SimLeaders:
     def connection_to(self, leader: int) -> object:
         return self._log.restarts
 
-    async def epoch_ends(
-        self, leader: int, epochs: Mapping[tuple[str, int], int]
-    ) -> dict[tuple[str, int], EpochEnd | None]:
+    async def epoch_ends(self, leader: int, epochs: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
         return {tp: self._log.epoch_end(*tp, epoch) for tp, epoch in epochs.items()}
 
     async def last_stable_offsets(self, leader: int, tps: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:

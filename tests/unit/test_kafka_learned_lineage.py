@@ -24,8 +24,7 @@ EPOCHS = ((2, 5), (3, 20), (7, 30))
 class SimLeader:
     """The leader of a partition whose records below 5 were deleted."""
 
-    def __init__(self, *, knows_epochs: bool = True, leads: bool = True) -> None:
-        self._knows_epochs = knows_epochs
+    def __init__(self, *, leads: bool = True) -> None:
         self._leads = leads
 
     async def connect(self, topics: Collection[str]) -> None:
@@ -34,11 +33,7 @@ class SimLeader:
     def leader_of(self, topic: str, partition: int) -> int | None:
         return 1
 
-    async def epoch_ends(
-        self, leader: int, epochs: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, EpochEnd | None]:
-        if not self._knows_epochs:
-            return dict.fromkeys(epochs)
+    async def epoch_ends(self, leader: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         asked = epochs[TP]
         later = [first for epoch, first in EPOCHS if epoch > asked]
         older = [epoch for epoch, _ in EPOCHS if epoch <= asked]
@@ -87,10 +82,6 @@ def test_a_known_lineage_keeps_its_epochs() -> None:
     assert extended(known, 40, SimLeader()) == Lineage(((1, 0), (3, 21), (7, 30)), batch(35), 40)
     assert extended(known, 30, SimLeader()) == Lineage(((1, 0), (3, 21)), batch(25), 30)
     assert extended(known, 27, SimLeader()) == known
-
-
-def test_without_the_request_for_epochs_the_batch_says_where_its_epoch_begins() -> None:
-    assert extended(Lineage(), 40, SimLeader(knows_epochs=False)) == Lineage(((7, 35),), batch(35), 40)
 
 
 def test_a_leader_that_has_moved_gives_no_lineage() -> None:

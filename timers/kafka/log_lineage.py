@@ -59,7 +59,6 @@ class LogLineages:
 
     def __init__(self, client: LeaderClient) -> None:
         self.client = client
-        self._warned = False
         self._compared: dict[TopicPartition, tuple[object, Lineage]] = {}
         """Partition -> connection and lineage of the last comparison of a batch. Over one connection, a leader's log
         loses no records without a new leader epoch."""
@@ -129,9 +128,6 @@ class LogLineages:
             (epoch, batch), begun = last, list[tuple[int, int]]()
             while epoch > newest and len(begun) < MAX_EPOCHS:  # each answer says where an epoch begins
                 before = (await self.client.epoch_ends(leader, {tp: epoch - 1}))[tp] if epoch else EpochEnd(-1, 0)
-                if before is None:
-                    self._warn()
-                    before = EpochEnd(-1, batch.base_offset)
                 first = max(before.end, lineage.end)
                 if begun and first >= begun[0][1]:
                     break  # the log has no batch of this epoch
@@ -238,19 +234,7 @@ class LogLineages:
                 if tp not in answers:
                     del ends[tp]
                     continue
-                answer = answers[tp]
-                if answer is None:
-                    self._warn()
-                    answer = EpochEnd(epoch, 2**63 - 1)  # as if the log agreed
-                ends[tp][epoch] = answer
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "the brokers do not know the request OffsetForLeaderEpoch: a log that lost its end, and has grown "
-                "again, is noticed only if its last batch differs"
-            )
+                ends[tp][epoch] = answers[tp]
 
     def _was_compared(self, leader: int, tp: TopicPartition, lineages: Sequence[Lineage]) -> bool:
         connection, lineage = self._compared.get(tp, (None, Lineage()))

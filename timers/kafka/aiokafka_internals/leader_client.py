@@ -33,7 +33,6 @@ from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     CorruptRecordException,
-    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     RequestTimedOutError,
@@ -153,20 +152,11 @@ class LeaderClient:
                     found[topic, partition] = offset
         return found
 
-    async def epoch_ends(
-        self, leader: int, epochs: Mapping[tuple[str, int], int]
-    ) -> dict[tuple[str, int], EpochEnd | None]:
-        """Where leader epochs end, for partitions with one leader; without those for which it returns an error.
-
-        Returns:
-            Partition -> answer; None -> the broker does not know this request.
-        """
+    async def epoch_ends(self, leader: int, epochs: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
+        """Where leader epochs end, for partitions with one leader; without those for which it returns an error."""
         asked = by_topic({tp: (UNKNOWN_EPOCH, epoch) for tp, epoch in epochs.items()})
-        try:
-            response = await self._send(leader, EpochRequest(ANY_REPLICA, asked))
-        except (IncompatibleBrokerVersion, NotImplementedError):
-            return dict.fromkeys(epochs)
-        found: dict[tuple[str, int], EpochEnd | None] = {}
+        response = await self._send(leader, EpochRequest(ANY_REPLICA, asked))
+        found: dict[tuple[str, int], EpochEnd] = {}
         for topic, partitions in response.topics:
             for error_code, partition, epoch, end in partitions:
                 if error_code:

@@ -1,13 +1,15 @@
 """``python -m tests.chaos.spark``: kill the engine on Spark, its executors and the broker while timers fire.
 
 The engine runs on a standalone cluster of two workers. ``--changes`` adds what an operator may do in between: delete
-the checkpoint, change the number of buckets, and change between workers of `timers` and the engine. All storms are
-judged alike. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
+the checkpoint, change the number of buckets, and change between workers of `timers` and the engine. ``--ids`` adds as
+many timers with ids, some of them updated or cancelled: then each firing must agree with the verdicts, and an audit
+must find no fault. All storms are judged alike. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import shutil
@@ -19,11 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.program import one_broker, run_rounds
+from tests.chaos.spark_ids import IdTraffic
 from tests.harness.callbacks import check
 from tests.harness.console import Console
 from tests.harness.publication import Publication, dues, start_publisher, wait_published
 from tests.harness.spark_cluster import SparkCluster
-from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine
+from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine, SparkJob
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.broker import EmbeddedBroker
@@ -47,9 +50,9 @@ CHANGES = (CHECKPOINT, BUCKETS_CHANGE, WORKERS)
 Spark takes over, then a worker, then Spark."""
 
 
-def plan(chosen: random.Random, kills: int, changes: Sequence[str]) -> list[str]:
+def plan(chosen: random.Random, kills: int, changes: Sequence[str], kinds: Sequence[str] = KILLS) -> list[str]:
     """The steps of a storm: random kills, and each change once, at a random place among them."""
-    steps = [chosen.choice(KILLS) for _ in range(kills)]
+    steps = [chosen.choice(kinds) for _ in range(kills)]
     for change in changes:
         steps.insert(chosen.randint(0, len(steps)), change)
     return steps
@@ -66,15 +69,20 @@ class Storm:
     Args:
         directory: for logs and data.
         seed: chooses what is killed, and when.
+        ids: number of further timers, with ids.
     """
 
-    def __init__(self, broker: EmbeddedBroker, directory: Path, seed: int, timers: int, console: Console) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, directory: Path, seed: int, timers: int, console: Console, ids: int = 0
+    ) -> None:
         self._broker = broker
         self._directory = directory
         self._random = random.Random(seed)
         self._timers = timers
         self._console = console
-        self._system = System(broker.start(), directory, TIMERS_PARTITIONS=str(PARTITIONS))
+        self._ids = ids
+        topics = {"TIMERS_ID_TOPIC": "by-id", "TIMERS_VERDICT_TOPIC": "verdicts"} if ids else {}
+        self._system = System(broker.start(), directory, TIMERS_PARTITIONS=str(PARTITIONS), **topics)
         self._cluster = SparkCluster(directory / "cluster", workers=2)
         conf = (
             "spark.driver.host=127.0.0.1",
@@ -97,13 +105,13 @@ class Storm:
             WORKERS: self._workers_between,
         }
 
-    def run(self, kills: int, changes: Sequence[str]) -> bool:
+    def run(self, kills: int, changes: Sequence[str], kinds: Sequence[str] = KILLS) -> bool:
         """Publish, kill ``kills`` times, make the changes, and check.
 
         Returns:
             Whether each timer fired once, and none early.
         """
-        steps = plan(self._random, kills, changes)
+        steps = plan(self._random, kills, changes, kinds)
         self._console.line(f"  {', '.join(steps)}")
         begins_with_worker = WORKERS in steps
         with self._console.doing("starting"):
@@ -125,6 +133,11 @@ class Storm:
             delays_s=DELAYS_S,
         )
         publisher = start_publisher(publication, self._directory)
+        traffic = None
+        if self._ids:
+            chosen = random.Random(self._random.random())  # it draws on a thread of its own
+            traffic = IdTraffic(self._system, self._system.target(PARTITIONS), self._ids, pace_s, chosen)
+            traffic.start()
         if begins_with_worker:
             with self._console.doing("a worker fires, and Spark takes over"):
                 self._spark_takes_over()
@@ -133,7 +146,24 @@ class Storm:
         self._console.line(f"  done: {dict(Counter(steps))}; publishing ends after {pace_s} s")
         with self._console.doing("publishing"):
             wait_published(publisher, max(0.0, first_s + pace_s - time.time()) + LATEST_S)
-        return self._check(publication)
+        if traffic is not None:
+            with self._console.doing("waiting until all timers with ids have fired"):
+                traffic.wait()
+        is_kept = self._check(publication)
+        if traffic is not None:
+            sentence, agree = traffic.judge()
+            self._console.line(f"  {sentence}")
+            is_kept &= agree
+            with self._console.doing("auditing"):
+                self._audit()
+        return is_kept
+
+    def _audit(self) -> None:
+        """Let the audit say whether each request has its outcome; it fails if it finds a fault."""
+        place = ("--output", str(self._directory / "audit"), "--tables", (self._directory / "tables").as_uri())
+        job = SparkJob(self._directory / "auditor", self._system.environment, "audit", "-o", "json", *place)
+        said = json.loads(next(line for line in job.run().splitlines() if line.startswith("{")))
+        self._console.line(f"  audit: {said['verdict']}, {said['statuses']}")
 
     def _step(self, number: int, kind: str, at_s: float) -> None:
         before = self._micro_batches() if kind in ("executor", "broker") else 0  # the others start the engine again
@@ -227,12 +257,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--kills", type=int, default=20, help=f"each lengthens the storm by {KILL_S:.0f} s, as does each change (20)"
     )
+    parser.add_argument("--kinds", metavar="KIND,...", default=",".join(KILLS), help=f"of kills ({','.join(KILLS)})")
+    parser.add_argument("--ids", type=int, default=0, help="further timers, with ids (0)")
     parser.add_argument("--changes", metavar="KIND,...", default="", help=f"each once: {', '.join(CHANGES)} (none)")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good storm too")
     options = parser.parse_args(argv)
     options.changes = [each for each in options.changes.split(",") if each]
-    if not set(options.changes) <= set(CHANGES):
-        parser.error(f"--changes {','.join(options.changes)}: choose from {', '.join(CHANGES)}")
+    options.kinds = options.kinds.split(",")
+    for name, allowed in (("changes", CHANGES), ("kinds", KILLS)):
+        if not set(given := getattr(options, name)) <= set(allowed):
+            parser.error(f"--{name} {','.join(given)}: choose from {', '.join(allowed)}")
     return options
 
 
@@ -247,9 +281,9 @@ def _storm(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker)
     console.line(
         f"seed {options.seed}: {options.timers:,} timers, {options.kills} kills, {len(options.changes)} changes"
     )
-    storm = Storm(broker, directory / "storm", options.seed, options.timers, console)
+    storm = Storm(broker, directory / "storm", options.seed, options.timers, console, options.ids)
     try:
-        return storm.run(options.kills, options.changes)
+        return storm.run(options.kills, options.changes, options.kinds)
     finally:
         storm.close()
 

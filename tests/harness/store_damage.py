@@ -7,6 +7,7 @@ damage; ``--ids``: with timers that have ids.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import struct
 import sys
@@ -283,11 +284,14 @@ FILES = ("*.sst",) * 12 + ("*.log",) * 4 + ("MANIFEST-*",) * 4 + ("CURRENT", "OP
 def damage(store: Path, random: Random) -> str:
     """Damage one file; return its name and the kind of damage."""
     files: list[Path] = []
-    while not files:
-        files = sorted(path for path in store.glob(random.choice(FILES)) if path.stat().st_size)
-    how, path = random.choice(DAMAGES), random.choice(files)
-    how(path, random)
-    return f"{how.__name__} {path.suffix or path.name.split('-')[0]}"
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # RocksDB deletes files while it runs
+            while not files:
+                files = sorted(path for path in store.glob(random.choice(FILES)) if path.stat().st_size)
+            how, path = random.choice(DAMAGES), random.choice(files)
+            how(path, random)
+            return f"{how.__name__} {path.suffix or path.name.split('-')[0]}"
+        files = []
 
 
 @dataclass(frozen=True)

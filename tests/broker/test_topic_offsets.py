@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker.embedded import NODE_ID
 from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.kafka.topic_offsets import TopicOffsets, remaining
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 
 pytestmark = pytest.mark.broker
 
@@ -50,16 +51,29 @@ def test_where_topics_begin_and_end(system: System) -> None:
     assert topics.whole_since_ms([cut], NOW_MS) == {cut: {0: NOW_MS, 1: 0}}
 
 
+class GivenOffsets(TopicOffsets):
+    """Topics whose offsets are given."""
+
+    def __init__(self, first: Offsets, ends: Offsets) -> None:
+        self._first, self._ends = first, ends
+
+    def starts(self, topics: Iterable[str]) -> Offsets:
+        return self._first
+
+    def ends(self, topics: Iterable[str]) -> Offsets:
+        return self._ends
+
+
 def test_what_is_left_of_a_range() -> None:
     """Records were deleted, a topic was created again and has fewer records, and another one is gone."""
     starts = {"a": {0: 5, 1: 7, 2: 3}, "again": {0: 100}, "gone": {0: 1}}
     first, ends = {"a": {0: 0, 1: 9}, "again": {0: 0}}, {"a": {0: 8, 1: 12}, "again": {0: 4}}
-    assert remaining(starts, first, ends) == (
+    assert GivenOffsets(first, ends).remaining(starts) == (
         {"a": {0: 5, 1: 9}, "again": {0: 4}},
         {"a": {0: 8, 1: 12}, "again": {0: 4}},
         2,
     )
-    assert remaining({"gone": {0: 1}}, {}, {}) == ({}, {}, 0)
+    assert GivenOffsets({}, {}).remaining({"gone": {0: 1}}) == ({}, {}, 0)
 
 
 def test_when_the_newest_record_was_appended(system: System) -> None:

@@ -61,22 +61,6 @@ class Remaining(NamedTuple):
     """Number of offsets of the range that are deleted."""
 
 
-def remaining(starts: Offsets, first: Offsets, ends: Offsets) -> Remaining:
-    """The part of the range from ``starts`` on that topics have.
-
-    Args:
-        first: the first offset that each partition has.
-        ends: the ends of the same partitions.
-    """
-    kept = {
-        topic: {p: min(max(start, first[topic][p]), ends[topic][p]) for p, start in of.items() if p in ends[topic]}
-        for topic, of in starts.items()
-        if topic in ends
-    }
-    deleted = sum(max(0, first[topic][p] - starts[topic][p]) for topic, of in kept.items() for p in of)
-    return Remaining(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
-
-
 _NO_LIST = "the list of topics cannot be read"
 
 
@@ -152,7 +136,14 @@ class TopicOffsets:
 
     def remaining(self, starts: Offsets) -> Remaining:
         """What committed readers can read from ``starts`` on."""
-        return remaining(starts, self.starts(starts), self.ends(starts))
+        first, ends = self.starts(starts), self.ends(starts)
+        kept = {
+            topic: {p: min(max(start, first[topic][p]), ends[topic][p]) for p, start in of.items() if p in ends[topic]}
+            for topic, of in starts.items()
+            if topic in ends
+        }
+        deleted = sum(max(0, first[topic][p] - starts[topic][p]) for topic, of in kept.items() for p in of)
+        return Remaining(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
 
     def newest_append_ms(self, topic: str) -> dict[int, Newest]:
         """Partition -> the newest record of a topic.

@@ -188,7 +188,7 @@ class TransactionalProducer:
     @property
     def throttled_s(self) -> float:
         """Seconds for which a broker reads no batches of this producer, because of a quota."""
-        return 0.0 if self._producer is None else produce.throttled_s(self._producer)
+        return 0.0 if self._producer is None else max(0.0, produce.throttled_until(self._producer) - monotonic())
 
     def await_quota(self) -> None:
         """Wait while a broker, because of a quota, reads no batches of this machine.
@@ -336,7 +336,7 @@ class TransactionalProducer:
             late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
             if late:
                 silent = {sending[task] for task in late} - answered
-                raise NoAnswer(() if produce.throttled_since(producer, began_s) else silent)
+                raise NoAnswer(() if produce.throttled_until(producer) > began_s else silent)
             refused: list[tuple[RecordBatch, BaseException]] = []
             for task in sending:
                 error = _error(task)

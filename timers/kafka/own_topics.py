@@ -55,11 +55,6 @@ class OwnTopic:
     must_last: bool = False
     """If its records are lost with a broker, a promise is broken."""
 
-    @property
-    def is_users(self) -> bool:
-        """Whether users decide about its configuration."""
-        return self.warn_only or self.must_exist
-
 
 def kept_config(settings: Settings) -> dict[str, str]:
     """Configuration of a topic that keeps its records, and takes those of the largest requests."""
@@ -203,7 +198,7 @@ def _of_topic(
     if topic.needs_all_records and "delete" in config.get(CLEANUP_POLICY, "delete"):
         for name in (RETENTION_MS, RETENTION_BYTES):
             if config.get(name, UNLIMITED) != UNLIMITED:
-                severity = WARNING if topic.is_users else RED
+                severity = WARNING if topic.warn_only or topic.must_exist else RED  # users decide about theirs
                 yield wrong(name, severity, f"so {kept} that wait longer than its retention are lost", UNLIMITED)
     if topic.must_last and replicas > 1:
         if int(config.get(MIN_IN_SYNC) or 2) < 2:

@@ -41,6 +41,7 @@ class TickScheduler(Service):
 
     Attributes:
         missed: seconds without a tick of this worker; they are counted and never sent later.
+        answered: the oscillator agent sets it when the next tick may begin.
     """
 
     def __init__(self, due_ticks: Any, judge: TickJudge, ask_ahead: Callable[[], None], **kwargs: Any) -> None:
@@ -51,7 +52,7 @@ class TickScheduler(Service):
         self._phase = Phase()
         self.missed = 0
         self._last_second: int | None = None
-        self._answered = asyncio.Event()
+        self.answered = asyncio.Event()
 
     def broker_now_s(self) -> float | None:
         """The brokers' time from the reports of this worker's ticks, within a round trip; None before the first.
@@ -66,10 +67,10 @@ class TickScheduler(Service):
             await wait_until(self._phase.next_second_at(monotonic()) - AHEAD_S)
             self._ask_ahead()
             await wait_until(self._phase.next_second_at(monotonic()))
-            self._answered.clear()
+            self.answered.clear()
             await self._due_ticks.put(self._phase.second_at(monotonic()) or 0)
             try:
-                await asyncio.wait_for(self._answered.wait(), TICK_TIMEOUT_S + 1.0)
+                await asyncio.wait_for(self.answered.wait(), TICK_TIMEOUT_S + 1.0)
             except TimeoutError:
                 logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
 
@@ -92,10 +93,6 @@ class TickScheduler(Service):
             logger.warning("%d seconds had no tick of this worker; everything overdue fires now", missed)
         self._last_second = max(second, self._last_second or 0)
         return True
-
-    def on_answered(self) -> None:
-        """Let the next tick begin."""
-        self._answered.set()
 
 
 def register(
@@ -159,6 +156,6 @@ def register(
                 counts = await sender.send_to_each_broker()
             if not counts:
                 await asyncio.sleep(RETRY_PAUSE_S)
-            tick_scheduler.on_answered()
+            tick_scheduler.answered.set()
 
     return tick_scheduler, read_ticks, read_batches

@@ -370,9 +370,7 @@ class TimersApp(faust_internals.App):
             if self.status.canary is not None:
                 self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))
             # A partition that was suspended again meanwhile waits for the next check.
-            await self.status.consumer.end_suspension(
-                tp for tp in checked if not self.status.log_watch.is_suspended(tp)
-            )
+            await self.status.consumer.end_suspension(checked.keys() - self.status.log_watch.suspended.keys())
         except Exception as error:
             self.end(error)
 

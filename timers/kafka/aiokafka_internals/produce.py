@@ -414,14 +414,10 @@ async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:
         return False
 
 
-def throttled_s(producer: AIOKafkaProducer) -> float:
-    """Seconds for which a broker reads no batches of this producer."""
-    return max(0.0, getattr(producer._sender, "throttled_until", 0.0) - monotonic())
-
-
-def throttled_since(producer: AIOKafkaProducer, since: float) -> bool:
-    """Whether a broker has read no batches for some time since then, in seconds of the monotonic clock."""
-    return bool(getattr(producer._sender, "throttled_until", 0.0) > since)
+def throttled_until(producer: AIOKafkaProducer) -> float:
+    """Until when a broker reads no batches of this producer, or has read none, in seconds of the monotonic clock."""
+    until: float = getattr(producer._sender, "throttled_until", 0.0)
+    return until
 
 
 def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:

@@ -55,6 +55,7 @@ class LogWatch(Service):
 
     Attributes:
         problems: topic that was created again -> why its configuration makes it unusable, in a sentence.
+        suspended: partitions whose topic has yet to be looked up -> whether their position is out of range.
 
     Args:
         settings: of the worker.
@@ -76,7 +77,7 @@ class LogWatch(Service):
         self._answer_s = FIRST_ANSWER_S
         self._cluster = cluster
         self._on_checked = on_checked
-        self._suspended: dict[TopicPartition, bool] = {}
+        self.suspended: dict[TopicPartition, bool] = {}
         self._requested = asyncio.Event()
         self._missing_since: dict[str, float] = {}
         self._checked_ids = dict(cluster.topic_ids)
@@ -102,17 +103,13 @@ class LogWatch(Service):
         self._checked_ids.pop(topic, None)
         self.request_lookup()
 
-    def is_suspended(self, tp: TopicPartition) -> bool:
-        """Whether a partition's topic has yet to be looked up."""
-        return tp in self._suspended
-
     def suspend(self, tp: TopicPartition, out_of_range: bool) -> None:
         """Look up a partition's topic soon, after a fetch error that a deletion can cause: nothing is read until then.
 
         Args:
             out_of_range: whether the log does not hold the consumer's position.
         """
-        self._suspended[tp] = out_of_range or self._suspended.get(tp, False)
+        self.suspended[tp] = out_of_range or self.suspended.get(tp, False)
         self.request_lookup()
 
     @Service.task
@@ -131,7 +128,7 @@ class LogWatch(Service):
             await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 
     async def _look_up(self) -> None:
-        suspended = dict(self._suspended)
+        suspended = dict(self.suspended)
         cluster = await self._existing()
         self._answer_s = FIRST_ANSWER_S
         if self._note_missing(cluster):
@@ -144,7 +141,7 @@ class LogWatch(Service):
         if cluster != self._cluster or checked:
             self._cluster = cluster
             for tp in checked:
-                del self._suspended[tp]
+                del self.suspended[tp]
             await self._on_checked(cluster, checked)
 
     async def _existing(self) -> Cluster:

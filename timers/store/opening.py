@@ -169,7 +169,10 @@ class Opening(NamedTuple):
         store = self.stores.open(self.tp)
         try:
             low, high = self.ends
-            answers = self._compare(progress, store)
+            lineages = progress.lineage, store.lineage
+            answers: Sequence[Answer] = (None, None)
+            if any(each.end for each in lineages):
+                answers = self.ask.compare(self.tp, lineages)
             progress, use = decide_use(progress, store, answers, low, high, partial(self._accept, store))
             if use is StoreUse.RESCUE:
                 return Opened(progress, store, low)
@@ -196,22 +199,15 @@ class Opening(NamedTuple):
             raise
         return Opened(progress, store, low)
 
-    def _compare(self, progress: Progress, store: RocksStore) -> Sequence[Answer]:
-        lineages = progress.lineage, store.lineage
-        return self.ask.compare(self.tp, lineages) if any(each.end for each in lineages) else (None, None)
-
     def _accept(self, store: RocksStore, progress: Progress, cut: Cut) -> Progress:
-        return self.log.accept_cut(self.tp, progress, cut, self._holds(progress, store, cut))
-
-    @staticmethod
-    def _holds(progress: Progress, store: RocksStore, cut: Cut) -> str:
         timers, cancels = held(progress, store, cut)
-        if not timers and not cancels:
-            return "This worker's store holds nothing of them"
-        return (
-            f"This worker's store still holds {counted(timers, 'timer')} and {counted(cancels, 'cancel')} of them, "
-            "which become dead letters when the loss is accepted"
-        )
+        holds = "This worker's store holds nothing of them"
+        if timers or cancels:
+            holds = (
+                f"This worker's store still holds {counted(timers, 'timer')} and {counted(cancels, 'cancel')} of them, "
+                "which become dead letters when the loss is accepted"
+            )
+        return self.log.accept_cut(self.tp, progress, cut, holds)
 
 
 def use_beside(path: Path) -> None:

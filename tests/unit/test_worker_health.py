@@ -221,7 +221,7 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
 
     runners = {("requests", 0): machine(1), ("countdowns", 0): machine(1), ("countdowns", 1): machine(0)}
     pool = SimpleNamespace(runners=runners, stopped={("requests", 1): "lost records"}, waiting={})
-    log_watch = SimpleNamespace(wrong_configs=[])
+    log_watch = SimpleNamespace(cluster=SimpleNamespace(wrong_configs=[]))
     status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), log_watch=log_watch)
     for found, red in (
         ([wrong("requests", "cleanup.policy", "compact", RED)], ["requests/0", "requests/1"]),
@@ -234,5 +234,5 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
         ([wrong("countdowns", "retention.ms", "1000", WARNING)], ["countdowns/0"]),
         ([wrong("requests", "min.insync.replicas", "1", WARNING)], []),
     ):
-        log_watch.wrong_configs = found
+        log_watch.cluster.wrong_configs = found
         assert health.lossy(status) == dict.fromkeys(red, f"{found[0].topic} is wrong")

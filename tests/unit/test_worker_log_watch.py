@@ -123,14 +123,14 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     monkeypatch.setattr(module, "PAUSE_S", 0.01)
     monkeypatch.setattr(topics, "existing_topics", look)
     watch = LogWatch(settings, cluster, renew)
-    assert not watch.wrong_configs
+    assert not watch.cluster.wrong_configs
     await watch.start()
     try:
         async with asyncio.timeout(30):
             assert [await looks.get() for _ in range(5)] == [True] * 5
     finally:
         await watch.stop()
-    assert watch.wrong_configs == (wrong,)
+    assert watch.cluster.wrong_configs == (wrong,)
     assert [each.compacted for each in renewed] == [{settings.request_topic: "it is compacted"}] * 2, "two changes"
     assert caplog.text.count("it is compacted") == 1
     assert caplog.text.count(f"topic {settings.request_topic}: the right to Describe") == 1

@@ -60,7 +60,7 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
     pool, found = status.pool, dict[str, str]()
-    for wrong in status.log_watch.wrong_configs:
+    for wrong in status.log_watch.cluster.wrong_configs:
         owned = {*pool.runners, *pool.stopped, *pool.waiting}
         if wrong.topic != status.settings.progress_topic:
             owned = {tp for tp in owned if tp[0] == wrong.topic}

@@ -472,7 +472,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "lost or fire early), warning (a promise is weaker than it could be).",
         lambda status: sum_by(
             (RED, WARNING),
-            ({wrong.severity: 1} for wrong in status.log_watch.wrong_configs if wrong.severity != NOTE),
+            ({wrong.severity: 1} for wrong in status.log_watch.cluster.wrong_configs if wrong.severity != NOTE),
         ),
     ),
     Entry(

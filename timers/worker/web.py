@@ -47,7 +47,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
         lossy = health.lossy(status)
         red = {**lossy, **closed}
         said = {
-            severity: [wrong.sentence for wrong in status.log_watch.wrong_configs if wrong.severity == severity]
+            severity: [wrong.sentence for wrong in status.log_watch.cluster.wrong_configs if wrong.severity == severity]
             for severity in (WARNING, NOTE)
         }
         owned = sorted(f"{topic}/{partition}" for topic, partition in pool.runners)

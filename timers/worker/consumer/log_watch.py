@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -29,7 +29,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import topics
 from timers.kafka.clients import asking_admin
-from timers.kafka.own_topics import WrongConfig, log_new, own_topics
+from timers.kafka.own_topics import log_new, own_topics
 from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class LogWatch(Service):
     """Looks up the ids of the worker's topics.
 
     Attributes:
+        cluster: the topics now.
         problems: topic that was created again -> why its configuration makes it unusable, in a sentence.
         suspended: partitions whose topic has yet to be looked up -> whether their position is out of range.
 
@@ -75,7 +76,7 @@ class LogWatch(Service):
         self._settings = settings
         self._admin = asking_admin(settings)
         self._answer_s = FIRST_ANSWER_S
-        self._cluster = cluster
+        self.cluster = cluster
         self._on_checked = on_checked
         self.suspended: dict[TopicPartition, bool] = {}
         self._requested = asyncio.Event()
@@ -88,11 +89,6 @@ class LogWatch(Service):
     def missing(self) -> list[str]:
         """Topics that were deleted."""
         return sorted(self._missing_since)
-
-    @property
-    def wrong_configs(self) -> Sequence[WrongConfig]:
-        """What is wrong with the configuration of the topics, the worst first."""
-        return self._cluster.wrong_configs
 
     def request_lookup(self) -> None:
         """Look up the topics soon."""
@@ -138,8 +134,8 @@ class LogWatch(Service):
         cluster = await self._without_unusable(cluster)
         self._note_configs(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
-        if cluster != self._cluster or checked:
-            self._cluster = cluster
+        if cluster != self.cluster or checked:
+            self.cluster = cluster
             for tp in checked:
                 del self.suspended[tp]
             await self._on_checked(cluster, checked)
@@ -148,7 +144,7 @@ class LogWatch(Service):
         now = monotonic()
         with_configs = now - self._configs_read_at > 0.9 * WATCH_S
         look = partial(topics.existing_topics, with_configs=with_configs)
-        cluster = await asyncio.to_thread(look, self._admin, self._settings, self._cluster, self._answer_s)
+        cluster = await asyncio.to_thread(look, self._admin, self._settings, self.cluster, self._answer_s)
         if with_configs:
             self._configs_read_at = now
         return cluster
@@ -156,8 +152,8 @@ class LogWatch(Service):
     def _note_configs(self, cluster: Cluster) -> None:
         """Log what is wrong with the configurations, once. What makes a topic unusable was logged before."""
         wrong = [each for each in cluster.wrong_configs if each.topic not in self.problems]
-        log_new(wrong, self._cluster.wrong_configs)
-        for name in sorted(cluster.unseen - self._cluster.unseen):
+        log_new(wrong, self.cluster.wrong_configs)
+        for name in sorted(cluster.unseen - self.cluster.unseen):
             logger.warning(
                 "topic %s: the right to Describe or DescribeConfigs is gone, so a change of the topic is not noticed",
                 name,

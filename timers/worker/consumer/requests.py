@@ -431,23 +431,18 @@ class PartitionConsumer(Service):
     def _on_main_loop(self, call: Callable[..., object], *args: Any) -> None:
         self.loop.call_soon_threadsafe(call, *args)
 
-    # ---- calls of the pool ---------------------------------------------------------------------------------------
+    # ---- timers.worker.machines.pool.RequestConsumer --------------------------------------------------------------
 
     def wake(self) -> None:
-        """Fetch again at once, from partitions that :meth:`Pool.with_room` names again."""
         self._woken.set()
 
     def read_from(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition from ``offset`` on, soon."""
         self._loop_thread.call_soon(self._reader.read_from, partition, offset)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more."""
         self._loop_thread.call_soon(self._reader.forget, partitions)
 
     async def owns(self, partition: TopicPartition) -> bool | None:
-        """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
-
         async def ask() -> bool | None:
             confirmed = await self._known_member.confirms()
             return partition in self._deal.partitions if confirmed else confirmed

@@ -73,7 +73,7 @@ class Count(NamedTuple):
     """Up to this offset, the records were counted when they were accepted; from there on, when they were read again."""
 
     def through(self, records: Sequence[Any], to: int) -> Count:
-        """Returns the count after the records up to ``to`` were read."""
+        """Returns the count after the records up to ``to`` were read again."""
         if records and records[0].offset < self.since:
             records = [record for record in records if record.offset >= self.since]
         return Count(self.since, to, self.records + len(records), self.sure_to)

@@ -371,12 +371,11 @@ class Machine:
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress.fired_through, self.committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
-        lineage = self._lineage_at(to_offset)
+        lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
-            at = self.position
-            known = self.progress.lineage.count_at(at) or Count(at, at, 0, at)
-            lineage = lineage._replace(counted=known.through(records, to_offset)._replace(sure_to=to_offset))
+            since, before = (known.since, known.records) if known and known.to == start else (start, 0)
+            lineage = lineage._replace(counted=Count(since, to_offset, before + len(records), to_offset))
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)

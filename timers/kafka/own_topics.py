@@ -46,8 +46,8 @@ class OwnTopic:
     """The times of its records decide when timers fire, so the broker must set them."""
     needs_all_records: bool = False
     """If retention deletes a record, a timer is lost."""
-    must_fit_requests: bool = False
-    """It must take the largest request: a record that does not fit stops its partition."""
+    too_large: tuple[str, str] | None = None
+    """How severe it is, and what happens, if it does not take the largest request. None: it need not."""
     warn_only: bool = False
     """The worker warns about the configuration of an existing topic and does not change it: its producers own it."""
     must_exist: bool = False
@@ -95,7 +95,8 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     if settings.hot_horizon_s:
         # Its records are kept until `timers spark hold` has read them. The largest request of a request topic must fit,
         # with the headers that are added to it.
-        cold = partial(OwnTopic, needs_all_records=True, must_fit_requests=True, must_last=True)
+        stops = RED, "so its partition would stop"
+        cold = partial(OwnTopic, needs_all_records=True, too_large=stops, must_last=True)
         topics.append(cold(settings.cold_topic, requests, (_WRITE,)))
     if settings.canary_interval_s:
         topics.append(OwnTopic(settings.canary_topic, short_lived, both))
@@ -191,10 +192,11 @@ def _of_topic(
         else:
             effect = "so a producer's clock decides in place of the brokers'"
             yield wrong(TIMESTAMP_TYPE, RED, effect, LOG_APPEND_TIME)
-    if topic.must_fit_requests:
+    if topic.too_large is not None:
+        severity, effect = topic.too_large
         needed = topic.config[MAX_BYTES]
         if int(config.get(MAX_BYTES) or needed) < int(needed):
-            yield wrong(MAX_BYTES, RED, f"less than a request may take, so it takes no large {kept}", needed)
+            yield wrong(MAX_BYTES, severity, f"less than a request may take, {effect}", needed)
     if topic.needs_all_records and "delete" in config.get(CLEANUP_POLICY, "delete"):
         for name in (RETENTION_MS, RETENTION_BYTES):
             if config.get(name, UNLIMITED) != UNLIMITED:

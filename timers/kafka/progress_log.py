@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core import levels
@@ -26,7 +27,7 @@ from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
-from timers.kafka.clients import librdkafka, max_message_bytes
+from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.topics import Cluster
@@ -583,10 +584,11 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
 def _is_new(settings: Settings, partitions: int) -> bool:
     """Whether no partition of the progress topic has a record. Partitions without a leader do not hide the others."""
     unknown: KafkaException | None = None
-    with closing(ProgressLog(settings, Cluster("", {}, {}), GROUP_ANSWER_S)) as log:
+    with closing(reader(librdkafka(settings), isolation_level="read_uncommitted")) as consumer:
         for partition in range(partitions):
+            place = KafkaTopicPartition(settings.progress_topic, partition)
             try:
-                if log.ends(settings.progress_topic, partition)[1]:
+                if consumer.get_watermark_offsets(place, timeout=GROUP_ANSWER_S)[1]:
                     return False
             except KafkaException as error:
                 unknown = error

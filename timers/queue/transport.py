@@ -19,7 +19,16 @@ from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
-from timers.kafka.own_topics import NOTE, SMALL_SEGMENTS, OwnTopic, WrongConfig, kept_config, log_new, wrong_configs
+from timers.kafka.own_topics import (
+    NOTE,
+    SMALL_SEGMENTS,
+    WARNING,
+    OwnTopic,
+    WrongConfig,
+    kept_config,
+    log_new,
+    wrong_configs,
+)
 from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
 from timers.queue import ledger_log
 from timers.queue.new_partitions import NO_OFFSET
@@ -369,10 +378,10 @@ class Transport:
             if asked.done() and asked.exception() is None:
                 answers[name] = config_of(asked)
         own = partial(OwnTopic, operations=(), must_last=True)
-        returns = kept_config(self._settings)  # a retried message that is too large for it becomes a dead letter
+        returns, too_large = kept_config(self._settings), (WARNING, "so larger retried messages become dead letters")
         topics = [
             own(self.topic, {"cleanup.policy": "delete"}),  # users decide how long messages stay on their topic
-            own(self.returns_topic, returns, needs_all_records=True, must_fit_requests=True),
+            own(self.returns_topic, returns, needs_all_records=True, too_large=too_large),
             own(self.ledger_topic, {"cleanup.policy": "compact"}),
         ]
         judged = [(topic, answers[topic.name], self._replicas) for topic in topics if topic.name in answers]

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from time import monotonic
 from typing import ClassVar, TypeVar
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
 from timers.core.counters import Counters
@@ -275,9 +276,13 @@ class Openings:
             opened = restore(self.parts, tp, opened, self._check, others, lambda: self.now_s)
         return self._made(tp, opened.progress, opened.store, self._outboxes[tp])
 
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return asking_admin(self.parts.settings)
+
     def _snapshot_topics(self, topic: str) -> list[str]:
         """The topics of snapshots of a request topic, of any app, as far as the engine may see them."""
-        found = asking_admin(self.parts.settings).list_topics(timeout=TOPICS_S).topics
+        found = self._admin.list_topics(timeout=TOPICS_S).topics
         return [name for name in found if name.endswith(snapshots("", topic))]
 
     def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:

@@ -27,11 +27,11 @@ from timers.partition import spec_of
 from timers.partition_metrics import PartitionMetrics
 from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
-from timers.wire import plain_requests
+from timers.wire import plain_requests, snapshot_entries
 
 logger = logging.getLogger(__name__)
 
-IS_COMPILED = sums.IS_COMPILED and plain_requests.IS_COMPILED and callback_batch.IS_COMPILED
+IS_COMPILED = all(each.IS_COMPILED for each in (sums, plain_requests, snapshot_entries, callback_batch))
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
 BUILT = __version__, "yes" if IS_COMPILED else "no"

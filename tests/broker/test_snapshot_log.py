@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from time import monotonic
 
 import pytest
@@ -78,14 +79,14 @@ def test_what_is_written_is_read_again(system: System) -> None:
         assert second.first_offset == 10 and second.number != first.number
         assert (first.applied, first.rows, first.keys) == (40, 40, len(list(seen)))
         for named in (first, second):
-            assert list(log.items(named)) == list(seen)
+            assert [*chain.from_iterable(log.pages(named))] == list(seen)
             assert log.footer(named) == footer_of(seen, PLACE, (5, 6), named.keys, named.digest)
         assert log.has_footer(first)
         assert not log.has_footer(first._replace(number=8)), "it is a footer of another number"
         log.delete_before(second.first_offset)
         with pytest.raises(Unreadable, match=r"has the offsets 10 to 18, and not all of 1 to 9"):
             log.footer(first)
-        assert list(log.items(second)) == list(seen)
+        assert [*chain.from_iterable(log.pages(second))] == list(seen)
 
 
 def test_a_snapshot_is_written_at_its_pace_and_may_be_stopped(system: System) -> None:
@@ -110,10 +111,10 @@ def test_records_of_others_in_between_are_skipped_and_a_missing_one_is_noticed(s
     whole = named._replace(topic_id=topic_id(system, topic), end_offset=end)
     broken = whole._replace(first_offset=end, end_offset=end + len(records) - 1)
     with log_of(system, topic) as log:
-        assert len(list(log.items(whole))) == named.keys
+        assert sum(map(len, log.pages(whole))) == named.keys
         assert log.footer(broken).keys == named.keys, "its footer is there"
         with pytest.raises(Unreadable, match="record 1 is missing: record 2 follows"):
-            list(log.items(broken))
+            list(log.pages(broken))
         with pytest.raises(Unreadable, match="last record begins with"):
             log.footer(whole._replace(end_offset=1))
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgpack
@@ -265,7 +266,7 @@ def snapshots(draw: Draw) -> set[str]:
         key = snapshot.record_key(7, index + (kind == 1))
         sent += [*others, *[(key, draw.damaged(value) if kind == 2 else value)] * (kind != 3)]
     try:
-        found = list(snapshot.items(sent, named))
+        found = [*chain.from_iterable(snapshot.pages(sent, named))]
     except Unreadable as why:
         outcome = {sentence for sentence in _SNAPSHOT_SENTENCES if sentence in str(why)} or {str(why)}
     else:

@@ -35,5 +35,5 @@ def restored(path: Path, view: View, memory: RocksMemory, *, indexed: bool) -> R
     """A new store that holds what a view holds."""
     records, named = records_of(view)
     store = RocksStore.open(path, "here", memory, indexed=indexed)
-    store.restore(snapshot.items(records, named), named.applied, view.history)
+    store.restore(snapshot.pages(records, named), named.applied, view.history)
     return store

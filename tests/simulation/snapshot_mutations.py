@@ -14,6 +14,7 @@ from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.levels import trims
 from timers.core.machine import Machine
 from timers.core.operation import key_of
+from timers.core.ports import Page
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import Fetched, TopicPartition
@@ -122,9 +123,9 @@ class RestoresAnyAge(SnapshotWorker):
 class AnyNumber(SimSnapshots):
     """Records of any number count, and no digest is compared."""
 
-    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+    def pages(self, named: NamedSnapshot) -> Iterator[Page]:
         for chunk in self._chunks[named.first_offset : named.end_offset]:
-            yield from chunk.items
+            yield chunk.items
 
 
 class TakesOtherNumbers(SnapshotWorker):

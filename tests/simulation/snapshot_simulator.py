@@ -66,7 +66,7 @@ def readable(topics: SnapshotTopics, machine: TopicPartition, progress: Progress
             continue
         try:
             snapshots.footer(named)
-            for _ in snapshots.items(named):
+            for _ in snapshots.pages(named):
                 pass
             yield named
         except Unreadable as why:

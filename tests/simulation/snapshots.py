@@ -15,6 +15,7 @@ from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from timers.core import store_validity
 from timers.core.levels import RAISED_TO, SNAPSHOTS, trims
+from timers.core.ports import Page
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.rescue import cut_below
 from timers.core.snapshots import (
@@ -107,11 +108,11 @@ class SimSnapshots:
         except Unreadable:
             return False
 
-    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
+    def pages(self, named: NamedSnapshot) -> Iterator[Page]:
         digest = sha256()
         for chunk in self.chunks_of(named):
             digest.update(repr(chunk.items).encode())
-            yield from chunk.items
+            yield chunk.items
         if digest.digest() != named.digest:
             raise Unreadable("its digest is another one")
 

@@ -12,7 +12,7 @@ import pytest
 from timers.core import store_validity
 from timers.core.keys import NEVER
 from timers.core.levels import SNAPSHOTS
-from timers.core.ports import Lost
+from timers.core.ports import Lost, Page
 from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import (
     CHUNK_BYTES,
@@ -68,8 +68,8 @@ class SimSnapshots:
             raise Unreadable("out of range")
         return self.footers[named.number]
 
-    def items(self, named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
-        yield from self._stores[named.number].view()
+    def pages(self, named: NamedSnapshot) -> Iterator[Page]:
+        yield [*self._stores[named.number].view()]
 
 
 def restore(
@@ -138,11 +138,11 @@ def test_a_snapshot_that_breaks_in_the_middle_leaves_the_store_as_it_was() -> No
     progress = progress_of(named(1, rows=1))
     snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)})
 
-    def items(named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
-        yield next(iter(stored((100, 5), applied=40, progress=progress).view()))
+    def pages(named: NamedSnapshot) -> Iterator[Page]:
+        yield [*stored((100, 5), applied=40, progress=progress).view()][:1]
         raise Unreadable("a wrong digest")
 
-    snapshots.items = items  # type: ignore[method-assign]
+    snapshots.pages = pages  # type: ignore[method-assign]
     present = stored((100, 6), applied=10, progress=progress)
     store, said = restore(present, progress, snapshots)
     assert store is present

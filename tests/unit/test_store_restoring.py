@@ -13,7 +13,7 @@ import pytest
 from tests.harness.snapshots import Records, records_of
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
-from timers.core.ports import Lost
+from timers.core.ports import Lost, Page
 from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
 from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Row, TopicPartition
@@ -59,10 +59,10 @@ class SimSnapshotLog:
             if records[-1][0] == snapshot.record_key(number, len(records) - 1):
                 yield NamedSnapshot(b"s" * 16, number, *places, end.applied, end.keys, end.rows, end.digest), end
 
-    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
-        for item in snapshot.items(self.records[named.number], named):
+    def pages(self, named: NamedSnapshot) -> Iterable[Page]:
+        for page in snapshot.pages(self.records[named.number], named):
             self._check()
-            yield item
+            yield page
 
     def close(self) -> None:
         type(self).closed += 1

@@ -73,7 +73,7 @@ def test_a_view_stays_as_it_was_while_the_machine_writes_deletes_and_compacts(tm
     thread.join()
     assert (view.applied, view.rows) == (TIMERS, TIMERS)
     again = opened(tmp_path / "again")
-    again.restore(read, view.applied, view.history)
+    again.restore([read], view.applied, view.history)
     assert list(again.scan(NEVER, TIMERS)) == before
     for each in (again, store):
         each.close()
@@ -175,7 +175,7 @@ def test_a_restored_store_that_reads_on_is_the_store_that_read_all(
     while live.loop.machine.position < requests.count or random.random() < 0.9:
         live.step()
     other = SimulatedWorker(requests, tmp_path / "other", Progress(), 0)
-    other.store.restore(snapshot.items(records, named), named.applied, view.history)
+    other.store.restore(snapshot.pages(records, named), named.applied, view.history)
     other.store.close()
     other.outbox.progress, other.second = live.outbox.progress, live.second
     other.open()

@@ -160,8 +160,8 @@ class SimSnapshots:
             raise Unreadable("out of range")
         return footer_of(self.views[named.number], PLACE, (0, 0), named.keys, named.digest)
 
-    def items(self, named: NamedSnapshot) -> Any:
-        return self.views[named.number]
+    def pages(self, named: NamedSnapshot) -> Any:
+        return [[*self.views[named.number]]]
 
 
 def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from timers.store import layout, memory_limit
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import progress, snapshot
-from timers.wire.snapshot import Encoder, decode_footer, encode_footer, items
+from timers.wire.snapshot import Encoder, decode_footer, encode_footer, pages
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-1.json"
 """Records of layout version 1, in hexadecimal digits. Never change or delete this file: the log below such a snapshot
@@ -46,7 +47,7 @@ def encoded(stream: list[tuple[bytes, bytes]]) -> tuple[Records, NamedSnapshot]:
 @pytest.mark.parametrize("stream", [[], [(b"k", b"")], [(b"k", b"x" * 1000)], STREAM, [(b"k", b"x" * 53)]])
 def test_what_is_encoded_is_decoded(stream: list[tuple[bytes, bytes]]) -> None:
     records, named = encoded(stream)
-    assert list(items(records, named)) == stream
+    assert items(records, named) == stream
     assert all(len(value or b"") <= CHUNK_BYTES + 2 for _, value in records[:-1])
     assert named.keys == len(stream)
 
@@ -60,7 +61,11 @@ def test_records_of_other_attempts_lie_in_between() -> None:
         (snapshot.record_key(8, 9), None),
     ]
     mixed = [each for record in records for each in (*others, record)]
-    assert list(items(mixed, named)) == STREAM
+    assert items(mixed, named) == STREAM
+
+
+def items(records: Records, named: NamedSnapshot) -> list[tuple[bytes, bytes]]:
+    return [*chain.from_iterable(pages(records, named))]
 
 
 def replaced(records: Records, index: int, change: Callable[[bytes], bytes]) -> Records:
@@ -94,14 +99,14 @@ def test_a_snapshot_that_is_not_whole_is_refused(damage: str) -> None:
     records, named = encoded(STREAM)
     change, sentence = DAMAGES[damage]
     with pytest.raises(Unreadable, match=sentence):
-        list(items(change(records), named))
+        items(change(records), named)
 
 
 def test_another_number_or_fewer_keys_are_refused() -> None:
     records, named = encoded(STREAM)
     for wrong in (named._replace(number=8), named._replace(keys=39), named._replace(digest=b"d" * 32)):
         with pytest.raises(Unreadable):
-            list(items(records, wrong))
+            items(records, wrong)
 
 
 @pytest.mark.parametrize("footer", [FOOTER, FOOTER._replace(fired_through=NEVER, history=())])
@@ -169,7 +174,7 @@ def test_the_records_of_the_golden_file_are_written_and_restored(
     assert footer.history == (HISTORY[0], HISTORY[2]), "neither the seal, nor what applies from a later offset on"
     assert (footer.applied, footer.rows, footer.keys, footer.fired_through) == (7, 3, named.keys, (5, 6))
     again = RocksStore.open(tmp_path / "again", "here", MEMORY, indexed=True)
-    again.restore(items(kept, named), footer.applied, HISTORY[:3])
+    again.restore(pages(kept, named), footer.applied, HISTORY[:3])
     assert (content(again), again.history) == (written, HISTORY[:3])
     again.close()
     once_more = RocksStore.open(tmp_path / "again", "here", MEMORY, indexed=True)

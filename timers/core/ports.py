@@ -1,7 +1,7 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from timers.core.keys import OrderKey
 from timers.core.limits import ChunkSize
@@ -56,6 +56,10 @@ class IndexPage(NamedTuple):
     """Without the newest ones, if the store keeps these apart."""
     through: bytes | None
     """The id that was read last; None at the end of the index."""
+
+
+Page: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""Keys and values of a store that are read together."""
 
 
 class View(Protocol):
@@ -192,10 +196,10 @@ class SnapshotStore(Store, Protocol):
     def view(self) -> View:
         """Returns a view of the store as it is now."""
 
-    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
+    def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
         """Fill an empty store with the keys and values of a view.
 
-        If ``items`` raises, the store is not whole.
+        If ``pages`` raises, the store is not whole.
         """
 
 

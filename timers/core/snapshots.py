@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import SNAPSHOTS, trims
 from timers.core.machine import Machine, State
-from timers.core.ports import Lost, SnapshotStore, Store, View
+from timers.core.ports import Lost, Page, SnapshotStore, Store, View
 from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.store_validity import catch_up
 
@@ -79,7 +79,7 @@ class Snapshots(Protocol):
     def footer(self, named: NamedSnapshot) -> Footer:
         """Returns the footer that stands at the end of a snapshot."""
 
-    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
+    def pages(self, named: NamedSnapshot) -> Iterable[Page]:
         """Yields its keys and values. Before the end, the digest of all of them was compared."""
 
 
@@ -295,7 +295,7 @@ def restored(
             check_footer(snapshots.footer(named), named, place, progress)
             new = beside()
             below = tuple(each for each in progress.settings if each.from_offset < named.applied)
-            new.restore(snapshots.items(named), named.applied, below)
+            new.restore(snapshots.pages(named), named.applied, below)
             if not is_fresh(new):
                 raise Unreadable("its topic is compacted, and may have lost records since that the snapshot needs")
         except Unreadable as why:

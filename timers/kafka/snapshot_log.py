@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
-from timers.core.ports import Lost, View
+from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
@@ -236,10 +236,10 @@ class SnapshotLog:
                 return message
         raise Unreadable(f"{self._name} has no footer of it at offset {named.end_offset - 1}")
 
-    def items(self, named: NamedSnapshot) -> Iterable[tuple[bytes, bytes]]:
+    def pages(self, named: NamedSnapshot) -> Iterable[Page]:
         """See :class:`timers.core.snapshots.Snapshots`."""
         messages = self._messages(named.first_offset, named.end_offset, named)
-        return snapshot.items(((message.key(), message.value()) for message in messages), named)
+        return snapshot.pages(((message.key(), message.value()) for message in messages), named)
 
     def whole(self) -> Iterator[tuple[NamedSnapshot, Footer]]:
         """Yields each snapshot of which all records are there, and its footer. Reads all of the partition.

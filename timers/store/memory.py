@@ -9,7 +9,7 @@ from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import IndexPage
+from timers.core.ports import IndexPage, Page
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
 
@@ -102,9 +102,10 @@ class MemoryStore:
             items.append((layout.READ_THROUGH, layout.U64.pack(self.read_through_s)))
         return MemoryView(self.applied, self.pending, self.history, items)
 
-    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
-        for key, value in items:
-            self._load(key, value)
+    def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
+        for page in pages:
+            for key, value in page:
+                self._load(key, value)
         self.applied, self.history = applied, history
 
     def _load(self, key: bytes, value: bytes) -> None:

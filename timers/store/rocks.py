@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import IndexPage, Lost
+from timers.core.ports import IndexPage, Lost, Page
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
 from timers.errors import StoreError
@@ -117,11 +118,8 @@ POINT_DELETES = 128
 """Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
 flush, so it is used only for more entries."""
 
-RESTORE_BYTES = 256 * 1024
-"""Size of one write of a restore. No other thread runs meanwhile."""
-
-ENTRY_BYTES = 64
-"""Memory of an entry of a batch, beside its value."""
+RESTORED = 4096
+"""Maximum entries in one write of a restore. No other thread runs meanwhile."""
 
 
 class RocksStore:
@@ -215,28 +213,28 @@ class RocksStore:
         except Exception as error:
             raise failure(path, error) from error
 
-    def restore(self, items: Iterable[tuple[bytes, bytes]], applied: int, history: tuple[SettingChange, ...]) -> None:
+    def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
         """See :class:`timers.core.ports.SnapshotStore`. Nothing is judged, and rows are not unpacked."""
-        batch, size, pending = WriteBatch(raw_mode=True), 0, 0
-        put, journal, last = batch.put, self._journal, dict[bytes, bytes]()
-        for key, value in items:
-            if key >= INDEX:  # most keys of a store with ids
-                if key >= OTHER:
-                    last[key] = value
-                    continue
-            elif key < ROWS_END:
-                pending += layout.row_count(value)
-            elif journal is not None:
-                self._remember(journal, key, value)
-            put(key, value)
-            size += len(value) + ENTRY_BYTES
-            if size >= RESTORE_BYTES:
-                self._db.write(batch)
-                batch, size = WriteBatch(raw_mode=True), 0
-                put = batch.put
+        pending, journal, last = 0, self._journal, dict[bytes, bytes]()
+        for part in (page[at : at + RESTORED] for page in pages for at in range(0, len(page), RESTORED)):
+            batch = WriteBatch(raw_mode=True)
+            if part[0][0] >= INDEX and part[-1][0] < OTHER:  # all are ids, of which there may be many millions
+                deque(starmap(batch.put, part), maxlen=0)
+            else:
+                for key, value in part:
+                    if key >= OTHER:
+                        last[key] = value
+                        continue
+                    if key < ROWS_END:
+                        pending += layout.row_count(value)
+                    elif key < INDEX and journal is not None:
+                        self._remember(journal, key, value)
+                    batch.put(key, value)
+            self._db.write(batch)
+        batch = WriteBatch(raw_mode=True)
         for key, value in last.items():
-            put(key, value)
-        put(layout.HISTORY, _pack_history(history))
+            batch.put(key, value)
+        batch.put(layout.HISTORY, _pack_history(history))
         through = last.get(layout.READ_THROUGH)
         self._write(batch, pending, applied, self._lineage(last.get))
         self.read_through_s = None if through is None else self._decoded(U64.unpack, through)[0]

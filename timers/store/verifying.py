@@ -216,8 +216,8 @@ def restored(
     check_footer(snapshots.footer(named), named, place, progress)
     below = tuple(each for each in progress.settings if each.from_offset < named.applied)
     unfired = pack_key(max(0, progress.fired_through[0]), 0)
-    items = (item for item in _checked(snapshots.items(named), check) if item[0] >= unfired)
-    store.restore(items, named.applied, below)
+    pages = _checked(snapshots.pages(named), check)
+    store.restore(([item for item in page if item[0] >= unfired] for page in pages), named.applied, below)
     catch_up(store, progress)
 
 

@@ -21,10 +21,12 @@ from struct import Struct
 from google.protobuf.message import DecodeError
 
 from timers.core.keys import NEVER
+from timers.core.ports import Page
 from timers.core.progress import NamedSnapshot, SettingChange
 from timers.core.snapshots import CHUNK_BYTES, Footer, Place, Unreadable
 from timers.v1 import snapshot_pb2
 from timers.wire.progress import fired_key, has_checksum, with_checksum
+from timers.wire.snapshot_entries import LENGTHS_BYTES, cut
 
 DATA, FOOTER = b"\1d", b"\1f"
 """The first bytes of a value: version of the layout, and what follows."""
@@ -78,8 +80,9 @@ class Encoder:
         return self._hash.digest()
 
 
-def items(records: Iterable[tuple[bytes | None, bytes | None]], named: NamedSnapshot) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values in the records of a snapshot. Inverse of :class:`Encoder`.
+def pages(records: Iterable[tuple[bytes | None, bytes | None]], named: NamedSnapshot) -> Iterator[Page]:
+    """Yields the keys and values in the records of a snapshot, those of one record together. Inverse of
+    :class:`Encoder`.
 
     Args:
         records: key and value of each record between its first and its last one. Those of other snapshots are skipped.
@@ -89,22 +92,13 @@ def items(records: Iterable[tuple[bytes | None, bytes | None]], named: NamedSnap
         Unreadable: a record is missing, stands there twice, or is damaged. What was yielded then counts for nothing.
     """
     hashed, keys, left = sha256(), 0, b""
-    lengths, skipped = _LENGTHS.unpack_from, _LENGTHS.size
     for value in _values(records, named.number):
         hashed.update(value)
-        left = left + value[len(DATA) :]
-        at, size = 0, len(left)
-        while size - at >= skipped:
-            key_bytes, value_bytes = lengths(left, at)
-            middle = at + skipped + key_bytes
-            end = middle + value_bytes
-            if end > size:
-                if key_bytes > MOST_BYTES or value_bytes > MOST_BYTES:
-                    raise Unreadable(f"it has an entry of {key_bytes + value_bytes} bytes, so it is damaged")
-                break
-            yield left[at + skipped : middle], left[middle:end]
-            at, keys = end, keys + 1
-        left = left[at:]
+        page, left = cut(left + value[len(DATA) :])
+        if len(left) >= LENGTHS_BYTES and max(lengths := _LENGTHS.unpack_from(left)) > MOST_BYTES:
+            raise Unreadable(f"it has an entry of {sum(lengths)} bytes, so it is damaged")
+        keys += len(page)
+        yield page
     if left:
         raise Unreadable(f"it ends with {len(left)} bytes that are no entry")
     if (keys, hashed.digest()) != (named.keys, named.digest):

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from timers.kafka.progress_log import read_all
 from timers.kafka.records import read
 from timers.kafka.topics import existing_topics
 from timers.wire import future
-from timers.wire.formats import future_by_id
+from timers.wire.formats import future_by_id, schedule
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE
 from timers.wire.topics import snapshots
 
@@ -117,18 +118,26 @@ class Traffic(NamedTuple):
     pending: int
     """Timers that wait to the end."""
     partitions: int
-    ids: bool
+    kind: str
+    """One of :data:`TOPICS`."""
+
+
+TOPICS = {"native": "", "id": "TIMERS_ID_TOPIC", "schedule": "TIMERS_SCHEDULE_TOPICS"}
+"""Kind of requests -> the setting that names their topic."""
 
 
 def _requests_by_id(traffic: Traffic, target: str) -> Iterator[tuple[bytes, bytes | None, Any]]:
     """Yields key, value and headers. Of the timers that do not wait, a quarter is updated and a quarter cancelled."""
-    value, random, left = future.encode(target, "key", b"x" * PAYLOAD_BYTES), Random(1), traffic.requests
+    payload, random, left = b"x" * PAYLOAD_BYTES, Random(1), traffic.requests
+    value, headers = future.encode(target, "key", payload), future_by_id.encode_headers
+    if traffic.kind == "schedule":
+        value, headers = payload, partial(schedule.encode_headers, topic=target, key=b"key")
     for number in range(traffic.requests):
         if number < traffic.pending:
-            yield b"kept-%d" % number, value, future_by_id.encode_headers(int(time.time()) + FAR_S)
+            yield b"kept-%d" % number, value, headers(int(time.time()) + FAR_S)
             left -= 1
         elif left > 0:
-            id, due, change = b"id-%d" % number, future_by_id.encode_headers(int(time.time()) + 5), random.random()
+            id, due, change = b"id-%d" % number, headers(int(time.time()) + 5), random.random()
             yield id, value, due
             if left > 1 and change < 0.5:
                 yield (id, value, due) if change < 0.25 else (id, None, [])
@@ -136,7 +145,7 @@ def _requests_by_id(traffic: Traffic, target: str) -> Iterator[tuple[bytes, byte
             left -= 1
 
 
-def _send_by_id(traffic: Traffic, system: System, target: str) -> int:
+def _send_by_id(traffic: Traffic, system: System, topic: str, target: str) -> int:
     """Send all. Returns how many timers are to fire."""
     former, to_fire = b"", -traffic.pending
     settings = {"linger.ms": 20, "queue.buffering.max.messages": 400_000, "compression.type": "none"}
@@ -144,7 +153,7 @@ def _send_by_id(traffic: Traffic, system: System, target: str) -> int:
     for key, value, headers in _requests_by_id(traffic, target):
         while len(producer) > 300_000:
             producer.poll(0.05)
-        producer.produce(system.settings.id_topic, value, key, headers=headers)
+        producer.produce(topic, value, key, headers=headers)
         to_fire += (key != former) - (value is None)
         former = key
     producer.flush()
@@ -194,11 +203,12 @@ class Takeover:
         self._session, self._traffic = session, traffic
         known = {
             "TIMERS_PARTITIONS": str(traffic.partitions),
-            "TIMERS_ID_TOPIC": "bench-by-id" if traffic.ids else "",
+            "TIMERS_ID_TOPIC": "",
+            **{name: f"bench-{traffic.kind}" for name in (TOPICS[traffic.kind],) if name},
             **settings,
         }
         self._system = System(session.cluster.brokers, session.workdir, **known)
-        self._topic = self._system.settings.id_topic if traffic.ids else self._system.request_topic
+        self._topic = known.get(TOPICS[traffic.kind]) or self._system.request_topic
         self._snapshots = snapshots(self._system.app_id, self._topic)
 
     def run(self, *, trimmed: bool) -> None:
@@ -211,10 +221,15 @@ class Takeover:
         traffic, say = self._traffic, self._session.console.line
         worker = self._system.worker(forked=False)
         try:
+            if traffic.kind == "schedule":
+                self._system.create_topic(self._topic, traffic.partitions, cleanup_policy="compact")
             worker.start().ready()
             began = time.time()
             target = self._system.target(traffic.partitions)
-            to_fire = (_send_by_id if traffic.ids else _send_native)(traffic, self._system, target)
+            if traffic.kind == "native":
+                to_fire = _send_native(traffic, self._system, target)
+            else:
+                to_fire = _send_by_id(traffic, self._system, self._topic, target)
             _wait(lambda: self._left(worker) == (0, traffic.pending), "all others have fired")
             fired_at = time.time()
             say(f"  {traffic.requests:,} requests, {traffic.pending:,} pending, after {fired_at - began:.0f} s")
@@ -270,7 +285,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000_000, help="all requests (%(default)s)")
     parser.add_argument("--pending", type=int, default=300_000, help="timers that wait to the end (%(default)s)")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--ids", action="store_true", help="timers with an id; some are updated, some cancelled")
+    parser.add_argument(
+        "--kind", choices=TOPICS, default="native", help="of ids and schedules some are updated, some cancelled"
+    )
     parser.add_argument(
         "--trimmed", action="store_true", help="delete what has fired from the log (TIMERS_LOG_KEEP_S=0)"
     )
@@ -281,7 +298,7 @@ def main() -> None:
     settings = dict(each.split("=", 1) for each in options.set)
     if options.trimmed:
         settings = {"TIMERS_LOG_KEEP_S": "0", **settings}
-    traffic = Traffic(options.requests, options.pending, options.partitions, options.ids)
+    traffic = Traffic(options.requests, options.pending, options.partitions, options.kind)
     with measuring("recovery-") as session:
         Takeover(session, traffic, settings).run(trimmed=options.trimmed)
 

@@ -180,10 +180,9 @@ class LogTrimmer:
         Args:
             check: called before each group is asked; may raise to stop.
         """
-        own, suffix = topics.snapshots(self._settings.app_id, topic), topics.snapshots("", topic)
-        for name in self._admin.list_topics(timeout=TIMEOUT_S).topics:
-            if name.endswith(suffix) and name != own:
-                yield f"app {name.removesuffix(suffix)!r}"
+        for app in topics.apps_with_snapshots(topic, self._admin.list_topics(timeout=TIMEOUT_S).topics):
+            if app != self._settings.app_id:
+                yield f"app {app!r}"
         listed = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result()
         for error in listed.errors:  # a group of this broker may read the topic, too
             raise error

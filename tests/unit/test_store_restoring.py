@@ -104,14 +104,14 @@ class Rig:
         self,
         progress: Progress,
         low: int,
-        *others: str,
+        *apps: str,
         is_new: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> Opened:
         before = Opened(progress, self.opened(), low, is_new)
-        if not may_restore(before, others):
+        if not may_restore(before, apps):
             return before
-        return restore(self.stores, TP, before, check, others)
+        return restore(self.stores, TP, before, check, apps)
 
 
 @pytest.fixture
@@ -258,14 +258,14 @@ def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
     assert held(rig.stores.open(TP, beside=True)) == (0, []), "it begins again"
 
 
-OWN, OTHER = "app-snapshot-timer-request", "other-snapshot-timer-request"
+APP, OWN = "app", "app-snapshot-timer-request"
 
 
 def test_a_machine_without_progress_stops_if_a_snapshot_says_that_it_is_not_new(rig: Rig) -> None:
     with pytest.raises(LogMismatch, match=f"'{OWN}' has a snapshot of it at offset 40.*ACCEPT_LOSS=timer-request/3$"):
-        rig.reopened(Progress.first(5), 17, OWN, is_new=True)
+        rig.reopened(Progress.first(5), 17, APP, is_new=True)
     rig.accept("timer-request/3")
-    opened = rig.reopened(Progress.first(5), 17, OWN, is_new=True)
+    opened = rig.reopened(Progress.first(5), 17, APP, is_new=True)
     assert (opened.progress.next_offset, opened.progress.fired_through) == (40, NEVER)
     assert opened.progress.snapshot == rig.progress.snapshot
     assert held(opened.store) == (40, [*range(40)]), "nothing says what has fired"
@@ -275,7 +275,7 @@ def test_a_machine_without_progress_stops_if_a_snapshot_says_that_it_is_not_new(
 def test_a_machine_without_progress_goes_on_from_the_newest_snapshot_that_can_be_read(rig: Rig) -> None:
     SimSnapshotLog.records[2][1] = SimSnapshotLog.records[2][2]
     rig.accept("timer-request/3")
-    assert held(rig.reopened(Progress(next_offset=45), 0, OWN, is_new=True).store) == (20, [*range(20)])
+    assert held(rig.reopened(Progress(next_offset=45), 0, APP, is_new=True).store) == (20, [*range(20)])
 
 
 def test_a_new_machine_is_new(rig: Rig) -> None:
@@ -283,7 +283,7 @@ def test_a_new_machine_is_new(rig: Rig) -> None:
     closed = SimSnapshotLog.closed
     assert held(rig.reopened(Progress(), 0, is_new=True).store) == (0, [])
     assert SimSnapshotLog.closed == closed, "without a topic of snapshots nothing is looked at"
-    assert held(rig.reopened(Progress(), 17, OWN, is_new=True).store) == (17, []), "a new app starts where the log does"
+    assert held(rig.reopened(Progress(), 17, APP, is_new=True).store) == (17, []), "a new app starts where the log does"
 
 
 def test_a_machine_whose_snapshots_are_damaged_is_not_taken_for_a_new_one(
@@ -292,18 +292,18 @@ def test_a_machine_whose_snapshots_are_damaged_is_not_taken_for_a_new_one(
     SimSnapshotLog.records.clear()
     monkeypatch.setattr(SimSnapshotLog, "damaged", True)
     with pytest.raises(LogMismatch, match=f"the snapshots of it in '{OWN}' are damaged.*ACCEPT_LOSS=timer-request/3:"):
-        rig.reopened(Progress(), 17, OWN, is_new=True)
+        rig.reopened(Progress(), 17, APP, is_new=True)
     rig.accept("timer-request/3:snapshot")
-    assert held(rig.reopened(Progress(), 17, OWN, is_new=True).store) == (17, [])
+    assert held(rig.reopened(Progress(), 17, APP, is_new=True).store) == (17, [])
 
 
 def test_an_app_that_was_renamed_does_not_skip_what_was_deleted(rig: Rig) -> None:
     SimSnapshotLog.records.clear()
-    with pytest.raises(LogMismatch, match=f"begins at offset 17, this app has no progress of it, and '{OTHER}'"):
-        rig.reopened(Progress(), 17, OWN, OTHER, is_new=True)
-    assert held(rig.reopened(Progress(), 0, OWN, OTHER, is_new=True).store) == (0, [])
+    with pytest.raises(LogMismatch, match="this app has no progress of it, and 'other-snapshot-timer-request' has"):
+        rig.reopened(Progress(), 17, APP, "other", is_new=True)
+    assert held(rig.reopened(Progress(), 0, APP, "other", is_new=True).store) == (0, [])
     rig.accept("timer-request/3")
-    assert held(rig.reopened(Progress(), 17, OTHER, is_new=True).store) == (17, [])
+    assert held(rig.reopened(Progress(), 17, "other", is_new=True).store) == (17, [])
 
 
 def test_a_progress_that_names_none_of_the_snapshots_stops_until_a_loss_is_accepted(rig: Rig) -> None:

@@ -163,6 +163,12 @@ def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -
     assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [levels.FIRST, 7]
 
 
+def test_the_apps_with_snapshots_of_a_topic_are_told_from_names_of_topics() -> None:
+    own, other = topics.snapshots("billing", "orders"), topics.snapshots("eu-billing", "orders")
+    names = [own, other, topics.snapshots("billing", "orders-by-id"), "orders", topics.progress("billing")]
+    assert topics.apps_with_snapshots("orders", names) == ["billing", "eu-billing"]
+
+
 def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:
     assert progress.decode_number(progress.ALLOWED_LEVEL, progress.encode_number(progress.ALLOWED_LEVEL, 7)) == 7
     assert progress_pb2.Progress.FromString(progress.encode_number(progress.ALLOWED_LEVEL, 7)).version == levels.FIRST

@@ -272,15 +272,15 @@ PATIENCE_S = 30.0
 """A restore ends after this time without a record, and gives its place to another one. It begins again later."""
 
 
-def may_restore(opened: Opened, others: Collection[str] = ()) -> bool:
+def may_restore(opened: Opened, apps: Collection[str] = ()) -> bool:
     """Whether to call :func:`restore`: the log begins later than the store ended, or takes longer to be read than a
     snapshot; or snapshots may say that a machine without progress is not new.
 
     Args:
-        others: the topics of snapshots of this request topic, of any app, as far as they may be seen.
+        apps: those that have a topic for snapshots of this request topic, as far as they may be seen.
     """
     progress, store, low, is_new = opened
-    return (is_new and bool(others)) or store.applied < low or bool(to_restore(progress, store, low))
+    return (is_new and bool(apps)) or store.applied < low or bool(to_restore(progress, store, low))
 
 
 def restore(
@@ -288,7 +288,7 @@ def restore(
     tp: TopicPartition,
     opened: Opened,
     check: Callable[[], None],
-    others: Collection[str] = (),
+    apps: Collection[str] = (),
     now_s: Callable[[], float | None] = lambda: None,
 ) -> Opened:
     """Returns what :func:`timers.store.opening.open_partition` did, with a store from which the log can be read on.
@@ -297,7 +297,7 @@ def restore(
 
     Args:
         check: called often; may raise to stop.
-        others: as those of :func:`may_restore`.
+        apps: as those of :func:`may_restore`.
         now_s: returns the brokers' time. While it is not known, no snapshot of a compacted topic is used.
 
     Raises:
@@ -312,7 +312,7 @@ def restore(
             closing(ProgressLog(settings, stores.cluster)) as progress_log,
         ):
             restoring = _Restoring(stores, tp, stores.place_of(tp), opened, log, progress_log, now_s, unused)
-            progress, store = restoring.restored(others)
+            progress, store = restoring.restored(apps)
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:
         forget_frames(error)
@@ -335,13 +335,13 @@ class _Restoring(NamedTuple):
     unused: list[RocksStore]
     """The stores to close at its end: the present one comes first."""
 
-    def restored(self, others: Collection[str]) -> tuple[Progress, RocksStore]:
+    def restored(self, apps: Collection[str]) -> tuple[Progress, RocksStore]:
         """Returns the progress and the store with which the machine goes on."""
         progress, _, low, is_new = self.opened
         store = self._from(progress, self._names)
         if is_new or store.applied < low:
             found = usable(self.log.whole(), self.place, progress, *self.progress_log.ends(*self.tp))
-            self._check_loss(found, others)
+            self._check_loss(found, apps)
             progress, store = self._from_any(found)
         if store.applied < low:
             if not is_new:
@@ -349,7 +349,7 @@ class _Restoring(NamedTuple):
             store.write({}, low)
         return progress, store
 
-    def _check_loss(self, found: Sequence[tuple[NamedSnapshot, Footer]], others: Collection[str]) -> None:
+    def _check_loss(self, found: Sequence[tuple[NamedSnapshot, Footer]], apps: Collection[str]) -> None:
         """A machine without progress is new only if no snapshot says that it is not. The progress of another one may
         have gone back: what it names was deleted, because it named newer ones.
 
@@ -378,10 +378,10 @@ class _Restoring(NamedTuple):
         elif is_new and self.log.damaged:
             sentence = f"has no progress, and the snapshots of it in {own!r} are damaged: nothing says that it is new"
             way, kind = "without what they held", SNAPSHOT
-        elif is_new and low and (other := sorted({*others} - {own})):
+        elif is_new and low and (others := sorted({*apps} - {self.place.app})):
             sentence = (
-                f"begins at offset {low}, this app has no progress of it, and {other[0]!r} has snapshots of it: "
-                "another app has read what was deleted, or this app was renamed"
+                f"begins at offset {low}, this app has no progress of it, and {snapshots(others[0], self.tp[0])!r} has "
+                "snapshots of it: another app has read what was deleted, or this app was renamed"
             )
             way = "without what was deleted"
         else:

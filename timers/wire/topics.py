@@ -1,6 +1,7 @@
 """Names of topics, records and transactional ids, and which topic names are legal."""
 
 import re
+from collections.abc import Iterable
 
 from timers.core.progress import Cuts, cut_suffix
 
@@ -54,6 +55,12 @@ def canary(app_id: str) -> str:
 def snapshots(app_id: str, topic: str) -> str:
     """The topic of the snapshots of an app's machines of one request topic, partition by partition."""
     return f"{app_id}-snapshot-{topic}"
+
+
+def apps_with_snapshots(topic: str, names: Iterable[str]) -> list[str]:
+    """The ids of the apps that have a topic for snapshots of ``topic`` among the topics ``names``."""
+    suffix = snapshots("", topic)
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
 def retried(app_id: str) -> str:

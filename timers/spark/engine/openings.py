@@ -53,7 +53,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import may_restore, open_partition, restore
 from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
-from timers.wire.topics import partition_name, snapshots
+from timers.wire.topics import apps_with_snapshots, partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -268,22 +268,21 @@ class Openings:
         self.snapshots.forget(tp)
         opened = open_partition(self.parts, tp, self.parts.ask_log, self.parts.cluster.compacted.get(tp[0]))
         try:
-            others = self._snapshot_topics(tp[0]) if opened.is_new else ()
+            apps = self._apps_with_snapshots(tp[0]) if opened.is_new else ()
         except BaseException:
             opened.store.close()
             raise
-        if may_restore(opened, others):
-            opened = restore(self.parts, tp, opened, self._check, others, lambda: self.now_s)
+        if may_restore(opened, apps):
+            opened = restore(self.parts, tp, opened, self._check, apps, lambda: self.now_s)
         return self._made(tp, opened.progress, opened.store, self._outboxes[tp])
 
     @cached_property
     def _admin(self) -> AdminClient:
         return asking_admin(self.parts.settings)
 
-    def _snapshot_topics(self, topic: str) -> list[str]:
-        """The topics of snapshots of a request topic, of any app, as far as the engine may see them."""
-        found = self._admin.list_topics(timeout=TOPICS_S).topics
-        return [name for name in found if name.endswith(snapshots("", topic))]
+    def _apps_with_snapshots(self, topic: str) -> list[str]:
+        """The apps that have snapshots of a request topic, as far as the engine may see them."""
+        return apps_with_snapshots(topic, self._admin.list_topics(timeout=TOPICS_S).topics)
 
     def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""

@@ -31,7 +31,7 @@ from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
 from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
-from timers.wire.topics import snapshots
+from timers.wire.topics import apps_with_snapshots
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
 from timers.worker.machines.runner import OpenMachine, ReadAhead, Runner
@@ -346,10 +346,10 @@ class Openings:
                 partial(open_partition, parts, tp, parts.ask_log, compacted, after_fence=fenced)
             )
         metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
-        others = [name for name in topics if name.endswith(snapshots("", tp[0]))]
-        if (fenced or not opened.is_new) and may_restore(opened, others):
+        apps = apps_with_snapshots(tp[0], topics)
+        if (fenced or not opened.is_new) and may_restore(opened, apps):
             is_compacted = parts.formats[tp[0]].topic_is_compacted
-            restoring = partial(restore, parts, tp, opened, others=others, now_s=parts.now_s)
+            restoring = partial(restore, parts, tp, opened, apps=apps, now_s=parts.now_s)
             now_s = parts.now_s if is_compacted else monotonic
             opened = await self.in_thread(self._restore, opening, opened, restoring, now_s)
             metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Semaphore
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -10,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.harness.waiting import wait_until
 from tests.simulation.kit import SimClock, SimLog
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.outbox import SimTopics, outbox_of
@@ -22,6 +25,7 @@ from timers.kafka.topics import Cluster
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places
+from timers.wire.topics import snapshots
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
@@ -140,6 +144,38 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Excepti
     opened.close()
     assert store.close.called and not first._compute_lock.locked()
     second.begin(Tick(NOW_S * 1000))
+    openings.close()
+
+
+def test_partitions_that_open_at_the_same_time_share_an_answer_about_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not one to a question from before: a former owner may have made a topic until it was fenced."""
+    openings, names = Offline(Places(SETTINGS, CLUSTER, 1)), ["other"]
+    asked, may_answer = Semaphore(0), Semaphore(0)
+
+    def list_topics(timeout: float) -> Any:
+        answer = SimpleNamespace(topics=[*names])
+        asked.release()
+        may_answer.acquire()
+        return answer
+
+    times: list[int] = []
+
+    def monotonic() -> int:
+        times.append(len(times))
+        return len(times)
+
+    monkeypatch.setattr(Openings, "_admin", SimpleNamespace(list_topics=list_topics))
+    monkeypatch.setattr(module, "monotonic", monotonic)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(openings._apps_with_snapshots, TOPIC)
+        asked.acquire()
+        names.append(snapshots("app", TOPIC))
+        later = [threads.submit(openings._apps_with_snapshots, TOPIC) for _ in range(8)]
+        wait_until(lambda: len(times) == 2 + 8, "all need an answer")
+        may_answer.release(2)
+        assert first.result() == []
+        assert [each.result() for each in later] == [["app"]] * 8
+    assert asked.acquire() and not asked.acquire(blocking=False), "one question for all eight"
     openings.close()
 
 

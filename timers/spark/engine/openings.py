@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
+from math import inf
 from time import monotonic
 from typing import ClassVar, TypeVar
 
@@ -117,6 +118,10 @@ class Openings:
         self._producers: dict[TopicPartition, TransactionalProducer] = {}
         self._reopening: dict[TopicPartition, Reopening] = {}
         self._adopted: dict[str, OpenCircuit] = {}
+        self._listing = threading.Lock()
+        self._listed_at = -inf
+        self._topics: list[str] = []
+        """Names of all topics, by the answer to a question that was asked at ``_listed_at``."""
         self.had_others = False
 
     @classmethod
@@ -281,8 +286,17 @@ class Openings:
         return asking_admin(self.parts.settings)
 
     def _apps_with_snapshots(self, topic: str) -> list[str]:
-        """The apps that have snapshots of a request topic, as far as the engine may see them."""
-        return apps_with_snapshots(topic, self._admin.list_topics(timeout=TOPICS_S).topics)
+        """The apps that have snapshots of a request topic, as far as the engine may see them.
+
+        Partitions that open at the same time share an answer, but not one to a question from before this call: a former
+        owner may have made a topic until it was fenced.
+        """
+        needed_at = monotonic()
+        with self._listing:
+            self._check()
+            if self._listed_at < needed_at:
+                self._listed_at, self._topics = monotonic(), [*self._admin.list_topics(timeout=TOPICS_S).topics]
+            return apps_with_snapshots(topic, self._topics)
 
     def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""

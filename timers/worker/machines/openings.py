@@ -389,6 +389,9 @@ class Openings:
     async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> Collection[str]:
         """Check that the logs of a machine have leaders. Returns the names of all topics, which the answer has too.
 
+        A topic of snapshots that was made since then is missing. But no log is trimmed so soon after it, so a machine
+        without progress can still read all of its log.
+
         Raises:
             Lost: a log has no leader: every further step would wait for it.
         """

@@ -38,19 +38,18 @@ from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
 from timers.partition_metrics import PartitionMetrics
-from timers.spark.columns import record_batch
+from timers.spark.columns import RECORD, record_batch
 from timers.spark.engine.bucket import Bucket, BucketState, Read
 from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
-from timers.spark.engine.packing import READ, Arrivals, pack
+from timers.spark.engine.packing import Arrivals, pack
 from timers.spark.engine.read_logs import ReadLogs
 from timers.wire import headers as h
-from timers.wire.formats import RequestRecord
 
 NOW_S = 1_000_000
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
 MOST = 20
 """Largest number of requests of a micro-batch."""
-_READ = to_arrow_schema(READ)
+_RECORD = to_arrow_schema(RECORD)
 
 
 class Point(Faults):
@@ -488,12 +487,11 @@ class SimSpark:
     def _arrivals(self, tp: TopicPartition, start: int, ends: Mapping[TopicPartition, int]) -> list[Arrivals]:
         """What the first step of the engine makes of a range of requests."""
         found: list[Arrivals] = []
-        records = [
-            RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp_ms, 1)
+        rows = [
+            (*tp, each.offset, each.timestamp_ms, 1, each.key, each.value, each.headers)
             for each in self.log.fetch(*tp, start, ends[tp] - start).records
         ]
         size = self.random.choice([1, 4, 1000])
-        for first in range(0, len(records), size):
-            batch = record_batch([(*tp, *record) for record in records[first : first + size]], _READ)
-            found.append(Arrivals.unpack(pack(batch)))
+        for first in range(0, len(rows), size):
+            found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], _RECORD))))
         return found

@@ -18,12 +18,6 @@ from timers.core.timer import TopicPartition
 from timers.spark.columns import headers_of, record_batch, schema
 from timers.wire.formats import RequestRecord
 
-READ = schema(
-    "topic string, partition int, offset bigint, key binary, value binary, headers headers, timestamp_ms bigint, "
-    "timestamp_type int"
-)
-"""Columns of a request that the engine reads."""
-
 SCHEMA = schema("bucket int, arrivals binary")
 """Columns of the result."""
 
@@ -62,8 +56,8 @@ def pack(batch: pa.RecordBatch) -> bytes:
 
 
 def packing(buckets: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``: of each Arrow batch it yields a row for each partition, and one more if other
-    partitions are in between."""
+    """The function for ``mapInArrow``: of each batch of requests (:data:`timers.spark.columns.RECORD`) it yields a row
+    for each partition, and one more if other partitions are in between."""
 
     def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

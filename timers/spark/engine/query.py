@@ -105,7 +105,7 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
 
 def arrivals_of(requests: DataFrame, buckets: Sequence[int]) -> DataFrame:
     """Requests (:data:`timers.spark.columns.RECORD`) as rows of ``processor.INPUT``."""
-    packed = requests.select(*packing.READ.names).mapInArrow(packing.packing(buckets), packing.SCHEMA)
+    packed = requests.mapInArrow(packing.packing(buckets), packing.SCHEMA)
     return packed.select(
         "bucket",
         "arrivals",

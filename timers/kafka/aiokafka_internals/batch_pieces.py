@@ -444,7 +444,7 @@ class _Slicer:
         return self._take(size)
 
 
-def _varint(data: Any, at: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int) -> tuple[int, int]:
     """A zigzag number of up to 10 bytes, and the index after it."""
     try:
         number, after = decode_varint_py(data, at)

@@ -34,6 +34,14 @@ SMALL_SEGMENTS = {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"
 _READ, _WRITE = AclOperation.READ, AclOperation.WRITE
 
 
+class Effect(NamedTuple):
+    """What a wrong setting of a topic does."""
+
+    severity: str
+    """One of :data:`SEVERITIES`."""
+    text: str
+
+
 @dataclass(frozen=True)
 class OwnTopic:
     """A topic that the worker needs."""
@@ -46,8 +54,8 @@ class OwnTopic:
     """The times of its records decide when timers fire, so the broker must set them."""
     needs_all_records: bool = False
     """If retention deletes a record, a timer is lost."""
-    too_large: tuple[str, str] | None = None
-    """How severe it is, and what happens, if it does not take the largest request. None: it need not."""
+    too_large: Effect | None = None
+    """What happens if it does not take the largest request. None: it need not."""
     warn_only: bool = False
     """The worker warns about the configuration of an existing topic and does not change it: its producers own it."""
     must_exist: bool = False
@@ -95,7 +103,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     if settings.hot_horizon_s:
         # Its records are kept until `timers spark hold` has read them. The largest request of a request topic must fit,
         # with the headers that are added to it.
-        stops = RED, "so its partition would stop"
+        stops = Effect(RED, "so its partition would stop")
         cold = partial(OwnTopic, needs_all_records=True, too_large=stops, must_last=True)
         topics.append(cold(settings.cold_topic, requests, (_WRITE,)))
     if settings.canary_interval_s:

@@ -23,6 +23,7 @@ from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
     WARNING,
+    Effect,
     OwnTopic,
     WrongConfig,
     kept_config,
@@ -378,10 +379,10 @@ class Transport:
             if asked.done() and asked.exception() is None:
                 answers[name] = config_of(asked)
         own = partial(OwnTopic, operations=(), must_last=True)
-        returns, too_large = kept_config(self._settings), (WARNING, "so larger retried messages become dead letters")
+        retries_end = Effect(WARNING, "so larger retried messages become dead letters")
         topics = [
             own(self.topic, {"cleanup.policy": "delete"}),  # users decide how long messages stay on their topic
-            own(self.returns_topic, returns, needs_all_records=True, too_large=too_large),
+            own(self.returns_topic, kept_config(self._settings), needs_all_records=True, too_large=retries_end),
             own(self.ledger_topic, {"cleanup.policy": "compact"}),
         ]
         judged = [(topic, answers[topic.name], self._replicas) for topic in topics if topic.name in answers]

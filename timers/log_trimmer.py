@@ -58,6 +58,11 @@ LONGEST_PAUSE_S = 0.5
 MOST_UNREAD = 50_000
 """A machine that has more than this left to read is behind."""
 
+PUT_OFF = (
+    "a first deletion waits while timers of this worker are overdue, and while more than "
+    f"{MOST_UNREAD:,} records of the log are not read yet"
+)
+
 TRIES = 5
 """How often a deletion that was not sent in time begins again from a commit."""
 
@@ -241,7 +246,7 @@ class Trimmer:
         self._others: dict[str, tuple[float, list[str]]] = {}
         """Topic -> when its other readers were looked for, and who they are."""
         self._logs: LogTrimmer | None = None
-        self._warned: set[str] = set()
+        self._said: set[str] = set()
 
     def is_due(self, tp: TopicPartition, runner: Runner) -> bool:
         """Whether to look at the log of a machine now. Sends no request."""
@@ -288,7 +293,9 @@ class Trimmer:
                 return
             is_ready = levels.trims(progress.level) or known.runner.is_verified
             if not is_ready and (end - progress.next_offset > MOST_UNREAD or self._is_behind()):
-                return  # a comparison takes seconds of CPU, which the machines need
+                # A comparison takes seconds of CPU, which the machines need.
+                self._say_once(logging.INFO, known, PUT_OFF)
+                return
             to = self._delete(logs, known, tp, log, kept_from, check)
         except Refused as why:
             self._note(known, tp, str(why))
@@ -309,9 +316,12 @@ class Trimmer:
         self._pool.partition_metrics[tp].trim_refused = bool(why)
         if why:
             known.next_at = monotonic() + AGAIN_S
-            if why not in self._warned:
-                self._warned.add(why)
-                logger.warning("%s: its log is not trimmed: %s", known.runner.name, why)
+            self._say_once(logging.WARNING, known, why)
+
+    def _say_once(self, level: int, known: _Known, why: str) -> None:
+        if why not in self._said:
+            self._said.add(why)
+            logger.log(level, "%s: its log is not trimmed: %s", known.runner.name, why)
 
     # ---- before --------------------------------------------------------------------------------------------------
 

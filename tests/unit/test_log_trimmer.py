@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -263,7 +264,10 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     assert trial.trim() == 1
 
 
-def test_a_comparison_is_put_off_while_machines_need_the_time(made: Callable[..., Trial]) -> None:
+def test_a_comparison_is_put_off_while_machines_need_the_time(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     trial = made(level=SNAPSHOTS)
 
     def is_compared() -> bool:
@@ -276,6 +280,8 @@ def test_a_comparison_is_put_off_while_machines_need_the_time(made: Callable[...
     assert not is_compared(), "timers are overdue"
     trial.is_behind, trial.brokers.end = False, 1001 + MOST_UNREAD
     assert not is_compared(), "it has much to read"
+    assert caplog.text.count(f"{trial.runner.name}: its log is not trimmed: a first deletion waits while") == 1
+    assert not trial.metrics.trim_refused, "nobody must act"
     trial.brokers.end -= 1
     assert is_compared()
 

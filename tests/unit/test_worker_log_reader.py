@@ -3,9 +3,11 @@ stop their own partition, and those of the others are delivered, all of them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiokafka import TopicPartition as KafkaTopicPartition
@@ -13,6 +15,7 @@ from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import (
     CorruptRecordException,
     KafkaConnectionError,
+    NodeNotReadyError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
 )
@@ -21,7 +24,9 @@ from aiokafka.protocol.fetch import FetchRequest
 from timers.config.settings import Settings
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
+from timers.worker import topic_follower
 from timers.worker.consumer.requests import LogReader
+from timers.worker.topic_follower import TopicFollower
 
 GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
 
@@ -177,15 +182,50 @@ class SimClient:
 async def test_a_client_whose_first_connections_are_cut_starts_when_the_brokers_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(metadata, "RETRY_S", 0.0)
-    client = SimClient(KafkaConnectionError("Unable to bootstrap"), ConnectionResetError(), KafkaConnectionError())
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(metadata, "asyncio", SimpleNamespace(sleep=sleep))
+    failures = [KafkaConnectionError("Unable to bootstrap"), ConnectionResetError(), KafkaConnectionError()]
+    client = SimClient(*failures, NodeNotReadyError(), NodeNotReadyError())
     await metadata.start_patiently(client.start, "the producer", lambda: False)
     assert client.is_started
+    assert pauses == [0.2, 0.4, 0.8, 1.0, 1.0]
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["the producer waits for the brokers"]
 
 
+class Follower(TopicFollower):
+    """Ends with the first records."""
+
+    async def handle(self, records: dict[KafkaTopicPartition, list[Any]]) -> None:
+        self._stopped.set()
+
+
+async def test_a_reader_of_ticks_says_once_that_it_waits_for_the_brokers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = SimClient(*[KafkaConnectionError("Unable to bootstrap")] * 3)
+
+    async def nothing(*args: object, **more: object) -> dict[KafkaTopicPartition, list[Any]]:
+        return {}
+
+    consumer = Mock(start=client.start, seek_to_end=nothing, getmany=nothing, stop=nothing)
+    monkeypatch.setattr(topic_follower, "AIOKafkaConsumer", lambda **_: consumer)
+    monkeypatch.setattr(topic_follower, "limit_updates", lambda _: None)
+    monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)
+    monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
+    async with Follower(Settings(), "oscillator", 1, "ticks", "read_uncommitted") as follower:
+        async with asyncio.timeout(30):
+            while not follower.should_stop:
+                await asyncio.sleep(0)
+    said = [record.getMessage().split(" (")[0] for record in caplog.records]
+    assert client.is_started and said.count("the reader of oscillator waits for the brokers") == 1, said
+
+
 async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "RETRY_S", 0.0)
+    monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
     client = SimClient(*(KafkaConnectionError() for _ in range(9)))
     await metadata.start_patiently(client.start, "the producer", lambda: len(client.failures) < 5)
     assert not client.is_started and len(client.failures) == 4

@@ -18,6 +18,7 @@ from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,8 @@ class TopicFollower(Service):
             )
             try:
                 limit_updates(client_of(consumer))
-                await consumer.start()
+                if not await start_patiently(consumer.start, f"the reader of {self._topic}", lambda: self.should_stop):
+                    continue
                 partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
                 consumer.assign(partitions)
                 # A partition without a leader begins at its end as soon as it has one. The others do not wait for it.

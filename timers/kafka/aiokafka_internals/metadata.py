@@ -49,8 +49,8 @@ NEXT_AFTER_S = 0.5
 
 SILENT_S = 30.0
 
-RETRY_S = 0.2
-"""Pause before a client tries again to connect at its start."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
+"""Pause before a client tries again to connect at its start; each one is twice as long as that before."""
 
 _silent_until: dict[tuple[str, int], float] = {}
 """Host and port of a broker that was silent -> seconds of the monotonic clock. Threads share it."""
@@ -69,7 +69,7 @@ def install() -> None:
 async def start_patiently(start: Callable[[], Awaitable[None]], name: str, is_stopping: Callable[[], bool]) -> bool:
     """Start a client, again and again while the brokers take no connection or cut it: topics were found before, so
     there are brokers. Returns False if it was told to stop before they answered."""
-    logged = False
+    pause_s = FIRST_PAUSE_S
     while not is_stopping():
         try:
             await start()
@@ -77,10 +77,10 @@ async def start_patiently(start: Callable[[], Awaitable[None]], name: str, is_st
         except (KafkaError, OSError) as error:
             if not (isinstance(error, OSError | KafkaConnectionError) or error.retriable):
                 raise
-            if not logged:
+            if pause_s == FIRST_PAUSE_S:
                 logger.warning("%s waits for the brokers (%r)", name, error)
-            logged = True
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     return False
 
 

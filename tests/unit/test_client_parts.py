@@ -1,11 +1,15 @@
-"""A request is submitted again while the producer's queue is full."""
+"""What both clients have in common: arguments, errors, and a request that waits for room in the producer's queue."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from time import monotonic
 
 import pytest
 
+import timers.client
 from timers.client import AsyncTimersClient, TimersClient
 from timers.errors import PublishError
 
@@ -35,3 +39,15 @@ async def test_a_queue_that_stays_full_is_an_error() -> None:
         TimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
     with pytest.raises(PublishError, match=over):
         await AsyncTimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
+
+
+def test_both_clients_show_their_arguments() -> None:
+    assert inspect.signature(AsyncTimersClient) == inspect.signature(TimersClient)
+    assert "keep_order" in inspect.signature(AsyncTimersClient).parameters
+
+
+def test_each_error_that_the_page_names_is_in_the_package() -> None:
+    page = (Path(__file__).parents[2] / "docs/python-client.md").read_text()
+    named = set(re.findall(r"`(\w+Error)`", page))
+    assert "UnacknowledgedError" in named
+    assert named <= {*timers.client.__all__}

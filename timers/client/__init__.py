@@ -33,7 +33,17 @@ from timers.core.operation import (
     UNKNOWN,
     VerdictName,
 )
-from timers.errors import AccessError, InvalidTimerError, NoVerdictError, PublishError, SettingsError, TimersError
+from timers.errors import (
+    AccessError,
+    InvalidTimerError,
+    NoVerdictError,
+    PublishError,
+    SettingsError,
+    TimersError,
+    TimerTooLargeError,
+    UnacknowledgedError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from timers.client.calls import TimerId
@@ -94,9 +104,12 @@ __all__ = [
     "Timeouts",
     "TimerId",
     "TimerRequest",
+    "TimerTooLargeError",
     "TimersClient",
     "TimersError",
     "TokenStore",
+    "UnacknowledgedError",
+    "UnreachableError",
     "VerdictMessage",
     "VerdictName",
     "source_of",

@@ -57,11 +57,11 @@ class ClientParts:
         self._kafka = Connection.resolve(*arguments)
         self._publisher = Publisher(self._kafka, thread="timers-client", keep_order=keep_order)
         self._ids: ById | None = None
-        self._lock = threading.Lock()
+        self.after_fork()
         tell_of_forks(self)
 
     def after_fork(self) -> None:
-        """Leave no lock held."""
+        """Begin with no lock held."""
         self._lock = threading.Lock()
 
     def _deadline(self, timeout_s: float | None = None) -> float:
@@ -250,14 +250,10 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
     are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._openings: dict[Callable[[float], None], Future[None]] = {}
-        self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
-
     def after_fork(self) -> None:
         super().after_fork()
-        self._openings = {}
+        self._openings: dict[Callable[[float], None], Future[None]] = {}
+        self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,10 +12,10 @@ from tests.harness.records import Publisher
 from tests.harness.system import System, timers
 from tests.harness.trimmed import trim
 from tests.harness.waiting import due_in
+from timers import pending
 from timers.config.settings import Settings
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
-from timers.pending import moving
 from timers.spark.audit import reading, report
 from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import CANCELLED, FIRED, PENDING, Moment
@@ -80,7 +80,9 @@ def test_an_audit_counts_from_the_snapshot_of_a_trimmed_log(
         system.send(*timers(target, 3, later_s, 1))
         system.wait_past(due_in(1))  # the worker has accepted and committed them
         cluster = existing_topics(asking_admin(system.settings), system.settings)
-        moving.export(system.settings, cluster, tmp_path / "file", move=True, check=lambda: None, report=lambda _: None)
+        pending.export(
+            system.settings, cluster, tmp_path / "file", move=True, check=lambda: None, report=lambda _: None
+        )
         time.sleep(max(0.0, later_s - time.time()))
         system.wait_past(later_s)
         arguments = audit.Audit(system.settings, Scope(), Moment(int(time.time() * 1000), 0))

@@ -182,6 +182,13 @@ def test_a_forbidden_word_would_be_found() -> None:
     assert WORD.search("class Quarantine:") and WORD.search("spared_topics") and not WORD.search("indoors")
 
 
+def test_contributing_says_what_each_package_and_shared_file_is_for() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Layers")[2].partition("## Roads")[0]
+    modules = {Path(name).parts[1].removesuffix(".py") for name in CODE if name.startswith("timers/")} - {"__init__"}
+    named = re.findall(r"`(?:timers/)?(\w+)(?:\.py)?`", "\n".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
+    assert sorted([*named, "app"]) == sorted({*modules, "v1"})
+
+
 def test_only_one_file_knows_the_kinds_of_entries_by_their_lengths() -> None:
     """Of the index of ids: :mod:`timers.core.operation` has a function for each field."""
     asks = re.compile(r"len\((entry|each|operation|former)\) [=!<>]=|\b(entry|operation|former)\[")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from timers import pending
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.errors import TimersError
-from timers.pending import moving
-from timers.pending.moving import Moves, export
+from timers.pending import Moves, export
 
 TPS = [("timer-request", partition) for partition in range(3)]
 CLUSTER: Any = SimpleNamespace(topic_ids={"timer-request": b"0123456789abcdef"}, partitions={}, cluster_id="cluster")
@@ -25,7 +25,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def commit(settings: Any, cluster: Any, tp: Any, change: Any) -> None:
         change(Progress(10 + tp[1]))
 
-    monkeypatch.setattr(moving, "commit_change", commit)
+    monkeypatch.setattr(pending, "commit_change", commit)
     (tmp_path / "pending.part").mkdir()
     return tmp_path / "pending.part" / "moves"
 

@@ -8,7 +8,7 @@ from typing import Any
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.kafka.progress_log import ProgressLog
-from timers.pending.moving import PendingReader
+from timers.pending import PendingReader
 from timers.wire import progress as progress_record
 
 TP = "timer-request", 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
-    from timers.pending.moving import Exported
+    from timers.pending import Exported
     from timers.store.verifying import Verified
 
 
@@ -467,7 +467,7 @@ def export(file: Path, move: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported") as reports:
-        from timers.pending import moving
+        from timers import pending
         from timers.request_formats import enabled_formats
 
         cluster = existing(settings, reports)
@@ -479,9 +479,9 @@ def export(file: Path, move: bool, output: Output) -> None:
                 say(f"{done.name}: timers of it that are in the cold tier are not in the file, and fire in this app")
 
         began = time.monotonic()
-        count = moving.export(settings, cluster, file, move=move, check=lambda: None, report=report)
+        count = pending.export(settings, cluster, file, move=move, check=lambda: None, report=report)
     say(f"{counted(count, 'timer')} {'moved' if move else 'copied'} to {file} in {time.monotonic() - began:.1f} s")
-    left = enabled_formats(settings).keys() - moving.exported_topics(settings)
+    left = enabled_formats(settings).keys() - pending.exported_topics(settings)
     if left:
         say(f"timers of {', '.join(sorted(left))} are not exported: these topics belong to their users")
 
@@ -499,10 +499,10 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
-        from timers.pending import moving
+        from timers import pending
 
         cluster = existing(settings, reports)
-        found = moving.look(file, settings)
+        found = pending.look(file, settings)
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
             raise TimersError(f"{file} is a copy of what is pending of this app, which fires it: each would fire twice")
@@ -511,7 +511,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
                 f"{file} has {counted(found.with_id, 'timer')} with an id that were moved out of this app, which still "
                 "knows these ids and would not set them: import the file into another app"
             )
-        done = moving.imported(settings, cluster, head)
+        done = pending.imported(settings, cluster, head)
         output.show(_fields_of_file(found, done), *_lines_of_file(found, done))
         if not yes or done == found.timers:
             return
@@ -523,7 +523,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
                 shown_at = time.monotonic()
                 say(f"{set_so_far:,} of {counted(found.timers, 'timer')} are set")
 
-        count = moving.send(file, settings, cluster, report)
+        count = pending.send(file, settings, cluster, report)
     say(f"{counted(count, 'timer')} set")
 
 

@@ -281,7 +281,7 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
     with explained(settings, failed) as reports:
         cluster = existing(settings, reports)
 
-    from timers.pending.moving import exported_topics
+    from timers.pending import exported_topics
     from timers.request_formats import enabled_formats
     from timers.spark.jobs import pending as job
     from timers.spark.session import session

@@ -27,7 +27,7 @@ from timers.kafka.clients import admin_client
 from timers.kafka.connection import ErrorReports
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
-from timers.pending.moving import PendingReader
+from timers.pending import PendingReader
 from timers.request_formats import enabled_formats
 from timers.spark import cold, jvm, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead

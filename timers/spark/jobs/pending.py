@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition, key_bytes, origin_of
 from timers.kafka.topics import Cluster
-from timers.pending.moving import PendingReader, exported_topics
+from timers.pending import PendingReader, exported_topics
 from timers.spark.columns import record_batch, schema
 from timers.spark.session import described
 from timers.spark.storage import Kept

@@ -1,1 +1,0 @@
-"""All that is pending of an app as a file: ``timers export`` writes it, ``timers import-pending`` sets it elsewhere."""

@@ -95,6 +95,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["shedule"], "there is no command 'shedule': did you mean 'schedule'?"),
+        (["queue", "redrives"], "there is no command 'redrives': did you mean 'redrive'?"),
+        (["spark", "audits", "--all"], "there is no command 'audits': did you mean 'audit'?"),
+        (["xyz"], "No such command 'xyz'"),
+    ],
+)
+def test_a_command_that_is_not_there(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
+    code, out, err = run(capsys, *args)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize(
     "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["run", "-t", "a b"]]
 )
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
@@ -296,9 +311,9 @@ def test_watch_refuses_with_exit_code_2_and_a_sentence(
 @pytest.mark.parametrize(
     ("args", "expected_text"),
     [
-        (["retry"], "say which: NAME..., or options such as --code and --topic, or --all"),
-        (["retry", "2/17", "--all"], "say which"),
-        (["retry", "2/17", "--since", "1h"], "say which"),
+        (["retry"], "say which, in one way: NAME..., or options such as --code and --topic, or --all"),
+        (["retry", "2/17", "--all"], "say which, in one way"),
+        (["retry", "2/17", "--since", "1h"], "say which, in one way"),
         (["retry", "seventeen"], "'seventeen' is neither a position nor a source of a dead letter"),
         (["list", "--code", "nonsense"], "'nonsense' is not one of 'key-missing'"),
         (["list", "--since", "yesterday"], "'yesterday' is not a time"),

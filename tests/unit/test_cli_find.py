@@ -161,8 +161,8 @@ def test_a_cancel_without_a_verdict_and_a_partition_that_does_not_answer_are_sai
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say which: ID, or at least one of"),
-        (["order-17", "--prefix", "o"], "say which: ID, or at least one of"),
+        ([], "say which: either ID, or at least one of"),
+        (["order-17", "--prefix", "o"], "say which: either ID, or at least one of"),
         (["--prefix", "o", "--if-source", "a/0/1"], "--if-source goes with ID"),
         (["order-17", "--dry-run"], "--dry-run and --worker go with a selection"),
         (["--prefix", ""], "--prefix is empty"),

@@ -239,7 +239,7 @@ def check_selection(names: Sequence[str], selection: Mapping[str, Any], everythi
     """
     has_options = any(value is not None and value != () for value in selection.values())
     if [bool(names), has_options, everything].count(True) != 1:
-        raise click.UsageError(f"say which: {ways}, or --all")
+        raise click.UsageError(f"say which, in one way: {ways}, or --all")
 
 
 class Words(NamedTuple):

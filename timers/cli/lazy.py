@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from timers.errors import MissingExtraError
+from timers.wire.printable import quoted
 
 
 class LazyGroup(click.Group):
@@ -41,6 +43,16 @@ class LazyGroup(click.Group):
         module, _, name = self._lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(f"{self._package}.{module}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a wrong name is told the nearest one."""
+        name = args[0]
+        nearest = difflib.get_close_matches(name, self._lazy, n=1)
+        if nearest and name not in self._lazy and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {quoted(name)}: did you mean {nearest[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands and options that begin with ``incomplete``, without an import of the commands."""

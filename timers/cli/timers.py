@@ -508,7 +508,7 @@ def cancel(
     """
     is_selection = any(text is not None for text in selection.values())
     if is_selection == (id is not None):
-        raise click.UsageError("say which: ID, or at least one of --prefix, --topic, --key, --from and --to")
+        raise click.UsageError("say which: either ID, or at least one of --prefix, --topic, --key, --from and --to")
     if selection["prefix"] == "":
         raise click.UsageError("--prefix is empty: it would select every timer")
     if id is None:

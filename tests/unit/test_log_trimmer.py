@@ -18,7 +18,7 @@ from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
-from timers.log_trimmer import LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
+from timers.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
 from timers.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
 
@@ -123,6 +123,8 @@ class Trial:
         monkeypatch.setattr(log_trimmer, "LogTrimmer", self._client)
         monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
         monkeypatch.setattr(log_trimmer, "allowed_level", lambda _: self.allowed)
+        self.now_s = 0.0
+        monkeypatch.setattr(log_trimmer, "monotonic", lambda: self.now_s)
         self.is_behind = False
         self.trimmer = Trimmer(
             settings,
@@ -167,6 +169,8 @@ def test_what_is_not_old_enough_is_kept(made: Callable[..., Trial]) -> None:
     assert trial.brokers.asked_since == 1000 * (5000 - 600)
     assert trial.brokers.start == 300
     assert not trial.trimmer.is_due(TP, trial.runner), "it is not asked all the time"
+    trial.now_s += 60
+    assert trial.trimmer.is_due(TP, trial.runner)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_what_stands_against_it_is_one_sentence_and_nothing_is_deleted(
     vars(trial.brokers).update(change)
     for _ in range(2):
         assert trial.trim() == 0
-        trial.trimmer._known[TP].next_at = 0
+        trial.now_s += AGAIN_S
     assert caplog.text.count(sentence) == 1
     assert trial.metrics.trim_refused
     trial.brokers = None  # type: ignore[assignment]
@@ -206,9 +210,10 @@ def test_a_client_that_failed_is_not_used_again(made: Callable[..., Trial]) -> N
     trial.brokers.refusal = KafkaError.FENCED_LEADER_EPOCH
     with pytest.raises(KafkaException):
         trial.trim()
-    trial.brokers.refusal, trial.trimmer._known[TP].next_at = None, 0
+    trial.brokers.refusal = None
+    trial.now_s += AGAIN_S
     assert (trial.trim(), trial.clients) == (1, 2)
-    trial.trimmer._known[TP].next_at = 0
+    trial.now_s += AGAIN_S
     trial.brokers.start = 600
     trial.trimmer._known[TP].deleted_to = 0
     assert (trial.trim(), trial.clients) == (2, 2)
@@ -260,7 +265,7 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     trial.machine.progress = trial.machine.committed = replace(trial.machine.progress).with_setting(
         FEATURE_LEVEL, TRIMMING
     )
-    trial.trimmer._known[TP].next_at = 0
+    trial.now_s += AGAIN_S
     assert trial.trim() == 1
 
 
@@ -271,7 +276,7 @@ def test_a_comparison_is_put_off_while_machines_need_the_time(
     trial = made(level=SNAPSHOTS)
 
     def is_compared() -> bool:
-        trial.trimmer._known[TP].next_at = 0
+        trial.now_s += AGAIN_S
         trial.trim()
         return bool(trial.runner.is_verified)
 
@@ -295,22 +300,20 @@ def test_a_machine_that_is_behind_is_trimmed_if_its_log_was_compared(made: Calla
 def test_a_comparison_works_in_short_steps_and_pauses_for_longer_while_timers_are_overdue(
     made: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, now_s, pauses, checks = made(), 0.0, list[float](), list[float]()
+    trial, pauses, checks = made(), list[float](), list[float]()
 
     def sleep(seconds: float) -> None:
-        nonlocal now_s
         pauses.append(round(seconds, 3))
-        now_s += seconds
+        trial.now_s += seconds
 
-    monkeypatch.setattr(log_trimmer, "monotonic", lambda: now_s)
     monkeypatch.setattr(log_trimmer, "sleep", sleep)
-    paced = trial.trimmer._paced(lambda: checks.append(now_s))
+    paced = trial.trimmer._paced(lambda: checks.append(trial.now_s))
     for took_s in (STEP_S / 2, STEP_S, 2 * LONGEST_PAUSE_S):
-        now_s += took_s
+        trial.now_s += took_s
         paced()
     assert pauses == [1.5 * STEP_S, LONGEST_PAUSE_S]
     trial.is_behind = True
-    now_s += STEP_S
+    trial.now_s += STEP_S
     paced()
     assert pauses[-1] == LONGEST_PAUSE_S
     assert len(checks) == 3, "a stop is seen after each step"
@@ -340,7 +343,7 @@ def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None
     trial.brokers.start = trial.brokers.end = 1000
     for _ in range(3):
         trial.trim()
-        trial.trimmer._known[TP].next_at = 0
+        trial.now_s += AGAIN_S
         trial.brokers.start = trial.brokers.end
     assert trial.brokers.rolled == 1
     assert not trial.trimmer.is_due(TP, trial.runner), "it is clear until the bounds rise"
@@ -350,11 +353,12 @@ def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial
     trial = made()
     assert trial.trim() == 1
     trial.brokers.start, trial.brokers.kept_from = trial.brokers.end, 999  # type: ignore[assignment]
-    trial.trimmer._known[TP].next_at = 0
+    trial.now_s += AGAIN_S
     trial.trim()
     assert trial.brokers.rolled == 0
     assert not trial.trimmer.is_due(TP, trial.runner), "the last record is younger than a segment may become"
-    trial.brokers.kept_from, trial.trimmer._known[TP].next_at = None, 0
+    trial.brokers.kept_from = None
+    trial.now_s += AGAIN_S
     trial.trim()
     assert trial.brokers.rolled == 1
 

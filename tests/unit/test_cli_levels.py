@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timers.cli import progress as command
+from timers.cli import partitions as command
 from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress

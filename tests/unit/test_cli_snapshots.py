@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from timers.cli import progress as command
-from timers.cli.progress import _Looks
+from timers.cli import partitions as command
+from timers.cli.partitions import _Looks
 from timers.config.settings import Settings
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.test_console_firing import ANSWERS, LOST
 from timers.cli import main as program
-from timers.cli import topics
+from timers.cli import partitions
 from timers.config.settings import Settings
 from timers.console.figures import judged
 
@@ -35,9 +35,9 @@ def test_the_exit_code_says_whether_all_timers_fire(
     async def look(_: Any) -> dict[str, Any]:
         return {"state": judged(workers)._asdict(), "workers": workers}
 
-    monkeypatch.setattr(topics, "_look", look)
+    monkeypatch.setattr(partitions, "_look", look)
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:9")
-    monkeypatch.setattr(topics, "load_settings", Settings.load)
+    monkeypatch.setattr(partitions, "load_settings", Settings.load)
     assert program.main(["status", "-o", "json"]) == code
     said = capsys.readouterr()
     assert words in said.err

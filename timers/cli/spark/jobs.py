@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.output import Output, metrics_options, output_option, say
-from timers.cli.progress import existing, explained
+from timers.cli.partitions import existing, explained
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
 from timers.client.request import parse_duration

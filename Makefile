@@ -53,7 +53,7 @@ CHECK_JOBS ?= 6
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
-test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
+test: $(VENV)/.dev check ## All tests but the long ones; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
 	@$(MAKE) --no-print-directory test-waiting
 
 WAITING = tests/broker tests/browser tests/conformance tests/spark

@@ -21,10 +21,12 @@ from timers.wire.printable import decode_json
 
 
 class VerdictMessage(NamedTuple):
-    """A verdict as it is on the wire."""
+    """The answer of the worker to a cancel, a replacement or a request with a condition."""
 
     id: str
+    """Id of the timer."""
     verdict: VerdictName
+    """What happened to the timer that had this id before (``docs/timers-with-an-id.md#verdicts``)."""
     due_s: int | None
     """Due second of the timer that was cancelled or replaced or has fired, or is in the way; None if there is none."""
     version: str | None = None

@@ -431,7 +431,8 @@ class Transport:
             if closing.done():
                 closing.result()
             else:
-                _log.warning("a consumer of %s is given up: no broker took its leave", self.group)
+                text = "the brokers did not confirm within %g s that this process has left %s: its session must end"
+                _log.warning(text, _CLOSE_S, self.group)
         self._consumer = self._admin = None
         self._described, self._firsts, self._configs = {}, {}, {}
         self.transactions.close()

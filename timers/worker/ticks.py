@@ -181,9 +181,8 @@ class TickReader(TopicFollower):
             if self.age_s > SILENCE_S and not self._silent:
                 self._silent = True
                 self._on_silence()
-                logger.error(
-                    "no tick for %.1f s on %s: timers do not fire", self.age_s, self._settings.oscillator_topic
-                )
+                text = "no tick for %.1f s on %s: timers do not fire (docs/operations.md#timersnotick)"
+                logger.error(text, self.age_s, self._settings.oscillator_topic)
 
     @Service.task
     async def _follow_the_app(self) -> None:

@@ -34,8 +34,8 @@ CLUSTER: Any = SimpleNamespace(partitions={}, topic_ids={})
 class Query:
     """A query that is always in a micro-batch. At each call of ``status`` ``batches`` more of them have ended."""
 
-    def __init__(self, lines: Any, batches: int) -> None:
-        self._lines = lines
+    def __init__(self, reporter: engine.Reporter, batches: int) -> None:
+        self._reporter = reporter
         self._batches = batches
         self.looks = 0
         self.stopped = threading.Event()
@@ -43,7 +43,7 @@ class Query:
     @property
     def status(self) -> dict[str, bool]:
         self.looks += 1
-        self._lines.ended += self._batches
+        self._reporter.ended += self._batches
         return {"isTriggerActive": True}
 
     def stop(self) -> None:
@@ -51,19 +51,19 @@ class Query:
 
 
 def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
-    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
-    query: Any = Query(lines, batches=1)
     said: list[str] = []
-    engine._stop_between_micro_batches(query, lines, said.append)
+    reporter = engine.Reporter(1, [], said.append)
+    query: Any = Query(reporter, batches=1)
+    engine._stop_between_micro_batches(query, reporter)
     assert query.stopped.is_set() and query.looks == 1 and said == []
 
 
 def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STOP_S", 0.01)
-    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
-    query: Any = Query(lines, batches=0)
     said: list[str] = []
-    engine._stop_between_micro_batches(query, lines, said.append)
+    reporter = engine.Reporter(1, [], said.append)
+    query: Any = Query(reporter, batches=0)
+    engine._stop_between_micro_batches(query, reporter)
     assert query.stopped.is_set() and query.looks > 1
     assert len(said) == 1 and "is interrupted: the next start repeats it" in said[0]
 

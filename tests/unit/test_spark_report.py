@@ -44,7 +44,7 @@ def done(
 
 
 def test_a_line_has_read_fired_and_pending_timers() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(3, [done(0), done(9, pending=4)])
     assert reporter.line(progress(requests=3000)) == (
         "micro-batch 3: 3,000 requests in (2,000/s), 1,200 fired, 7 pending, took 1.5 s, lag 2.0 s"
@@ -52,20 +52,20 @@ def test_a_line_has_read_fired_and_pending_timers() -> None:
 
 
 def test_requests_of_all_topics_are_counted() -> None:
-    reporter = Reporter(1, ["timer-request", "ids"])
+    reporter = Reporter(1, ["timer-request", "ids"], print)
     reporter.note(3, [done(0)])
     both = {"description": "KafkaV2[Subscribe[timer-request, ids]]", "numInputRows": 42}
     assert "42 requests in" in (reporter.line({**progress(), "sources": [both]}) or "")
 
 
 def test_a_rate_below_one_a_second_is_shown() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(3, [done(0)])
     assert "1 requests in (0.67/s)" in (reporter.line(progress(requests=1)) or "")
 
 
 def test_dead_letters_retries_and_a_backlog_are_shown() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(
         3, [done(0, numbers={"dead-lettered/too-large": 4}), done(9, numbers={"retried": 5}, is_complete=False)]
     )
@@ -74,7 +74,7 @@ def test_dead_letters_retries_and_a_backlog_are_shown() -> None:
 
 
 def test_pending_is_shown_when_all_buckets_have_reported() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(3, [done(0)])
     assert "pending" not in (reporter.line(progress()) or "")
     reporter.note(4, [done(9, pending=4)])
@@ -82,19 +82,19 @@ def test_pending_is_shown_when_all_buckets_have_reported() -> None:
 
 
 def test_before_the_first_tick_there_is_no_lag() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(3, [done(0, tick_ms=None), done(9, tick_ms=None)])
     assert (reporter.line(progress()) or "").endswith("no tick yet")
 
 
 def test_a_tick_that_does_not_count_is_shown() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     reporter.note(3, [done(0), done(9, held="ticks of a broker are held")])
     assert (reporter.line(progress()) or "").endswith("lag 2.0 s; ticks of a broker are held")
 
 
 def test_a_micro_batch_without_buckets_has_no_line() -> None:
-    reporter = Reporter(2, ["timer-request"])
+    reporter = Reporter(2, ["timer-request"], print)
     assert reporter.line(progress()) is None
     reporter.note(3, [])
     assert reporter.line(progress()) is None

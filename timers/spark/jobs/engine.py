@@ -32,14 +32,21 @@ from timers.spark.session import sentence_of
 
 
 class Reporter:
-    """Turns Spark's progress, and what the buckets did, into lines.
+    """Prints a line at the end of each micro-batch, from Spark's progress and what the buckets did.
 
     Args:
         buckets: number of buckets. Only a micro-batch with a tick reports all of them.
         topics: that the requests are read from.
+        say: prints a line.
+
+    Attributes:
+        ended: number of micro-batches that have ended.
+        since: when the last one has ended, by the monotonic clock; or a later time, at which it was said that none has.
     """
 
-    def __init__(self, buckets: int, topics: Iterable[str]) -> None:
+    def __init__(self, buckets: int, topics: Iterable[str], say: Callable[[str], None]) -> None:
+        self.say = say
+        self.ended, self.since = 0, monotonic()
         self._buckets = buckets
         self._source = f"[{', '.join(topics)}]"
         self._pending: dict[int, int] = {}
@@ -50,13 +57,16 @@ class Reporter:
         self._done = number, done
         self._pending.update({each.bucket: sum(some for some, _ in each.total.waiting.values()) for each in done})
 
+    def end(self, progress: Mapping[str, Any]) -> None:
+        """A micro-batch has ended, of which this is Spark's report, decoded from JSON."""
+        self.ended, self.since = self.ended + 1, monotonic()
+        if (line := self.line(progress)) is not None:
+            self.say(line)
+
     def line(self, progress: Mapping[str, Any]) -> str | None:
         """The line for one micro-batch; None if it read nothing.
 
         The lag is the time from the append of the newest tick to the end of the micro-batch, by the driver's clock.
-
-        Args:
-            progress: Spark's progress report, decoded from JSON.
         """
         number, done = self._done
         if number != progress["batchId"] or not done:
@@ -147,8 +157,7 @@ def run(
         TimersError: the engine must not run.
     """
     planning = _Planning(settings, make_plan, say)
-    reporter = Reporter(planning.plan.buckets, query.request_topics(settings))
-    lines = _Lines(reporter, say)
+    reporter = Reporter(planning.plan.buckets, query.request_topics(settings), say)
     reopening = Reopening()
     others = threading.Event()
 
@@ -167,11 +176,11 @@ def run(
         if any(each.had_others for each in said):
             others.set()
 
-    with listening(spark, lines.end):
+    with listening(spark, reporter.end):
         while not stop.is_set():
-            ended = lines.ended
+            ended = reporter.ended
             running = query.start(spark, settings, planning.plan, retries, done)
-            _watch(running, retries, lines, say, stop, look)
+            _watch(running, retries, reporter, stop, look)
             failure = running.exception()
             if retries.failure is not None:
                 raise retries.failure
@@ -181,28 +190,23 @@ def run(
             start.check_no_workers(settings)
             pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
             say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
-            planning.after(why.cause, has_worked=lines.ended > ended)
+            planning.after(why.cause, has_worked=reporter.ended > ended)
             stop.wait(pause_s)
 
 
 def _watch(
-    running: StreamingQuery,
-    retries: Retries,
-    lines: _Lines,
-    say: Callable[[str], None],
-    stop: threading.Event,
-    look: Callable[[], None],
+    running: StreamingQuery, retries: Retries, reporter: Reporter, stop: threading.Event, look: Callable[[], None]
 ) -> None:
     """Wait for the end of a query, and end it when the engine stops."""
     try:
         while running.isActive and retries.failure is None and not stop.wait(POLL_S):
             look()
-            if lines.quiet_s() > QUIET_S:
-                lines.begin()
-                say(_delay_line(running))
+            if monotonic() > reporter.since + QUIET_S:
+                reporter.since = monotonic()
+                reporter.say(_delay_line(running))
     finally:
         if running.isActive:
-            _stop_between_micro_batches(running, lines, say)
+            _stop_between_micro_batches(running, reporter)
 
 
 class _Cause(Enum):
@@ -303,33 +307,6 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
     return _Failure(sentence, _Cause.TOO_LARGE if _TOO_LARGE.search(text) else _Cause.OTHER)
 
 
-class _Lines:
-    """Prints a line at the end of each micro-batch."""
-
-    def __init__(self, reporter: Reporter, say: Callable[[str], None]) -> None:
-        self._reporter = reporter
-        self._say = say
-        self.ended = 0
-        """Number of micro-batches that have ended."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Restart the measurement of :meth:`quiet_s`."""
-        self._since = monotonic()
-
-    def quiet_s(self) -> float:
-        """Seconds since the last line."""
-        return monotonic() - self._since
-
-    def end(self, progress: Mapping[str, Any]) -> None:
-        """A micro-batch has ended, of which this is Spark's report."""
-        self.ended += 1
-        self.begin()
-        line = self._reporter.line(progress)
-        if line is not None:
-            self._say(line)
-
-
 def _delay_line(running: StreamingQuery) -> str:
     if running.status["isTriggerActive"]:
         return f"a micro-batch has not ended for {QUIET_S:.0f} s"
@@ -339,15 +316,17 @@ def _delay_line(running: StreamingQuery) -> str:
     )
 
 
-def _stop_between_micro_batches(running: StreamingQuery, lines: _Lines, say: Callable[[str], None]) -> None:
+def _stop_between_micro_batches(running: StreamingQuery, reporter: Reporter) -> None:
     """Stop the query between two micro-batches.
 
     A query that is behind has no pause between them. Spark reports the end of a micro-batch while it plans the next
     one, long before that one sends messages."""
-    give_up, ended = monotonic() + STOP_S, lines.ended
-    while running.status["isTriggerActive"] and lines.ended == ended:
+    give_up, ended = monotonic() + STOP_S, reporter.ended
+    while running.status["isTriggerActive"] and reporter.ended == ended:
         if monotonic() > give_up:
-            say(f"the micro-batch did not end within {STOP_S:.0f} s and is interrupted: the next start repeats it")
+            reporter.say(
+                f"the micro-batch did not end within {STOP_S:.0f} s and is interrupted: the next start repeats it"
+            )
             break
         threading.Event().wait(0.002)
     running.stop()

@@ -56,7 +56,7 @@ def describe() -> dict[str, Any]:
         "load_before": [round(value, 2) for value in psutil.getloadavg()],
         "python": platform.python_version(),
         "java": (_output_of(str(java.for_broker()), "-version").splitlines() or ["unknown"])[0],
-        "kafka": jars.kafka_version(),
+        "kafka": next(jar.version for jar in jars.KAFKA.locked() if jar.artifact.startswith("kafka_")),
         "packages": {name: version(name) for name in PACKAGES},
     }
 

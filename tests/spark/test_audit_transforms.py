@@ -326,7 +326,7 @@ def test_lags_and_what_lies_ahead(spark: SparkSession) -> None:
         for offset in range(6)
     ]
     found = became(spark, asked, firings)
-    rows = figures.lags(found, figures.minute_s(), "callback_topic").orderBy("minute_s").collect()
+    rows = figures.lags(found, figures.span_s(60).alias("minute_s"), "callback_topic").orderBy("minute_s").collect()
     minute = DUE - DUE % 60
     assert [tuple(row) for row in rows] == [
         (minute, "orders", 3, 50, 70, 70, 70),

@@ -13,10 +13,5 @@ from timers.jars import JarSet
 KAFKA = JarSet("Kafka's jars", Path(__file__).with_name("jgo.toml"), BrokerError)
 
 
-def kafka_version() -> str:
-    """Return the Kafka version of the lock."""
-    return next(jar.version for jar in KAFKA.locked() if jar.artifact.startswith("kafka_"))
-
-
 if __name__ == "__main__":
     print(KAFKA.relock())

@@ -103,11 +103,6 @@ def lags(outcomes: DataFrame, *by: Column | str) -> DataFrame:
     return found.select(*found.columns[: len(by)], "fired", p50, p90, p99, "max_ms")
 
 
-def minute_s() -> Column:
-    """First second of the minute that contains the due second."""
-    return span_s(60).alias("minute_s")
-
-
 def span_s(seconds: int) -> Column:
     """First second of the span of ``seconds`` that contains the due second."""
     return (F.floor(F.col("due_s") / seconds) * seconds).alias("span_s")

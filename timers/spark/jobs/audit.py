@@ -108,7 +108,7 @@ def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Finding
         tables = {
             "totals": figures.totals(found),
             "offenders": kept.on_disk(offenders),
-            "lags": figures.lags(found, figures.minute_s(), "callback_topic"),
+            "lags": figures.lags(found, figures.span_s(60).alias("minute_s"), "callback_topic"),
             "forecast": figures.forecast(found),
         }
         findings = collect(tables, found, audit.moment)

@@ -255,7 +255,7 @@ class ProgressLog:
         """Stop a machine whose newest progress is neither committed nor rolled back, unless the loss is accepted."""
         self.mismatch(
             tp,
-            f"the newest progress of {'/'.join(map(str, tp))} is in a transaction without an end: "
+            f"the newest progress of {partition_name(*tp)} is in a transaction without an end: "
             f"{self._settings.progress_topic}/{partition} lost its newest records (was an unclean leader elected, or "
             "an old copy of a disk restored?), or the transaction hangs (docs/operations.md#a-hanging-transaction)",
             Progress(),
@@ -413,7 +413,7 @@ class ProgressLog:
         Raises:
             DoubtfulLog: the log may lack what the machine would read.
         """
-        name, doubt = "/".join(map(str, tp)), progress.doubt
+        name, doubt = partition_name(*tp), progress.doubt
         if not is_refused(progress, applied, self._settings.worker_id, is_compacted=compacted is not None):
             ends = compacted is None and name in self._settings.accept_loss.split(",")
             return replace(progress, doubt=None) if ends else progress
@@ -443,7 +443,7 @@ class ProgressLog:
         asked = {tp: [progress.lineage] for tp, progress in read.items() if progress.lineage.end}
         answers = self._ask(lambda client: LogLineages(client).parted(asked))
         if missing := asked.keys() - answers.keys():
-            why = f"the leader of {'/'.join(map(str, min(missing)))} does not tell its leader epochs"
+            why = f"the leader of {partition_name(*min(missing))} does not tell its leader epochs"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
         found = dict(read)
         holds = "Stores of executors may still hold timers of them, which become dead letters when the loss is accepted"
@@ -506,7 +506,7 @@ def read_all(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progr
     tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
     with closing(ProgressLog(settings, cluster)) as log:
         return {
-            tp: progress_record.decode(record, ANY_LEVEL, topics.partition_name(*tp))[0]
+            tp: progress_record.decode(record, ANY_LEVEL, partition_name(*tp))[0]
             for tp, record in log.read(tps, after_fence=False).items()
         }
 

@@ -15,6 +15,7 @@ from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka.own_topics import RED
+from timers.wire.topics import partition_name
 from timers.worker.machines.failures import STORE, UNFORESEEN
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S
@@ -65,10 +66,10 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
         if wrong.topic != status.settings.progress_topic:
             owned = {tp for tp in owned if tp[0] == wrong.topic}
         if wrong.severity == RED:
-            named = ["/".join(map(str, tp)) for tp in sorted(owned)] or [wrong.topic]
+            named = [partition_name(*tp) for tp in sorted(owned)] or [wrong.topic]
         elif wrong.is_short_retention:
             open_ones = sorted(owned & pool.runners.keys())
-            named = ["/".join(map(str, tp)) for tp in open_ones if pool.runners[tp].machine.pending]
+            named = [partition_name(*tp) for tp in open_ones if pool.runners[tp].machine.pending]
         else:
             named = []
         for name in named:
@@ -79,14 +80,14 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
 def firing(status: WorkerStatus) -> list[str]:
     """The partitions whose timers this worker fires now, as far as it knows: it may have had no tick for a while."""
     open_ones = {tp: runner.machine for tp, runner in status.pool.runners.items() if tp not in status.pool.waiting}
-    return sorted("/".join(map(str, tp)) for tp, each in open_ones.items() if not each.recovering)
+    return sorted(partition_name(*tp) for tp, each in open_ones.items() if not each.recovering)
 
 
 def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
     """Open partition -> for how many seconds this worker has had it, and from what its machine began."""
     metrics, now = status.pool.partition_metrics, monotonic()
     return {
-        "/".join(map(str, tp)): {"age_s": round(now - opened_at, 1), "from": metrics[tp].opened_from}
+        partition_name(*tp): {"age_s": round(now - opened_at, 1), "from": metrics[tp].opened_from}
         for tp in sorted(status.pool.runners)
         if (opened_at := metrics[tp].opened_at) is not None
     }

@@ -93,7 +93,7 @@ class LineageWatch:
                 continue  # closed meanwhile
             if parted is not None:
                 where = "an offset that is not known" if parted.offset is None else f"offset {parted.offset}"
-                name = "/".join(map(str, tp))
+                name = runners[tp].name
                 self._on_parted(tp, LogParted(f"{name}: from {where} on, the log is not the one that was read"))
         for tp, (runner, leader) in waiting.items():
             if self._runners().get(tp) is not runner:

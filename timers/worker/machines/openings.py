@@ -31,7 +31,7 @@ from timers.machine_parts import Parts, close_store
 from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
 from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
-from timers.wire.topics import apps_with_snapshots
+from timers.wire.topics import apps_with_snapshots, partition_name
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, Failures, Waiting
 from timers.worker.machines.runner import OpenMachine, ReadAhead, Runner
@@ -237,7 +237,7 @@ class Openings:
         Raises:
             TimersError: ``error``, if it must end the worker.
         """
-        failures = self._failures.setdefault(opening.tp, Failures("/".join(map(str, opening.tp))))
+        failures = self._failures.setdefault(opening.tp, Failures(partition_name(*opening.tp)))
         pause_s, waiting = failures.judge(error)
         if pause_s:
             opening.waiting = waiting
@@ -399,7 +399,7 @@ class Openings:
         needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
         known: dict[str, Listed] = await asyncio.shield(self._ask(parts, listed, TIMEOUT_S))
         missing = [
-            f"{topic}/{partition}"
+            partition_name(topic, partition)
             for topic, partition in needed
             if topic in known and partition in known[topic].leaderless
         ]

@@ -487,7 +487,7 @@ class Pool:
         metrics.reopened += again
         parts = self.parts
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        runner = Runner("/".join(map(str, tp)), opened, self, self._loop.call_soon_threadsafe, metrics)
+        runner = Runner(partition_name(*tp), opened, self, self._loop.call_soon_threadsafe, metrics)
         self.runners = {**self.runners, tp: runner}
         self._consumer.read_from(tp, opened.machine.position)
         self._consumer.wake()

@@ -8,7 +8,9 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
-from timers.core.levels import BY_HEADERS, FIRST
+from timers.core.levels import BY_HEADERS
+from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
 from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
@@ -131,11 +133,21 @@ def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
         (NATIVE, partition, offset, 0, 1, b"1700000000", b"{}", headers) for partition in (0, 1) for offset in (5, 6)
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    levels = {(NATIVE, 0): [(3, FIRST), (6, BY_HEADERS)]}
-    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, levels)
+    raised = {(NATIVE, 0): Progress(6).with_setting(FEATURE_LEVEL, BY_HEADERS)}
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
     found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
     rejected = "rejected", "level-too-low", None
     assert found == {(0, 5): rejected, (0, 6): ("timer", None, "orders"), (1, 5): rejected, (1, 6): rejected}
+
+
+def test_records_above_a_cut_have_other_names_than_those_that_the_log_has_lost(spark: SparkSession) -> None:
+    """Their callbacks have these names [I28]."""
+    rows = [(NATIVE, 0, offset, 0, 1, b"1700000000", VALUE, None) for offset in (5, 6)]
+    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    cut = {(NATIVE, 0): Cut(6).applied_to(Progress(9))}
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, cut)
+    names = {(row.timer_id, row.request) for row in decoded.collect()}
+    assert names == {(name, name) for name in (f"{NATIVE}/0/5", f"{NATIVE}/0/6~1")}
 
 
 def test_no_record_is_left_out_by_a_request_format() -> None:

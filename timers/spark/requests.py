@@ -7,9 +7,10 @@ expressions compute the rest (sizes, hashes).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise, starmap
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
+from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
     RECORD,
@@ -67,16 +69,12 @@ _GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "byt
 """Columns of a batch that stay as they are."""
 
 
-History: TypeAlias = Sequence[tuple[int, int]]
-"""(first offset, feature level) of the raises of one partition, in ascending order."""
-
-
 def decode(
     records: DataFrame,
     formats: Mapping[str, RequestFormat],
     max_request_bytes: int,
     request_topic: str,
-    levels: Mapping[TopicPartition, History] = MappingProxyType({}),
+    progress: Mapping[TopicPartition, Progress] = MappingProxyType({}),
 ) -> DataFrame:
     """The records of request topics, decoded by their request formats.
 
@@ -85,16 +83,16 @@ def decode(
         formats: topic -> its request format, as :func:`timers.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as in the worker.
         request_topic: the topic of native requests.
-        levels: partition -> its raises: each record is read at its feature level [I21].
+        progress: of the partitions: each record is read at its feature level [I21], and named with its cut [I28].
 
     Returns:
         In the shape of :data:`REQUEST`.
     """
-    opened, raises = dict(formats), dict(levels)
+    opened, known = dict(formats), dict(progress)
 
     def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield decode_batch(batch, opened, max_request_bytes, raises)
+            yield decode_batch(batch, opened, max_request_bytes, known)
 
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
     conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
@@ -109,7 +107,7 @@ def decode_batch(
     batch: pa.RecordBatch,
     formats: Mapping[str, RequestFormat],
     max_request_bytes: int,
-    levels: Mapping[TopicPartition, History] = MappingProxyType({}),
+    progress: Mapping[TopicPartition, Progress],
 ) -> pa.RecordBatch:
     """Decode one Arrow batch, which may have records of several partitions."""
     topics = batch.column("topic").to_pylist()
@@ -121,7 +119,7 @@ def decode_batch(
     for first, end in pairwise(starts):
         if first < end:
             tp, chunk = places[first], read[first:end]
-            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, levels.get(tp, ()))
+            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, progress.get(tp, Progress()))
             rows += [decoded[each.offset] for each in chunk]
     decoded_columns = record_batch(rows, _ARROW_DECODED).columns
     return pa.RecordBatch.from_arrays([*map(batch.column, _GIVEN), *decoded_columns], schema=_ARROW)
@@ -138,27 +136,29 @@ def _decoded(
     request_format: RequestFormat,
     chunk: Sequence[RequestRecord],
     max_request_bytes: int,
-    history: History,
+    progress: Progress,
 ) -> dict[int, tuple[Any, ...]]:
     """Offset -> columns ``kind`` to ``headers`` of its row."""
     topic, partition = tp
+    name = partial(source, topic, partition, cuts=progress.cuts)
+    raises = [(each.from_offset, each.value) for each in progress.settings if each.name == FEATURE_LEVEL]
     rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:
         is_copy = PartitionColdFormat(topic, partition).is_copy
         for copy in filter(is_copy, chunk):
-            rows_by_offset[copy.offset] = _without_timer(COPY, source(topic, partition, copy.offset))
+            rows_by_offset[copy.offset] = _without_timer(COPY, name(copy.offset))
         if rows_by_offset:
             chunk = [each for each in chunk if each.offset not in rows_by_offset]
     decoded = Decoded()
-    for (start, level), (end, _) in pairwise([(0, FIRST), *history, (MAX_OFFSET, 0)]):
-        if part := [each for each in chunk if start <= each.offset < end] if history else chunk:
+    for (start, level), (end, _) in pairwise([(0, FIRST), *raises, (MAX_OFFSET, 0)]):
+        if part := [each for each in chunk if start <= each.offset < end] if raises else chunk:
             decoded.extend(request_format.decoder(level, rejects_overdue=False)(part, max_request_bytes))
     moved = request_format.decode is decode_retry
     own_topic = topic.encode()
     for wait_s, rows in decoded.rows.items():
         for row in rows:
             origin = row[5]
-            id = request = source(topic, partition, row[0])
+            id = request = name(row[0])
             due_s, attempt = wait_s, 0
             if origin is not None:
                 id = h.id_shown(id_bytes(origin.timer_id))
@@ -175,10 +175,10 @@ def _decoded(
             version = decoded.fired_versions.get(offset)
             kind, about = (CANCEL, offset) if version is None else (ENDED, version)
             ended[offset] = id = h.id_shown(named)
-            rows_by_offset[offset] = _without_timer(kind, source(topic, partition, about), id)
+            rows_by_offset[offset] = _without_timer(kind, name(about), id)
     for rejected in decoded.rejected:
-        name, ended_id = source(topic, partition, rejected.offset), ended.get(rejected.offset)
-        rows_by_offset[rejected.offset] = _without_timer(REJECTED, name, ended_id, rejected.code)
+        id_ended = ended.get(rejected.offset)
+        rows_by_offset[rejected.offset] = _without_timer(REJECTED, name(rejected.offset), id_ended, rejected.code)
     return rows_by_offset
 
 

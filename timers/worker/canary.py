@@ -22,6 +22,7 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.wire import future, headers
+from timers.wire.topics import parse_source
 from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ DUE_AFTER_S = 2
 
 SEND_TIMEOUT_S = 5.0
 
-_SOURCE = re.compile(rb"[^/]+/([0-9]{1,9})/[0-9]{1,18}")
 _DUE = re.compile(rb"[0-9]{1,11}")
 
 Send = Callable[[str, int, bytes, bytes], Awaitable[Any]]
@@ -118,6 +118,6 @@ def _partition_and_due_s(record_headers: Iterable[headers.Header]) -> tuple[int,
     """Request partition and due second of a callback; partition -1 if it does not have them."""
     values = {name: value or b"" for name, value in record_headers}
     # A timer with an id has a timer-source: its id may look like the source of a canary.
-    source = None if headers.TIMER_SOURCE in values else _SOURCE.fullmatch(values.get(headers.TIMER_ID, b""))
-    due = _DUE.fullmatch(values.get(headers.TIMER_DUE, b""))
-    return (int(source[1]), int(due[0])) if source and due else (-1, 0)
+    id = b"" if headers.TIMER_SOURCE in values else values.get(headers.TIMER_ID, b"")
+    source, due = parse_source(id.decode(errors="replace")), _DUE.fullmatch(values.get(headers.TIMER_DUE, b""))
+    return (source[1], int(due[0])) if source and due else (-1, 0)

@@ -461,7 +461,7 @@ def _reason(log: Log, missing: str) -> Column:
     """Why an output is not judged whose request was not read; ``missing`` if the log shows that there is none."""
     # The engine writes numbers without leading zeros.
     is_name = F.col("request").rlike(rf"^{SOURCE_PATTERN}\z") & ~F.col("request").rlike("/0[0-9]")
-    topic, name = F.substring_index("request", "/", 1), F.split("request", "/")
+    topic, name = F.substring_index("request", "/", 1), F.split(F.substring_index("request", "~", 1), "/")
     offset = F.when(is_name, F.get(name, F.lit(2)).try_cast("bigint"))
     place = topic, F.get(name, F.lit(1)), offset
     was_not_read = inside(log.ends, *place) & ~inside(log.read, *place)

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType
 
 from timers.config.settings import Settings
-from timers.core.progress import FEATURE_LEVEL, MOVED_S, Progress
+from timers.core.progress import MOVED_S, Progress
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
 from timers.kafka import connection
@@ -37,7 +37,7 @@ from timers.spark.columns import LOG_APPEND_TIME, RECORD, record_batch
 from timers.spark.storage import Kept
 from timers.wire import progress
 from timers.wire.formats import RequestFormat
-from timers.wire.topics import parse_source, source
+from timers.wire.topics import SOURCE_PATTERN, parse_source, source
 
 
 def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
@@ -78,7 +78,7 @@ def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> 
     """
     records = requests.withColumns(
         {
-            "offset": F.substring_index("source", "/", -1).cast("long"),
+            "offset": F.regexp_extract("source", SOURCE_PATTERN, 3).cast("long"),
             "timestamp_ms": F.col("append_ms"),
             "timestamp_type": F.lit(LOG_APPEND_TIME),
         }
@@ -266,11 +266,7 @@ class Reading:
         return found._replace(records=self._kept.on_disk(self._decode(found.records)))
 
     def _decode(self, records: DataFrame) -> DataFrame:
-        levels = {
-            tp: [(each.from_offset, each.value) for each in known.settings if each.name == FEATURE_LEVEL]
-            for tp, known in self._progress.items()
-        }
-        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic, levels)
+        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic, self._progress)
 
     def with_existing(self, rows: DataFrame) -> DataFrame:
         """Rows with null instead of a callback topic that does not exist: requests may name any number of those."""

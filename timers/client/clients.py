@@ -104,8 +104,8 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
         brokers: bootstrap servers, ``host:port,...`` or a list of them; None takes ``TIMERS_BROKERS``, else this
             project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
-        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``, by default that of
-            ``request_topic``.
+        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``, by default the name of the request topic
+            with ``-by-id`` behind it.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
             them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
         timeout_s: how long one call may wait for the broker.

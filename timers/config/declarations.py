@@ -163,7 +163,11 @@ class Declarations:
         default=0,
         example=3,
     )
-    request_topic: str = setting(variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST)
+    request_topic: str = setting(
+        variables.topic,
+        "Topic of requests: records with a Future, or with the header timer-topic and the payload as value.",
+        default=topics.REQUEST,
+    )
     oscillator_topic: str = setting(variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR)
     dead_letter_topic: str = setting(
         variables.topic, "Topic of dead letters: requests that cannot be read or sent.", default=topics.DEAD_LETTER
@@ -171,9 +175,9 @@ class Declarations:
     id_topic: str = setting(
         variables.topic_or_empty,
         "Topic of requests for timers with an id. The key is the id, the header timer-due holds the due second, the "
-        "value is a Future. A later request with the same id replaces the timer; a null value cancels it. Set to an "
-        "empty value, as in `export TIMERS_ID_TOPIC=`: this request format is off. Use one value for all workers of "
-        "an app, its clients and its consoles.",
+        "value is as on TIMERS_REQUEST_TOPIC. A later request with the same id replaces the timer; a null value "
+        "cancels it. Set to an empty value, as in `export TIMERS_ID_TOPIC=`: this request format is off. Use one value "
+        "for all workers of an app, its clients and its consoles.",
         default=topics.ID_REQUEST,
         may_be_empty=True,
     )
@@ -379,7 +383,7 @@ class Declarations:
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "
         "arrives (timers_canary_lag_seconds, timers_canary_age_seconds). A canary costs as much as any other timer, "
-        "its request stays in the log, and it is counted with the others. 0: never.",
+        "and is counted with the others. 0: never.",
         default=0,
         unit="s",
         example=30,

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
@@ -21,10 +21,11 @@ from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
-from timers.dead_letters.letters import LetterLog, Span
+from timers.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.errors import QueryError, TimersError
-from timers.kafka import connection, records
+from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
+from timers.wire.topics import DEAD_LETTER
 
 SETTINGS = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
 
@@ -109,29 +110,32 @@ async def test_a_call_that_looks_frees_its_thread_when_its_request_is_gone(monke
         await pool.close()
 
 
-async def test_reading_dead_letters_ends_when_no_task_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two records, and while a leader does not answer."""
+def test_reading_dead_letters_ends_when_no_task_waits() -> None:
+    """Between two records, and while a record does not come."""
 
     class Gone(Exception):
         pass
 
+    has_gone = threading.Event()
+
     def check() -> None:
-        raise Gone
+        if has_gone.is_set():
+            raise Gone
 
-    def read(*_: Any, while_waiting: Any, **__: Any) -> Any:
-        while_waiting()
-        yield from ()
-
-    log: Any = LetterLog.__new__(LetterLog)
-    log._check, log._shows_progress, log._consumer = check, False, None
-    log._reports = connection.ErrorReports(Settings())
-    monkeypatch.setattr(log, "_read", lambda *_: iter([SimpleNamespace(offset=lambda: 0)]))
-    with pytest.raises(Gone):
-        list(log._messages("t", [Span(0, 0, 9)], ""))
-    monkeypatch.undo()
-    monkeypatch.setattr(records, "read", read)
-    with pytest.raises(Gone):
-        list(log._read(None, "t", Span(0, 0, 9)))
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    address = next(iter(host.list_topics(DEAD_LETTER, timeout=DEADLINE_S).brokers.values()))
+    for _ in range(2):
+        host.produce(DEAD_LETTER, b"", partition=0)
+    assert host.flush(DEADLINE_S) == 0
+    settings = Settings.load({"TIMERS_BROKERS": f"{address.host}:{address.port}"})
+    with LetterLog(settings, shows_progress=False, check=check) as log:
+        for read in (1, 2):
+            found = log.scan(LetterFilter(), [Span(0, 0, 9)])
+            assert [next(found)[1] for _ in range(read)] == [*range(read)]
+            has_gone.set()
+            with pytest.raises(Gone):
+                next(found)
+            has_gone.clear()
 
 
 @pytest.mark.parametrize("path", ["/v1/dead-letters", "/dead-letters"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import ROOT
+from tests.harness.command_line import need
 from tests.harness.process import Process, clean_environment
 from tests.harness.system import System
 
@@ -25,17 +25,6 @@ DELAY_S = 5
 COMMANDS = dict(
     re.findall(r"^\(cd examples/(\w+) && (.+)\)$", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
 )
-
-
-def need(tool: str) -> str:
-    """The path of a tool. Without it, the test is skipped with a message; with ``CI=true`` it fails."""
-    found = shutil.which(tool)
-    if found is None:
-        message = f"NOT TESTED: an example needs `{tool}`, and this machine has none"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
 
 
 def copied(language: str, directory: Path) -> Path:

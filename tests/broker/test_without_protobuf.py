@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.test_example_producers import need
 from tests.docs.markdown import ALL_BLOCKS
+from tests.harness.command_line import need
 from tests.harness.process import clean_environment
 from tests.harness.records import Record
 from tests.harness.system import System

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_screens import settled
+from tests.browser.screens import settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.records import Request
 from tests.harness.system import System

@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.browser.screens import SCREENS, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
-
-SCREENS = (
-    *("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none"),
-    *("/due", "/lag", "/live", "/workers", "/dead-letters", "/queues", "/runbook?name=clocks"),
-)
-
 
 ALL = {"resultTypes": ["violations"]}
 COLOURS = {**ALL, "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
@@ -34,11 +29,6 @@ def seen(served: tuple[System, ConsoleProcess]) -> ConsoleProcess:
         assert console.ask("POST", "/v1/timers", body)[0] == 201
     wait_until(lambda: console.ask("GET", "/v1/timer?id=seen%2F2")[0] == 200, "the timers are seen")
     return console
-
-
-def settled(page: Any) -> None:
-    """Wait until no part of the page is awaited any longer."""
-    page.wait_for_function("() => !document.querySelector('[data-soon], .waiting, .htmx-request')")
 
 
 @pytest.mark.parametrize("screen", SCREENS)

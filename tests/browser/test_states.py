@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_screens import SCREENS, settled
+from tests.browser.screens import SCREENS, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.publication import Publication, publish_in_process
 from tests.harness.system import PARTITIONS, System, timers

@@ -1,7 +1,9 @@
-"""``timers`` commands in the process of a test."""
+"""``timers`` commands in the process of a test, and other commands that a test needs."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -28,3 +30,14 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, s
     """Set these variables for commands and clients in this process."""
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
+
+
+def need(tool: str) -> str:
+    """The path of a tool. Without it, the test is skipped with a message; with ``CI=true`` it fails."""
+    found = shutil.which(tool)
+    if found is None:
+        message = f"NOT TESTED: an example needs `{tool}`, and this machine has none"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return found

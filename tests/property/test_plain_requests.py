@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.harness.compiled import forms
-from tests.property.test_wire_formats import GOOD_VALUES, KEYS, RECORDS, Record, numbered
 from tests.property.unicode_text import TEXT
+from tests.property.wire_records import GOOD_VALUES, KEYS, RECORDS, Record, numbered
 from timers.core.timer import CutValue, Decoded
 from timers.wire import future, plain_requests
 

@@ -24,6 +24,9 @@ from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
+SEEDS = 60
+"""Runs of the correct engine that each check makes. Later seeds run in ``make test-all``."""
+
 DELETE_RETENTION_MS = 100_000
 """How long tombstones stay; more than twice ``STALE_AFTER_S``, because the brokers' clock may go back."""
 SEGMENT_MS = (CLEANING_S + 1) * 1000

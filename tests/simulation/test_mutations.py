@@ -12,8 +12,8 @@ import pytest
 
 from tests.simulation import edits, loss_mutations, marker_mutations, mutation_table, search
 from tests.simulation.mutation_table import MUTATIONS
+from tests.simulation.simulator import SEEDS as TRIED
 from tests.simulation.simulator import Simulator
-from tests.simulation.test_simulator import SEEDS as TRIED
 from timers.core.loop import Loop
 
 MODULES = [module for module in vars(mutation_table).values() if isinstance(module, ModuleType)]

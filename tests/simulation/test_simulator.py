@@ -10,11 +10,8 @@ from tests.simulation import mutations
 from tests.simulation.kit import Parts
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
-from tests.simulation.simulator import SimulationFailed, Simulator
+from tests.simulation.simulator import SEEDS, SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
-
-SEEDS = 60
-"""Later seeds run in ``make test-all``."""
 
 ALL_SEEDS = 6000
 

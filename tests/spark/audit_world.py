@@ -16,12 +16,14 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from tests.harness.planted import Asked, Writer
+from tests.harness.records import Request
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
 from timers.spark.audit.findings import Findings
 from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import Moment
 from timers.spark.jobs import audit
+from timers.wire import headers as h
 
 HOUR_MS = 3_600_000
 MAX_LAG_S = 3600
@@ -126,3 +128,28 @@ def found(spark: SparkSession, world: World, **more: Any) -> Findings:
     moment = Moment(int(time.time() * 1000), 5, MAX_LAG_S)
     arguments = audit.Audit(world.system.settings, Scope(), moment, **more)
     return audit.run(spark, arguments, print)
+
+
+def found_in(spark: SparkSession, system: System, scope: Scope | None = None, *, grace_s: int = 0) -> Findings:
+    """The findings of an audit of a system in which a worker ran, or something in its place."""
+    moment = Moment(int(time.time() * 1000), grace_s)
+    return audit.run(spark, audit.Audit(system.settings, scope or Scope(), moment), print)
+
+
+class Engine:
+    """Writes what an engine would, also what it must not."""
+
+    def __init__(self, system: System) -> None:
+        self._producer = Producer({"bootstrap.servers": system.address, "acks": "all"})
+
+    def fire(self, request: Request, tick_ms: int | None = None, id: bytes = b"") -> None:
+        headers = [
+            *request.headers,
+            (h.TIMER_ID, id or request.source),
+            (h.TIMER_DUE, str(request.due_s)),
+            (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
+        ]
+        self._producer.produce(request.target, request.value, request.key, headers=[*headers])
+
+    def flush(self) -> None:
+        assert self._producer.flush(DEADLINE_S) == 0

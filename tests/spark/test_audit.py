@@ -15,48 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.harness.records import Publisher, Request
 from tests.harness.spark_job import FAST_OPTIONS
 from tests.harness.system import System, timers
-from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.waiting import due_in, wait_until
+from tests.spark.audit_world import Engine, found_in
 from timers.spark.audit import report
-from timers.spark.audit.findings import Findings
 from timers.spark.audit.gaps import Scope, Unplaced
-from timers.spark.audit.outcomes import Moment
-from timers.spark.jobs import audit
-from timers.wire import headers as h
 from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.spark
 
 SPARK_S = 500
-
-
-def found(spark: SparkSession, system: System, scope: Scope | None = None, *, grace_s: int = 0) -> Findings:
-    moment = Moment(int(time.time() * 1000), grace_s)
-    return audit.run(spark, audit.Audit(system.settings, scope or Scope(), moment), print)
-
-
-class Engine:
-    """Writes what an engine would, also what it must not."""
-
-    def __init__(self, system: System) -> None:
-        self._producer = Producer({"bootstrap.servers": system.address, "acks": "all"})
-
-    def fire(self, request: Request, tick_ms: int | None = None, id: bytes = b"") -> None:
-        headers = [
-            *request.headers,
-            (h.TIMER_ID, id or request.source),
-            (h.TIMER_DUE, str(request.due_s)),
-            (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
-        ]
-        self._producer.produce(request.target, request.value, request.key, headers=[*headers])
-
-    def flush(self) -> None:
-        assert self._producer.flush(DEADLINE_S) == 0
 
 
 class Planted(NamedTuple):
@@ -125,7 +97,7 @@ def test_each_planted_fault_is_found(spark: SparkSession, system: System) -> Non
     engine.flush()
     accepted_s = math.ceil(time.time())
     wait_until(lambda: time.time() > accepted_s, "a timer is overdue from the second after its acceptance on")
-    findings = found(spark, system)
+    findings = found_in(spark, system)
     listed = {fault: sorted(map(report._name, rows)) for fault, rows in findings.listed.items()}
     assert listed == {
         "lost": [never.source],
@@ -188,7 +160,7 @@ def test_a_range_without_the_faulty_timers_is_clean(spark: SparkSession, system:
     planted = plant(system, system.target(partitions=2))
     partition, offset = (int(part) for part in planted.never.source.split("/")[1:])
     scope = Scope(ranges={system.request_topic: {partition: range(offset)}})
-    assert found(spark, system, scope).clean
+    assert found_in(spark, system, scope).clean
     ends = system.cluster.ends(system.request_topic)
     other = (partition + 1) % len(ends)
     unasked = f"{system.request_topic}/{other}/{ends[other]}"
@@ -196,7 +168,7 @@ def test_a_range_without_the_faulty_timers_is_clean(spark: SparkSession, system:
     engine.fire(Request(planted.never.target, planted.never.due_s, source=unasked))
     engine.flush()
     # The end of the log counts, also of a partition that is not in scope, and not the end of the range.
-    findings = found(spark, system, scope)
+    findings = found_in(spark, system, scope)
     assert {fault: [row["request"] for row in rows] for fault, rows in findings.listed.items()} == {
         "unasked": [unasked]
     }
@@ -235,7 +207,7 @@ def test_after_a_worker_there_is_nothing_to_find(spark: SparkSession, broker_add
     reader.take(1)
     letters = system.dead_letters()
     letters.take(2)
-    findings = found(spark, system)
+    findings = found_in(spark, system)
     assert findings.clean, list(report.lines(findings))
     assert {status: count for status, count in findings.statuses.items() if count} == {
         "fired": 300 + 20 + 30 + 1,
@@ -248,6 +220,6 @@ def test_after_a_worker_there_is_nothing_to_find(spark: SparkSession, broker_add
     # Of the same topics, the engine's side taken away: what fired is missing, and it is said of each timer.
     system.delete_topic(target)
     system.create_topic(target)
-    lost = found(spark, system)
+    lost = found_in(spark, system)
     assert lost.faults["lost"] == 300 + 20 + 30 + 1 and not lost.clean
     system.close()

@@ -21,7 +21,7 @@ from tests.harness.race import race
 from tests.harness.records import Headers, Publisher, Request
 from tests.harness.schedules import PARTITIONS, Schedules
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.spark.test_audit import Engine, found
+from tests.spark.audit_world import Engine, found_in
 from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
 from timers.wire.formats import future_by_id
@@ -142,7 +142,7 @@ def test_every_request_format_adds_up_and_each_planted_fault_is_found(spark: Spa
     raced = len(seen) + len(formats.fired.rest())
     assert raced >= RACES // 2, "all of the second versions have fired"
 
-    clean = found(spark, system)
+    clean = found_in(spark, system)
     assert clean.clean, list(report.lines(clean))
     told = counts(clean)
     rejected = 4  # of them the two that cannot be read on the topic of schedules, and a countdown; and an overdue one
@@ -186,7 +186,7 @@ def test_every_request_format_adds_up_and_each_planted_fault_is_found(spark: Spa
         fire(of + ids["revoked"].encode(), near, near * 1000)  # and early, by the broker's time
     engine.flush()
     wait_until(lambda: time.time() > past + 3, "what is overdue is so by more than a second")
-    faulty = found(spark, system)
+    faulty = found_in(spark, system)
     assert faulty.requests < clean.requests and counts(faulty)["pending"] == 20, "the rest went, but for what waits"
 
     def shown(*of: str) -> list[str]:

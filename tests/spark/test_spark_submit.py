@@ -19,7 +19,7 @@ from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import MICRO_BATCH, SPARK_S
 from tests.harness.system import System, soon
-from tests.spark.test_audit import Engine
+from tests.spark.audit_world import Engine
 from timers.spark import __main__ as script
 from timers.wire import topics
 

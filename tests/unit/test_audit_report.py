@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.unit.test_web_unsafe_text import HOSTILE, SHOWN, assert_safe
+from tests.harness.unsafe_text import HOSTILE, SHOWN, assert_safe
 from timers.cli.output import Output
 from timers.config.settings import Settings
 from timers.spark.audit import report

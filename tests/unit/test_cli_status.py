@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_console_firing import ANSWERS, LOST
+from tests.harness.console_pages import ANSWERS, LOST
 from timers.cli import main as program
 from timers.cli import partitions
 from timers.config.settings import Settings

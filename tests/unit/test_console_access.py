@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import ssl
 import time
@@ -14,47 +13,16 @@ import trustme
 from aiohttp import ClientError, ClientSession, TCPConnector, web
 from aiohttp.test_utils import unused_port
 
+from tests.harness.console_users import QUICK, USERS, basic, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.fired import CallbackRecord, PastFirings
 from timers.config.settings import Settings
 from timers.console import access
 from timers.console import server as server_module
-from timers.console.access import Rates, ScryptHash, Users, check_settings, hash_token
+from timers.console.access import Rates, ScryptHash, Users, check_settings
 from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
 from timers.console.server import Server, tls_context
 from timers.errors import SettingsError
-
-SALT = b"0123456789abcdef"
-QUICK = ScryptHash(10, 8, 1, SALT, access._scrypt("right", SALT, 10, 8, 1))
-"""A hash that is checked in a millisecond."""
-
-USERS = f"""
-[[user]]
-name = "ada"
-role = "operator"
-password = "{QUICK}"
-values = true
-token_sha256 = "{hash_token("token-of-ada")}"
-
-[[user]]
-name = "rob"
-token_sha256 = "{hash_token("token-of-rob")}"
-
-[[user]]
-name = "tenant"
-role = "operator"
-topics = ["tenant-*"]
-ids = ["tenant/*"]
-token_sha256 = "{hash_token("token-of-tenant")}"
-"""
-
-
-def bearer(name: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer token-of-{name}"}
-
-
-def basic(name: str, password: str) -> dict[str, str]:
-    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import TOPIC, SimCluster, answer_of, console
-from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
 from timers.console import timer_pages
 from timers.errors import NoVerdictError, PublishError

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientError, web
 
+from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
-from tests.unit.test_console_access import USERS, bearer
 from timers.client.fired import CallbackRecord
 from timers.console import event_pages, kafka_cluster
 from timers.console.kafka_cluster import MAX_RECORDS, TopicsFollower

@@ -7,20 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.harness.console_pages import ANSWERS, LOST
 from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
 from timers.console.problems import Problem
 from timers.console.web.board import Board
 
-ANSWERS: dict[str, Any] = {
-    "id": "w1",
-    "ready": True,
-    "pending": 0,
-    "tick_age_s": 0.4,
-    "firing": ["t/0"],
-    "request_partitions": {"t": 2},
-}
 OTHER: dict[str, Any] = {**ANSWERS, "id": "w2", "firing": ["t/1"]}
-LOST: dict[str, Any] = {"id": "w2", "ready": None, "why": "no answer", "assigned": {"t": [1]}}
 BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing": ["t/1"], "assigned": {"t": [1]}}
 """A worker of the version before: it does not say how many partitions there are."""
 

@@ -7,26 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.harness.console_pages import letter
+from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
-from tests.unit.test_console_access import USERS, bearer
 from timers.console.history import FoundLetters
-from timers.core.timer import Rejected
-from timers.dead_letters.letters import Letter, LetterPage
+from timers.dead_letters.letters import LetterPage
 from timers.errors import PublishError, RetryRefusedError, TimersError
-from timers.wire import dead_letter, future
-from timers.wire.formats import RequestRecord
 
 TOPIC = "timer-dead-letter"
-
-
-def letter(offset: int, code: str, target: str) -> Letter:
-    """A dead letter of a request for a callback to ``target``."""
-    value = future.encode(target, "k", b"secret")
-    source = f"timer-request/1/{offset + 100}"
-    record = dead_letter.encode(Rejected(offset, code, "a sentence", b"1", value, ()), source, 10_000)
-    decoded = dead_letter.decode(record.headers)
-    assert decoded is not None
-    return Letter(TOPIC, 0, offset, offset * 1000, RequestRecord(offset, b"1", value, [], 0), decoded)
 
 
 @pytest.fixture

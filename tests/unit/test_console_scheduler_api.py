@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
-from tests.unit.test_console_access import USERS, bearer
 from timers.client.request import TimerRequest
 from timers.console import scheduler_api
 from timers.console.kafka_cluster import WorkerAnswer

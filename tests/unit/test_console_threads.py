@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.harness.console_users import USERS, basic
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
-from tests.unit.test_console_access import USERS, basic
 from timers.config.settings import Settings
 from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads

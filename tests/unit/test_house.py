@@ -107,6 +107,12 @@ def test_tests_that_make_check_does_not_collect_have_their_marker(folder: str) -
     assert [name for name in files if not marked.search((ROOT / name).read_text())] == []
 
 
+def test_no_test_file_imports_another_one() -> None:
+    """What several need is in a file of its own: beside them, or in tests/harness."""
+    imports = re.compile(r"^(from|import) tests\.([\w.]+\.)?test_", re.MULTILINE)
+    assert [name for name in CODE if name.startswith("tests/") and imports.search((ROOT / name).read_text())] == []
+
+
 def test_no_file_has_marks_of_a_merge() -> None:
     marks = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
     assert [name for name in FILES if marks.search((ROOT / name).read_bytes())] == []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.console_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
 from tests.harness.sim_console import console
-from tests.unit.test_web_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
 from timers.console import timer_pages
 from timers.errors import PublishError
 

@@ -15,73 +15,25 @@ from typing import Any
 import pytest
 
 import timers.console.web
+from tests.harness.console_pages import (
+    HOSTILE,
+    HTML,
+    IDS,
+    PART,
+    READY,
+    SCREENS,
+    cluster_with,
+    letter,
+    text_of,
+)
 from tests.harness.sim_console import SimCluster, answer_of, console
-from tests.unit.test_console_letters import letter
 from timers.client.fired import CallbackRecord, PastFirings
-from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S
 from timers.queue.inspection import PartitionStats, QueueStats
 
 STATIC = Path(timers.console.web.__file__).parent / "static"
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&{{ 7*7 }}"
-HTML = {"Accept": "text/html"}
-PART = {"HX-Request": "true"}
-READY = b'{"ready": true, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.1}'
-LAGS = b"""# TYPE timers_lag_seconds histogram
-timers_lag_seconds_bucket{way="waited",le="0.01"} 50.0
-timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
-timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
-"""
-IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
-SCREENS = (
-    "/",
-    "/timers",
-    "/timers/new",
-    "/timer?id=order-1",
-    "/fired",
-    "/lag?topic=timeouts",
-    "/workers",
-    "/dead-letters",
-    "/queues",
-    "/runbook?name=clocks",
-)
-
-
-def lagging_ms(number: int) -> int:
-    return (1_900_000_000 + number) * 1000 + number
-
-
-def due(number: int) -> list[tuple[str, bytes | None]]:
-    return [("timer-due", b"%d" % (1_900_000_000 + number)), ("timer-id", b"<%d>" % number)]
-
-
-def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
-    """A cluster with a ready worker, an unknown one, and these timers."""
-    cluster = SimCluster()
-    cluster.pages = {
-        "/health/ready": (200, READY),
-        "/health/partitions": (200, b'{"red": {}}'),
-        "/metrics": (200, LAGS),
-    }
-    cluster.topic_names = {topic}
-    newest = [CallbackRecord(topic, 0, number, lagging_ms(number), b"<k>", None, due(number)) for number in range(50)]
-    cluster.past = PastFirings(newest[::-1], {})
-    for id in ids:
-        cluster.timers[id] = TimerRequest(topic, id, id.encode(), int(time.time()) + 900, None, [], None, id)
-    return cluster
-
-
-async def text_of(client: Any, path: str, status: int = 200, **more: Any) -> str:
-    """The HTML of a page."""
-    async with client.get(path, headers=HTML, **more) as response:
-        text: str = await response.text()
-        assert response.status == status, text
-        assert response.content_type == "text/html"
-        policy = response.headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'self';") and "unsafe" not in policy
-        return text
 
 
 @pytest.mark.parametrize("path", SCREENS)

@@ -13,8 +13,9 @@ import pytest
 from yarl import URL
 
 import timers
+from tests.harness.console_pages import HTML, IDS, PART, cluster_with, text_of
 from tests.harness.sim_console import TOPIC, SimCluster, console
-from tests.unit.test_web_pages import HTML, IDS, PART, cluster_with, text_of
+from tests.harness.unsafe_text import HOSTILE, SHOWN, WHOLE, assert_safe
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.core.timer import Rejected
@@ -23,12 +24,6 @@ from timers.queue.inspection import PartitionStats, QueueStats
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.printable import UNSAFE
-
-WHOLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"
-"""Persian, which needs a joiner, and emoji of several characters."""
-
-HOSTILE = f"a\u202egpj.exe\u2066\u200f\u2028\x1b[2J\x9b\x7f<b>{WHOLE}"
-SHOWN = f"a\\u202egpj.exe\\u2066\\u200f\\u2028\\x1b[2J\\x9b\\x7f<b>{WHOLE}"
 
 SCREENS = {
     "/": {},
@@ -75,11 +70,6 @@ def hostile_cluster() -> SimCluster:
     cluster.queue_stats["jobs"] = QueueStats("jobs", HOSTILE, 7, 3, False, None, 75.0, 0, (part,), (f"{HOSTILE}/1",))
     cluster.queues_missing[HOSTILE] = HOSTILE
     return cluster
-
-
-def assert_safe(text: str) -> None:
-    found = re.search(UNSAFE, re.sub(r"[\n\t]", "", text))
-    assert found is None, text[max(0, found.start() - 200) : found.end() + 50]
 
 
 @pytest.mark.parametrize("path", SCREENS)

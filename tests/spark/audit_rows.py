@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timers.spark.audit import outcomes
 from timers.spark.audit.outcomes import FIRING, Moment
-from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.requests import REQUEST
+from timers.wire.formats import LOG_APPEND_TIME
 
 DUE = 1_700_000_000
 MOMENT = Moment(as_of_ms=(DUE + 1000) * 1000, grace_s=60, max_lag_s=3600)

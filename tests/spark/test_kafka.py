@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.harness.system import System
 from timers.spark import kafka
-from timers.spark.columns import LOG_APPEND_TIME, RECORD
+from timers.spark.columns import RECORD
+from timers.wire.formats import LOG_APPEND_TIME
 
 pytestmark = pytest.mark.spark
 

@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TICK_VALUE = b"1"
+"""No reader uses it: the time of a tick is its append time."""
+
+TICK_TIMEOUT_S = 5.0
+"""How long to wait for a tick's acknowledgement. After a lost tick, the next one fires the timers of both."""
+
 GUARD_S = 0.001
 """Seconds after the beginning of a second at which to tick: append times are whole milliseconds."""
 

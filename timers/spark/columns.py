@@ -54,10 +54,8 @@ RECORD = schema(
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, key binary, value binary, "
     "headers headers"
 )
-"""One record of a topic. ``timestamp_type`` is Kafka's: 0 for the producer's time, 1 for the broker's append time.
+"""One record of a topic. ``timestamp_type`` is Kafka's, such as :data:`timers.wire.formats.LOG_APPEND_TIME`.
 ``headers`` is null if the record has none."""
-
-LOG_APPEND_TIME = 1
 
 
 def records(kafka: DataFrame) -> DataFrame:

@@ -14,16 +14,11 @@ from mode import Service
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.core.ticking import Phase
+from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import NEXT_AFTER_S, TickJudge, TickSender, wait_until
 
 logger = logging.getLogger(__name__)
-
-TICK_VALUE = b"1"
-
-TICK_TIMEOUT_S = 5.0
-"""How long to wait for a tick's acknowledgement. After a lost tick, the next one fires the timers of both."""
 
 RETRY_PAUSE_S = 0.2
 

@@ -23,14 +23,12 @@ from timers.core.keys import NEVER
 from timers.core.ticking import TickPartitions
 from timers.core.timer import Tick
 from timers.errors import TimersError
+from timers.wire.formats import LOG_APPEND_TIME
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
-
-LOG_APPEND_TIME = 1
-"""Kafka's timestamp type of records whose time the broker set."""
 
 FIRED_S = 2.0
 """Seconds between two reads of what the app has fired, while ticks are held after the start."""

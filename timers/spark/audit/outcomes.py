@@ -30,11 +30,12 @@ from pyspark.sql import functions as F
 
 from timers.core import operation
 from timers.spark import columns
-from timers.spark.columns import LOG_APPEND_TIME, schema
+from timers.spark.columns import schema
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
 from timers.wire import headers as h
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES
+from timers.wire.formats import LOG_APPEND_TIME
 from timers.wire.topics import SOURCE_PATTERN
 
 MUST, MAY, NEVER = "must", "may", "never"
@@ -304,7 +305,7 @@ def firings(records: DataFrame, request_topic: str) -> DataFrame:
         records: in the shape of :data:`timers.spark.columns.RECORD`.
         request_topic: the topic of native requests.
     """
-    append_ms = F.when(F.col("timestamp_type") == columns.LOG_APPEND_TIME, F.col("timestamp_ms"))
+    append_ms = F.when(F.col("timestamp_type") == LOG_APPEND_TIME, F.col("timestamp_ms"))
     return records.select(
         F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
         columns.timer_id().alias("timer_id"),

@@ -33,10 +33,10 @@ from timers.spark import cold, jvm, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
-from timers.spark.columns import LOG_APPEND_TIME, RECORD, record_batch
+from timers.spark.columns import RECORD, record_batch
 from timers.spark.storage import Kept
 from timers.wire import progress
-from timers.wire.formats import RequestFormat
+from timers.wire.formats import LOG_APPEND_TIME, RequestFormat
 from timers.wire.topics import SOURCE_PATTERN, parse_source, source
 
 

@@ -13,19 +13,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
-from timers.core.ticking import Phase
+from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
 
 logger = logging.getLogger(__name__)
 
-TICK_VALUE = b"1"
-
 PARTITION_UA = -1
 """librdkafka chooses the partition."""
-
-TICK_TIMEOUT_S = 5.0
-"""After this time an unacknowledged tick is dropped: the next tick replaces it."""
 
 
 class Oscillator:

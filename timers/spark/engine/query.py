@@ -19,13 +19,13 @@ from timers.kafka.topic_offsets import Offsets
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.spark import jvm, kafka
-from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.engine import packing, processor
 from timers.spark.engine.bucket import Read
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.processor import TOLD, Buckets, Said, TimerProcessor, Told
 from timers.spark.engine.retries import Retries
+from timers.wire.formats import LOG_APPEND_TIME
 
 NAME = "timers-engine"
 

@@ -31,8 +31,6 @@ from timers.spark.requests import TIMER
 from timers.spark.session import described
 from timers.spark.storage import Kept
 
-Console = Callable[[str], None]
-
 BROKERS_CLOCKS_MS = 2000
 """Accepted difference between the clocks of two brokers."""
 
@@ -58,13 +56,13 @@ class Audit:
     cold: ColdTables | None = None
 
 
-def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
+def run(spark: SparkSession, audit: Audit, say: Callable[[str], None]) -> Findings:
     """Read, transform, write the tables, and return the findings."""
     with Kept() as kept:
         return _run(spark, audit, say, kept)
 
 
-def _run(spark: SparkSession, audit: Audit, say: Console, kept: Kept) -> Findings:
+def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Kept) -> Findings:
     if audit.cold is not None:
         check_cold_tables(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
@@ -303,7 +301,7 @@ class _Stage:
 class _Stages:
     """Measures each stage and reports it."""
 
-    def __init__(self, spark: SparkSession, say: Console) -> None:
+    def __init__(self, spark: SparkSession, say: Callable[[str], None]) -> None:
         self._spark = spark
         self._say = say
         self.done: list[tuple[str, int, float]] = []

@@ -28,8 +28,6 @@ from timers.spark.rows import RowFiles
 from timers.spark.session import described
 from timers.spark.storage import BEGUN, DONE, Kept, Steps, table_at
 
-Console = Callable[[str], None]
-
 LEDGER = schema("id string, due_s bigint, run string")
 """A timer that was sent. ``due_s`` is null if an interrupted run sent it."""
 
@@ -70,7 +68,7 @@ class Imported:
     sent: int
 
 
-def run(spark: SparkSession, job: Import, say: Console) -> Imported:
+def run(spark: SparkSession, job: Import, say: Callable[[str], None]) -> Imported:
     """Import the rows that no earlier run has imported.
 
     Raises:
@@ -80,7 +78,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
         return _run(spark, job, say, kept)
 
 
-def _run(spark: SparkSession, job: Import, say: Console, kept: Kept) -> Imported:
+def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kept) -> Imported:
     topic = _topic(job.settings)
     topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):

@@ -21,8 +21,6 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 
-Console = Callable[[str], None]
-
 _OBSERVED, _FOREIGN = "hold", "foreign"
 """Names of what Spark counts in each micro-batch: records that are no cold requests."""
 
@@ -43,7 +41,7 @@ class Hold:
     every_s: int | None = None
 
 
-def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None) -> int:
+def run(spark: SparkSession, job: Hold, say: Callable[[str], None], stop: Event | None = None) -> int:
     """Run until ``stop`` is set, or once, and return the number of requests that were held.
 
     Args:

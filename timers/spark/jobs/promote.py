@@ -157,8 +157,6 @@ def _size(copy: Copy) -> int:
     return len(copy.key or b"") + len(copy.value or b"")
 
 
-Console = Callable[[str], None]
-
 CHUNK = 20_000
 """Largest number of copies in one round."""
 
@@ -268,7 +266,7 @@ def run(
     job: Promote,
     logs: Logs,
     now_s: Callable[[], int],
-    say: Console,
+    say: Callable[[str], None],
     every_s: int | None = None,
     stop: Event | None = None,
     ended: Callable[[int, float], None] = lambda rows, took_s: None,
@@ -398,7 +396,7 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
     return Round(written, found.num_rows > count, files, monotonic() - began, refused)
 
 
-def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Console) -> str:
+def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:
     """Maintain the tables: delete timers that were promoted days ago, merge small files, delete unused files."""
     deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
     replaced = cold.compact(spark, tables, lambda line: say(f"promote: {line}"))

@@ -8,6 +8,9 @@ from timers.core.ports import Decoder
 from timers.core.timer import Decoded, Headers, Origin, Row
 from timers.wire.headers import Header
 
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+"""Kafka's timestamp types: of records whose time the producer set, and of those whose time the broker set."""
+
 
 class RequestRecord(NamedTuple):
     """A record of a request topic, as a request format reads it."""
@@ -19,7 +22,7 @@ class RequestRecord(NamedTuple):
     timestamp: int
     """Epoch milliseconds."""
     timestamp_type: int | None = None
-    """Kafka's: 1 if the broker set the timestamp, 0 if the producer did; None: not known."""
+    """None: not known."""
 
 
 RequestBuilder: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header]]]

@@ -18,6 +18,7 @@ from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
+from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
 from timers.wire.printable import quoted
 
 MAX_ID_BYTES = 512
@@ -25,10 +26,6 @@ MAX_ID_BYTES = 512
 
 
 _NO_HEADERS: Headers = ()
-
-CREATE_TIME = 0
-LOG_APPEND_TIME = 1
-"""Kafka's timestamp types: of records whose time the producer set, and of those whose time the broker set."""
 
 
 def encode_headers(due_s: int) -> list[h.Header]:

@@ -56,6 +56,7 @@ from timers.kafka.aiokafka_internals.group import (
     subscription_of,
     unowned_partitions,
 )
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
 from timers.request_formats import enabled_formats
 from timers.threads import LoopThread
@@ -456,11 +457,7 @@ def taking_part(
         how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, (), *how)
         try:
-            while True:
-                with contextlib.suppress(KafkaError):
-                    await client.bootstrap()
-                    break
-                await asyncio.sleep(RETRY_S)
+            await start_patiently(client.bootstrap, f"the member of {group}", lambda: False)
             await member.run()
         finally:
             await member.leave()

@@ -27,7 +27,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
+from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, countdown, future_by_id, schedule
 
 TIMERS = 300_000
 FETCH = 3_000
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Sequence[h.Header]
     timestamp: int
-    timestamp_type: int = future_by_id.LOG_APPEND_TIME
+    timestamp_type: int = LOG_APPEND_TIME
 
 
 class DiscardingOutbox:

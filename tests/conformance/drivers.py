@@ -199,7 +199,7 @@ class SimulatedEngine(SimTimers):
             for record in self._kafka.records
         ]
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Nothing runs."""
 
 

@@ -12,6 +12,9 @@ import pytest
 import timers.client
 from timers.client import AsyncTimersClient, TimersClient
 from timers.errors import PublishError
+from timers.testing import AsyncSimTimers, SimTimers
+
+CALLS = ("schedule", "send_later", "update", "cancel", "schedule_many", "retry_later", "close")
 
 
 class Queue:
@@ -44,6 +47,16 @@ async def test_a_queue_that_stays_full_is_an_error() -> None:
 def test_both_clients_show_their_arguments() -> None:
     assert inspect.signature(AsyncTimersClient) == inspect.signature(TimersClient)
     assert "keep_order" in inspect.signature(AsyncTimersClient).parameters
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_clients_and_their_simulators_take_the_same_arguments(call: str) -> None:
+    kinds = (TimersClient, AsyncTimersClient, SimTimers, AsyncSimTimers)
+    first, *others = ([*inspect.signature(getattr(kind, call)).parameters.values()] for kind in kinds)
+    for other in others:
+        assert [(each.name, each.kind, each.default) for each in other] == [
+            (each.name, each.kind, each.default) for each in first
+        ]
 
 
 def test_each_error_that_the_page_names_is_in_the_package() -> None:

@@ -226,13 +226,13 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
         """
         return self._publisher.publish_many(requests, ids=ids)
 
-    def close(self, deadline: float | None = None) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Wait for the answers to requests under way, and disconnect. May be called twice.
 
         Args:
-            deadline: how long to wait, by the monotonic clock; None waits for up to ``timeout_s``.
+            timeout_s: how long the call may wait; None takes that of the client.
         """
-        self._disconnect(self._deadline() if deadline is None else deadline)
+        self._disconnect(self._deadline(timeout_s))
 
 
 _LAST_ANSWER_S = 0.3
@@ -362,7 +362,7 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
         except TimeoutError:
             raise PublishError(f"{_MAX_BULKS} other calls of schedule_many run: nothing was sent") from None
 
-    async def close(self) -> None:
-        """Wait for the answers to requests under way, for up to ``timeout_s``, and disconnect. May be called twice."""
-        closing = call_in_thread("timers-client-close", self._disconnect, self._deadline())
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Wait for the answers to requests under way, and disconnect; see :meth:`TimersClient.close`."""
+        closing = call_in_thread("timers-client-close", self._disconnect, self._deadline(timeout_s))
         await asyncio.shield(asyncio.wrap_future(closing))

@@ -14,6 +14,7 @@ from typing import Self
 
 from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
+from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
@@ -318,4 +319,4 @@ class Queue:
         self.state.close()
         self._receiver.join(self.timeout_s)
         self._sender.close(deadline)
-        self._timers.close(deadline)
+        self._timers.close(left_s(deadline))

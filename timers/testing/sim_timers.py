@@ -342,7 +342,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         self._append(own, key, value, headers)
         return None
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Do nothing: there is no connection."""
 
     def __enter__(self) -> Self:
@@ -509,12 +509,22 @@ class AsyncSimTimers(TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any
         return self.sim.cancel(id, if_source=if_source, timeout_s=timeout_s)
 
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> Any:
+        """As :meth:`SimTimers.schedule_many`."""
         return self.sim.schedule_many(requests, ids=ids)
 
-    async def retry_later(self, message: Any, attempt: int | None = None, **arguments: Any) -> str | None:
-        return self.sim.retry_later(message, attempt, **arguments)
+    async def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> str | None:
+        """As :meth:`SimTimers.retry_later`."""
+        return self.sim.retry_later(message, attempt, backoff=backoff, topic=topic, dead_letter_topic=dead_letter_topic)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         """Do nothing: there is no connection."""
 
     async def __aenter__(self) -> Self:

@@ -122,8 +122,8 @@ MUTATIONS = {
     "T8 the store is emptied first": Mutation(worker=EmptiesTheStoreFirst),
     "T8 no cursor": changed(
         (
-            "rescues = self.progress.rescues[-self.rescuing :]",
-            "rescues = [each._replace(through=b'') for each in self.progress.rescues[-self.rescuing :]]",
+            "rescues = self.progress.rescues[-self.rescue_count :]",
+            "rescues = [each._replace(through=b'') for each in self.progress.rescues[-self.rescue_count :]]",
         ),
     ),
     "T8 a second loss begins anew": changed(

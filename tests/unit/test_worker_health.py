@@ -38,7 +38,8 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 class SimMachine:
     """A machine that hangs while it fires, until ``go_on`` is set."""
 
-    clock_is_behind = recovering = rescuing = False
+    clock_is_behind = recovering = False
+    rescue_count = 0
     may_accept = True
     oldest_due_s = released_s = None
     position = 0

@@ -54,7 +54,7 @@ class Loop:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        if self.machine.rescuing and self.firing:
+        if self.machine.rescue_count and self.firing:
             return False
         return not (self._ticks or self.firing or self._commit_due or self._may_accept())
 
@@ -86,7 +86,7 @@ class Loop:
             Fenced: another worker owns the machine.
         """
         self._observe()
-        if self.machine.rescuing:
+        if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
         if self.firing:

@@ -123,8 +123,8 @@ class Machine:
         sweeper: removes ids, or promoted copies, that are forgotten.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
-        rescuing: how many cuts took records from the log that the store still holds. If it is not 0, the machine does
-            nothing but write dead letters for these records [I28].
+        rescue_count: how many cuts took records from the log that the store still holds. If it is not 0, the machine
+            does nothing but write dead letters for these records [I28].
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Machine:
         # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
         # a batch with output is stored after its commit, so what the store holds above the commit has no output.
         opened = progress
-        self.rescuing = len(progress.rescues_of(store.history, store.applied))
-        if store.applied >= progress.next_offset and not self.rescuing:
+        self.rescue_count = len(progress.rescues_of(store.history, store.applied))
+        if store.applied >= progress.next_offset and not self.rescue_count:
             known = store.lineage if store.applied > progress.next_offset else progress.lineage
             accepted = progress.lineage.count_at(progress.next_offset)
             count = continued(store.lineage.count_at(store.applied), accepted)
@@ -148,7 +148,7 @@ class Machine:
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
         self.progress = opened if variant.horizon is None else variant.horizon.enter(opened)
-        if not self.rescuing:
+        if not self.rescue_count:
             store.note_history(self.progress.settings)
         self.replayed = 0
         self.counters = counters or Counters()
@@ -184,23 +184,23 @@ class Machine:
     @property
     def position(self) -> int:
         """Offset at or before which the next fetch must begin."""
-        return self.progress.next_offset if self.rescuing else self._store.applied
+        return self.progress.next_offset if self.rescue_count else self._store.applied
 
     @property
     def cuts(self) -> Cuts:
         """The cuts that are part of the sources of what it emits. What it rescues is older than the last ones."""
-        return self.progress.cuts[: -self.rescuing] if self.rescuing else self.progress.cuts
+        return self.progress.cuts[: -self.rescue_count] if self.rescue_count else self.progress.cuts
 
     @property
     def lineages(self) -> tuple[Lineage, Lineage]:
         """Which log was read below :attr:`position`, and below the ``next_offset`` of the progress. Any thread."""
         known = self.progress.lineage
-        return known if self.rescuing else self._store.lineage, known
+        return known if self.rescue_count else self._store.lineage, known
 
     @property
     def state(self) -> State:
         """What the machine does now: see :data:`STEPS`."""
-        if self.rescuing:
+        if self.rescue_count:
             return State.RESCUING
         if self.recovering:
             return State.RECOVERING
@@ -561,7 +561,7 @@ class Machine:
         Raises:
             Lost: drop this machine and open it again.
         """
-        if self.rescuing:
+        if self.rescue_count:
             return False
         if not self.recovering:
             self._tidy()
@@ -622,10 +622,10 @@ class Machine:
         """
         if self._tick is None or "rescue_chunk" not in STEPS[self.state]:
             return
-        rescues = self.progress.rescues[-self.rescuing :]
+        rescues = self.progress.rescues[-self.rescue_count :]
         limit = min(self._outbox.chunk.timers, self._limits.chunk_timers)
         timers, cancels, left = next_lost(rescues, self._holes, self._store, limit)
-        after = (*self.progress.rescues[: -self.rescuing], *left) if left else ()
+        after = (*self.progress.rescues[: -self.rescue_count], *left) if left else ()
         self._outbox.begin(self._tick)
         output = Output(lost=timers, lost_cancels=cancels)
         try:

@@ -266,7 +266,7 @@ class Runner:
     @property
     def _is_idle_too_long(self) -> bool:
         is_due = self._is_quiet_time_left and monotonic() - self._last_commit > self._idle_commit_s
-        return is_due and not (self.machine.recovering or self.machine.rescuing)
+        return is_due and not (self.machine.recovering or self.machine.rescue_count)
 
     @property
     def _begins_to_fire_soon(self) -> bool:

@@ -203,25 +203,33 @@ class Follower(TopicFollower):
         self._stopped.set()
 
 
-async def test_a_reader_of_ticks_says_once_that_it_waits_for_the_brokers(
+async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = SimClient(*[KafkaConnectionError("Unable to bootstrap")] * 3)
 
+    refusals = [TopicAuthorizationFailedError("oscillator")] * 3
+
     async def nothing(*args: object, **more: object) -> dict[KafkaTopicPartition, list[Any]]:
         return {}
 
-    consumer = Mock(start=client.start, seek_to_end=nothing, getmany=nothing, stop=nothing)
+    async def getmany(**_: object) -> dict[KafkaTopicPartition, list[Any]]:
+        if refusals:
+            raise refusals.pop()
+        return {}
+
+    consumer = Mock(start=client.start, seek_to_end=nothing, getmany=getmany, stop=nothing)
     monkeypatch.setattr(topic_follower, "AIOKafkaConsumer", lambda **_: consumer)
     monkeypatch.setattr(topic_follower, "limit_updates", lambda _: None)
     monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)
+    monkeypatch.setattr(topic_follower, "RETRY_S", 0.001)
     monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
     async with Follower(Settings(), "oscillator", 1, "ticks", "read_uncommitted") as follower:
         async with asyncio.timeout(30):
             while not follower.should_stop:
                 await asyncio.sleep(0)
     said = [record.getMessage().split(" (")[0] for record in caplog.records]
-    assert client.is_started and said.count("the reader of oscillator waits for the brokers") == 1, said
+    assert said == ["the reader of oscillator waits for the brokers", "reading oscillator failed"]
 
 
 async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,17 +20,21 @@ from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
 
 
-async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
     whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
     seen = [Cluster("c", {}, {})]
     refused, renewed = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, refusals = asyncio.get_running_loop(), list[str]()
 
     def ensure(settings: Settings, *, user_topics: bool) -> Cluster:
-        loop.call_soon_threadsafe(refused.set)
-        raise AccessError("lacks Create")
+        refusals.append("lacks Create")
+        if len(refusals) == 3:
+            loop.call_soon_threadsafe(refused.set)
+        raise AccessError(refusals[-1])
 
     async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         if cluster.topic_ids:
@@ -60,6 +64,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
     finally:
         await watch.stop()
     assert waited_s[:3] == [3.0, 6.0, 12.0] and {*waited_s[3:]} == {3.0}, "a slow cluster gets more time"
+    assert caplog.text.count("looking up topics failed") == 2, "each reason is said once"
 
 
 async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(

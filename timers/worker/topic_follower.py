@@ -74,6 +74,7 @@ class TopicFollower(Service):
 
     @Service.task
     async def _read(self) -> None:
+        failed = ""
         while not self.should_stop:
             count = self._partitions
             if not count:  # the topic was deleted: aiokafka would ask for it without a pause
@@ -103,8 +104,11 @@ class TopicFollower(Service):
                     records = await consumer.getmany(timeout_ms=POLL_MS)
                     self._note_leaders(consumer, partitions)
                     await self.handle(records)
+                    failed = ""
             except KafkaError as error:
-                logger.warning("reading %s failed (%r); trying again", self._topic, error)
+                if repr(error) != failed:  # such as a missing right, for as long as it is missing
+                    logger.warning("reading %s failed (%r); trying until it succeeds", self._topic, error)
+                failed = repr(error)
                 await self.sleep(RETRY_S)
             except Exception:  # of a record that no code expects
                 logger.exception("reading %s failed; trying again from its end", self._topic)

@@ -163,14 +163,14 @@ class GroupMember:
 
     async def run(self) -> None:
         """Take part in the group until cancelled, or until an error ends the member."""
-        logged = ""
+        logged = set[str]()
         while not self._ended:
             try:
                 await self._look_up()
                 if self._joins_again or not self.in_group:
                     self._joins_again = False
                     await self._join()
-                    logged = ""
+                    logged.clear()
                 elif not await self._wakes_within(min(HEARTBEAT_S, self._session_s / 3)) and self._is_alive():
                     await self._beat()
             except Exception as error:
@@ -182,9 +182,9 @@ class GroupMember:
                     # The next coordinator may know only an older id of this name, and would refuse this one.
                     self._id = ""
                 line = f"the coordinator of the group {self._group} does not answer, or has moved: {error!r}"
-                if line != logged:
+                if line not in logged:  # two may alternate
                     logger.info("%s", line)
-                    logged = line
+                    logged.add(line)
                 await asyncio.sleep(RETRY_S)
 
     def rejoin(self) -> None:

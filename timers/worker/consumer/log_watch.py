@@ -110,13 +110,17 @@ class LogWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
+        failed = ""
         while not self.should_stop:
             await self.wait(self._requested, timeout=RETRY_S if self._missing_since or self.problems else WATCH_S)
             self._requested.clear()
             try:
                 await self._look_up()
+                failed = ""
             except (KafkaException, TopicConfigError, AccessError) as error:
-                logger.warning("looking up topics failed (%s); trying again", error)
+                if str(error) != failed:  # such as a missing right, for as long as it is missing
+                    logger.warning("looking up topics failed (%s); trying until it succeeds", error)
+                failed = str(error)
                 if isinstance(error, KafkaException):
                     self._answer_s = min(2 * self._answer_s, LAST_ANSWER_S)
                 self.request_lookup()

@@ -173,3 +173,13 @@ def test_wrong_use(arguments: list[str], said: str, use: Any, capsys: pytest.Cap
     code, _, err = run(capsys, "cancel", *arguments)
     assert (code, fleet.cancelled) == (2, [])
     assert said in err
+
+
+@pytest.mark.parametrize("asked", ["list", "cancel"])
+def test_a_time_that_cannot_be_read_is_told_also_without_brokers(
+    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
+    code, _, err = run(capsys, asked, "--from", "yesterday")
+    assert code == 2
+    assert "'yesterday' is not a time" in err

@@ -414,7 +414,7 @@ def list_timers(limit: int, with_values: bool, worker: str | None, output: Outpu
     """
     if with_values and not output.as_json:
         raise click.UsageError("--values goes with -o json")
-    pages = Pages(WorkerToAsk(worker), selected(selection, with_values=with_values), limit)
+    pages = Pages(selected(selection, with_values=with_values), WorkerToAsk(worker), limit)
     output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
     say(f"{counted(pages.count, 'timer')}{more}")
@@ -424,9 +424,9 @@ def list_timers(limit: int, with_values: bool, worker: str | None, output: Outpu
 class Pages:
     """Asks for the timers page by page, and yields them."""
 
-    def __init__(self, worker: WorkerToAsk, query: Query, limit: int) -> None:
-        self._worker = worker
+    def __init__(self, query: Query, worker: WorkerToAsk, limit: int) -> None:
         self._query = query
+        self._worker = worker
         self._limit = limit
         self.count = 0
         self.more = False
@@ -514,7 +514,7 @@ def cancel(
     if id is None:
         if if_source is not None:
             raise click.UsageError("--if-source goes with ID")
-        pages = Pages(WorkerToAsk(worker), selected(selection), 0)
+        pages = Pages(selected(selection), WorkerToAsk(worker), 0)
         return _cancel_all(load_settings(), pages, timeout_s, output, only_look=dry_run)
     if dry_run or worker is not None:
         raise click.UsageError("--dry-run and --worker go with a selection, such as --prefix")

@@ -72,3 +72,17 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
         terms = [row.split("|")[1].strip(" `").lower() for row in table.splitlines()]
         assert terms == sorted(terms)
         assert len(terms) == len(set(terms))
+
+
+def test_a_decision_that_another_one_changes_says_so() -> None:
+    """Else its reader takes for true what is no longer so."""
+    status: dict[int, set[int]] = {}
+    for path in (ROOT / "docs" / "adr").glob("*.md"):
+        (paragraph,) = re.findall(r"^Status: .*?(?=\n\n)", path.read_text(), re.MULTILINE | re.DOTALL)
+        named = re.findall(r"ADRs? \d+(?:(?:, | and )\d+)*", re.sub(r"\]\(.*?\)", "", paragraph))
+        named += re.findall(r"(?<=\]\()\d{4}(?=-)", paragraph)
+        status[int(path.name[:4])] = {int(number) for text in named for number in re.findall(r"\d+", text)}
+    assert status[28] >= {1, 7, 8, 12, 22}
+    assert {later: sorted(n for n in status[later] if later not in status[n]) for later in status} == {
+        later: [] for later in status
+    }

@@ -108,7 +108,7 @@ class _BenchmarkRun:
                 one.prepare(session)
                 self.subjects.append(one)
             except Unavailable as reason:
-                session.console.line(f"  {peer.name} cannot be measured: {reason}")
+                session.printer.line(f"  {peer.name} cannot be measured: {reason}")
                 self.results["not_measured"][peer.name] = str(reason)
 
     def _size(self, workload: Workload) -> Workload:
@@ -120,7 +120,7 @@ class _BenchmarkRun:
             found = call().to_json()
         except Exception as error:
             reason = str(error) or repr(error)
-            self.session.console.line(f"  {name} FAILED: {reason}")
+            self.session.printer.line(f"  {name} FAILED: {reason}")
             self.results["not_measured"][name] = reason.splitlines()[0]
             self.failed = True
             stop_everything()
@@ -129,7 +129,7 @@ class _BenchmarkRun:
         figures = (
             item for item in found.items() if isinstance(item[1], (int, float)) and not isinstance(item[1], bool)
         )
-        self.session.console.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
+        self.session.printer.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
 
     def storm(self) -> None:
         for workload in map(self._size, _storms(self.options)):
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bare.warm_up(session)
             run = _BenchmarkRun(session, options)
             for question in options.questions:
-                session.console.line(f"{question}:")
+                session.printer.line(f"{question}:")
                 getattr(run, question)()
             run.results["took_s"] = time.monotonic() - begun
             _write(run, options.publish)

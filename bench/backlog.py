@@ -58,11 +58,11 @@ class BacklogResult:
 def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
     """Let the subject accept half, stop it, publish the rest, wait until all is due, start it, and measure."""
     names = session.names(subject.name)
-    session.console.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
+    session.printer.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
     session.cluster.create(names.target, workload.partitions)
     half = workload.timers // 2
     lead_s = subject.head_start_s + half / subject.accepts_per_s + BEFORE_DUE_S
-    with session.console.doing(f"starting {subject.name}"):
+    with session.printer.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     publication = Publication(
         brokers=session.cluster.brokers,
@@ -78,16 +78,16 @@ def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> Bac
     try:
         accepted = storm.publish(session, subject, names, running, publication, publication.first_due_s - BEFORE_DUE_S)
     finally:
-        with session.console.doing(f"stopping {subject.name}"):
+        with session.printer.doing(f"stopping {subject.name}"):
             running.stop()
     if accepted.accepted_at is None or time.time() > publication.first_due_s:
         raise RuntimeError(f"{subject.name} had not accepted {half:,} timers and stopped before the first was due")
     all_timers = replace(publication, timers=workload.timers)
-    with session.console.doing("publishing the other half"):
+    with session.printer.doing("publishing the other half"):
         publish_in_process(replace(all_timers, first=half), names.directory)
-    with session.console.doing("waiting until all of it is due"):
+    with session.printer.doing("waiting until all of it is due"):
         time.sleep(max(0.0, publication.first_due_s + workload.spread_s - time.time()))
-    with session.console.doing(f"starting {subject.name} again"):
+    with session.printer.doing(f"starting {subject.name} again"):
         running = subject.start(session, names, workload)
     try:
         result = _drained(session, subject, names, running, all_timers)
@@ -109,7 +109,7 @@ def drain(
     def detail() -> str:
         return f"{out:,} of {publication.timers:,} out, {memory[-1][1]:,.0f} MB" if memory else ""
 
-    with session.console.doing("firing", detail):
+    with session.printer.doing("firing", detail):
         while time.time() < give_up_at and not (out >= publication.timers and time.time() - since > STABLE_S):
             running.check()
             before, out = out, session.cluster.end(names.target)
@@ -117,7 +117,7 @@ def drain(
             since = now if out != before else since
             memory.append((round(now - started_at, 2), round(running.usage.rss_mb("subject"), 1), out))
             time.sleep(POLL_S)
-    with session.console.doing("checking what was fired"):
+    with session.printer.doing("checking what was fired"):
         return check(session.cluster, publication), memory
 
 

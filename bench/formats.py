@@ -195,7 +195,7 @@ def _run(session: Session, options: argparse.Namespace) -> Iterator[Figures]:
                 for case in FORMAT_CASES:
                     if options.request_format is None or case.name in options.request_format:
                         figures = measure(session, case, workload_run)
-                        session.console.line(json.dumps(figures._asdict()))
+                        session.printer.line(json.dumps(figures._asdict()))
                         yield figures
 
 

@@ -65,7 +65,7 @@ def run(session: Session, requests: int, pending: int) -> HistoryResult:
             fired = Workload("fired", min(STEP, requests - begin), 20)
             publish_in_process(session.publication(names, fired, int(time.time()) - 30), names.directory, PATIENCE_S)
             _wait_accepted(session, engine, names, pending + begin + fired.timers)
-            session.console.line(f"  {begin + fired.timers:,} of {requests:,} have fired")
+            session.printer.line(f"  {begin + fired.timers:,} of {requests:,} have fired")
         time.sleep(SETTLED_S)
         taken = int(scrape(engine.port).total("timers_snapshots_total"))
         written = int(scrape(engine.port).total("timers_snapshot_bytes"))

@@ -206,7 +206,7 @@ def _fire_history(session: Session, system: System, run: Run, directory: Path) -
         overdue = _publication(system, run, target, count, int(time.time()) - 30, 20)
         publish_in_process(replace(overdue, payload_bytes=HISTORY_BYTES), directory, PATIENCE_S)
         wait_until(partial(_has_records, system, target, begin + count), "the history has fired", PATIENCE_S)
-        session.console.line(f"  {begin + count:,} of {run.fired:,} have fired after {time.monotonic() - began:.0f} s")
+        session.printer.line(f"  {begin + count:,} of {run.fired:,} have fired after {time.monotonic() - began:.0f} s")
     if run.fired:
         system.wait_past(int(time.time()))
     session.cluster.delete([target])
@@ -231,24 +231,24 @@ class Step:
 
 
 def _measure(session: Session, system: System, members: Members, run: Run, directory: Path) -> dict[str, Any]:
-    with session.console.doing("starting three workers"):
+    with session.printer.doing("starting three workers"):
         for _ in range(3):
             members.add()
     _fire_history(session, system, run, directory)
     spread_s = run.step_s * (len(run.steps) + 1) + LEAD_S
     target, first_due_s = system.target(run.partitions), int(time.time()) + LEAD_S
     publication = _publication(system, run, target, spread_s * run.per_s, first_due_s, spread_s)
-    with session.console.doing("publishing"):
+    with session.printer.doing("publishing"):
         publish_in_process(publication, directory)
     begin_s, end_s = first_due_s + 3.0, first_due_s + spread_s
     time.sleep(max(0.0, begin_s + run.step_s - time.time()))
     done = [Step(FIRST, begin_s, members.owners())]
     for name in run.steps:
-        with session.console.doing(name):
+        with session.printer.doing(name):
             done.append(_do(name, members, run.step_s, done[-1].owners))
     if time.time() > end_s:
-        session.console.line(f"the steps took {time.time() - end_s:.0f} s longer than there were timers")
-    with session.console.doing("waiting for the last timers"):
+        session.printer.line(f"the steps took {time.time() - end_s:.0f} s longer than there were timers")
+    with session.printer.doing("waiting for the last timers"):
         time.sleep(max(0.0, end_s - time.time()))
         system.wait_past(end_s)
     gaps = worst_tick_gaps([worker.data_dir / FILE for worker in system.workers], [step.begin_s for step in done])
@@ -256,7 +256,7 @@ def _measure(session: Session, system: System, members: Members, run: Run, direc
         worker.send(signal.SIGTERM)
     result = _figures(session, publication, done, end_s, gaps)
     for sentence in _judged(result, float(system.environment["TIMERS_SESSION_TIMEOUT_S"])):
-        session.console.line(sentence)
+        session.printer.line(sentence)
     return result
 
 
@@ -295,7 +295,7 @@ def _figures(
         for (at_s, partitions), end in zip(step.restarts, ends, strict=False):
             stayed &= ~((due_at >= int(at_s)) & (due_at < int(end)) & np.isin(found.source_partition, partitions))
         if not in_step.any():
-            session.console.line(f"{step.name:10} no timer was due: the steps before took too long")
+            session.printer.line(f"{step.name:10} no timer was due: the steps before took too long")
             continue
         lag, of_stayed = lag_ms[in_step], lag_ms[in_step & stayed]
         result[step.name] = {
@@ -308,7 +308,7 @@ def _figures(
             "worst_tick_gap_s": round(gap_s, 2),
             "took_s": round(step.took_s, 1),
         }
-        session.console.line(f"{step.name:10} {json.dumps(result[step.name])}")
+        session.printer.line(f"{step.name:10} {json.dumps(result[step.name])}")
         before = now
     return result
 

@@ -103,7 +103,7 @@ def measure(session: Session, sides: Sequence[Engine], pairs: Pairs, number: int
         try:
             result = asdict(pairs.run(session, engine, pairs.workload))
         except Exception as error:
-            session.console.line(f"    {engine.name} FAILED: {error}")
+            session.printer.line(f"    {engine.name} FAILED: {error}")
             pairs.failures.append(f"pair {number + 1}, {engine.name}: {str(error).splitlines()[0]}")
             stop_everything()
             return
@@ -111,7 +111,7 @@ def measure(session: Session, sides: Sequence[Engine], pairs: Pairs, number: int
             result["cpu_ready_s"] = result["cpu_accept_s"] + result["cpu_fire_s"]
         found[engine.name] = {name: value for name, value in result.items() if not isinstance(value, (list, dict))}
         figures = ", ".join(f"{FIGURES[figure]} {result[figure]:,.4g}" for figure in _measured(result))
-        session.console.line(f"    pair {number + 1}, {engine.name}: {figures}")
+        session.printer.line(f"    pair {number + 1}, {engine.name}: {figures}")
     for side, run in found.items():
         pairs.runs[side].append(run)
 

@@ -89,9 +89,9 @@ def measure_speed(session: Session, kind: str, processes: int, count: int) -> di
     """Run consumers until all messages are settled."""
     names = session.names(f"{kind}-{processes}")
     session.cluster.create(names.target, PARTITIONS)
-    with session.console.doing(f"publishing {count:,} messages"):
+    with session.printer.doing(f"publishing {count:,} messages"):
         publish(session.cluster.brokers, names.target, count)
-    with session.console.doing(f"{kind}, {processes} processes"):
+    with session.printer.doing(f"{kind}, {processes} processes"):
         started = [consumer(session, kind, names, number, count) for number in range(processes)]
         figures = [figures_of(each) for each in started]
     session.clear(names)
@@ -106,7 +106,7 @@ def measure_speed(session: Session, kind: str, processes: int, count: int) -> di
         "mb": max(each["peak_mb"] for each in figures),
         "repeated": received - count,
     }
-    session.console.line(f"  {' '.join(f'{name} {value:,.5g}' for name, value in row.items() if name != 'kind')}")
+    session.printer.line(f"  {' '.join(f'{name} {value:,.5g}' for name, value in row.items() if name != 'kind')}")
     return row
 
 
@@ -120,7 +120,7 @@ def measure_times(session: Session, kind: str, count: int) -> dict[str, Any]:
     started = [consumer(session, of_consumer, names, 0, uncounted + count + 1)]
     publish(brokers, names.target, 1, first=1)
     started[0].wait_for("^ready$", END_S)
-    with session.console.doing(f"{kind}: {count:,} messages at {RATE:,} a second"):
+    with session.printer.doing(f"{kind}: {count:,} messages at {RATE:,} a second"):
         publishing = threading.Thread(target=publish, args=(brokers, names.target, uncounted + count, RATE))
         publishing.start()
         if kind == "joining":
@@ -132,7 +132,7 @@ def measure_times(session: Session, kind: str, count: int) -> dict[str, Any]:
     rank = len(waited_ms) - 1
     row = {"kind": kind, "messages": count, "measured": len(waited_ms)}
     row |= {name: waited_ms[int(rank * part)] for name, part in (("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0))}
-    session.console.line(
+    session.printer.line(
         f"  {kind}: {' '.join(f'{name} {value:,.5g}' for name, value in row.items() if name != 'kind')}"
     )
     return row

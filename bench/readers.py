@@ -182,7 +182,7 @@ def _fill(session: Session, engine: Engine, names: RunNames, topic: str, pending
         partitions=PARTITIONS,
         partitioner=engine.partitioner,
     )
-    with session.console.doing("filling the store", lambda: f"{_pending(engine):,} of {pending:,} pending"):
+    with session.printer.doing("filling the store", lambda: f"{_pending(engine):,} of {pending:,} pending"):
         for publication in (common, replace(common, target=RARE, timers=rare)):
             listing.publish(session, engine, names, publication, FILL_S)
         _publish_with_ids(session.cluster.brokers, topic, with_ids, first_due_s)
@@ -216,7 +216,7 @@ def measure(session: Session, pending: int, turns: int, per_s: int, *, only_fill
     workload = Workload(NAME, spread_s * per_s, spread_s)
     session.cluster.create(names.target, PARTITIONS)
     shutil.rmtree(names.directory / "console", ignore_errors=True)
-    with session.console.doing("starting the worker"):
+    with session.printer.doing("starting the worker"):
         running = engine.start(session, names, workload)
     stored = _pending(engine)
     if stored not in (0, pending):

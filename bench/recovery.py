@@ -77,19 +77,19 @@ class RecoveryResult:
 def run(session: Session, subject: Subject, workload: Workload = RECOVERY) -> RecoveryResult:
     """Let the subject accept all timers, stop it, wipe its disk, start it, and measure."""
     names = session.names(subject.name)
-    session.console.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
+    session.printer.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
     publication = session.publication(names, workload, int(time.time()) + FAR_S, partitioner=subject.partitioner)
-    with session.console.doing(f"starting {subject.name}"):
+    with session.printer.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     try:
         acceptance = storm.publish(session, subject, names, running, publication, time.time() + PATIENCE_S)
     finally:
-        with session.console.doing(f"stopping {subject.name}"):
+        with session.printer.doing(f"stopping {subject.name}"):
             running.stop()
     if acceptance.accepted_at is None:
         raise RuntimeError(f"{subject.name} had not accepted {workload.timers:,} timers after {PATIENCE_S:.0f} s")
     shutil.rmtree(names.data_dir)
-    with session.console.doing(f"starting {subject.name} again with an empty disk"):
+    with session.printer.doing(f"starting {subject.name} again with an empty disk"):
         running = subject.start(session, names, workload)
     try:
         started_at = running.processes[0].started_at
@@ -218,7 +218,7 @@ class Takeover:
             trimmed: wait until each partition of the log takes no more than :data:`MOST_LIVE` times the bytes of what
                 is pending and :data:`MOST_BYTES`. The whole log cannot be read then.
         """
-        traffic, say = self._traffic, self._session.console.line
+        traffic, say = self._traffic, self._session.printer.line
         worker = self._system.worker(forked=False)
         try:
             if traffic.kind == "schedule":

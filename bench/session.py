@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from bench.workload import Workload
 from tests.harness.cluster import Cluster
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.process import ROOT, stop_everything
 from tests.harness.publication import Publication
 from timers.broker import EmbeddedBroker
@@ -47,7 +47,7 @@ class RunNames:
 class Session:
     """A running broker, and helpers for a benchmark."""
 
-    console: Console
+    printer: Printer
     cluster: Cluster
     broker_pid: int
     broker_directory: Path
@@ -104,13 +104,13 @@ def measuring(prefix: str = "", *, keep: bool = False, stored: str = "") -> Iter
     workdir = ROOT / ".timers" / "bench" / (stored or time.strftime(f"{prefix}%Y%m%d-%H%M%S"))
     workdir.mkdir(parents=True, exist_ok=bool(stored))
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
-    console = Console()
+    printer = Printer()
     try:
-        with console.doing("starting the broker"):
+        with printer.doing("starting the broker"):
             brokers = broker.start()
         if broker.pid is None:
             raise RuntimeError("the broker ended after it had answered")
-        yield Session(console, Cluster(brokers), broker.pid, workdir / "broker", workdir, keep)
+        yield Session(printer, Cluster(brokers), broker.pid, workdir / "broker", workdir, keep)
     finally:
         stop_everything()
         broker.stop()

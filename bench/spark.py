@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bare.warm_up(session)
         for one in _measure_all(session, options):
             measured.append(one)
-            session.console.line(one.row())
+            session.printer.line(one.row())
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
     name = "spark_transactions" if options.transactions else "spark"

@@ -38,9 +38,9 @@ class SparseResult:
 def accept(session: Session, subject: Engine, workload: Workload) -> SparseResult:
     """Let the worker accept timers, none of which is due yet."""
     names = session.names(subject.name)
-    session.console.line(f"  {workload.title}, accepted: {subject.name}")
+    session.printer.line(f"  {workload.title}, accepted: {subject.name}")
     session.cluster.create(names.target, workload.partitions)
-    with session.console.doing(f"starting {subject.name}"):
+    with session.printer.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     try:
         publication = session.publication(names, workload, int(time.time()) + LATER_S)
@@ -58,14 +58,14 @@ def accept(session: Session, subject: Engine, workload: Workload) -> SparseResul
 def overdue(session: Session, subject: Engine, workload: Workload) -> SparseResult:
     """Publish timers of the past while the worker is stopped, start it, and let it fire them."""
     names = session.names(subject.name)
-    session.console.line(f"  {workload.title}, overdue: {subject.name}")
+    session.printer.line(f"  {workload.title}, overdue: {subject.name}")
     session.cluster.create(names.target, workload.partitions)
-    with session.console.doing(f"starting {subject.name}, which makes its topics"):
+    with session.printer.doing(f"starting {subject.name}, which makes its topics"):
         subject.start(session, names, workload).stop()
     publication = session.publication(names, workload, int(time.time()) - workload.spread_s)
-    with session.console.doing("publishing"):
+    with session.printer.doing("publishing"):
         publish_in_process(publication, names.directory, PUBLISH_S)
-    with session.console.doing(f"starting {subject.name}"):
+    with session.printer.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     try:
         fired, _ = backlog.drain(session, names, running, publication)

@@ -130,7 +130,7 @@ def publish(
         return f"{seen:,} of {total:,} accepted, {until - time.time():.0f} s left"
 
     try:
-        with session.console.doing("publishing", detail):
+        with session.printer.doing("publishing", detail):
             while accepted_at is None and time.time() < until:
                 running.check()
                 seen = subject.accepted(session, names)
@@ -161,7 +161,7 @@ def wait_for_end(session: Session, running: Running, publication: Publication) -
         return f"{out:,} of {publication.timers:,} out, last second in {max(0.0, last_due_s - time.time()):.0f} s"
 
     while True:
-        with session.console.doing("firing", detail):
+        with session.printer.doing("firing", detail):
             while True:
                 running.check()
                 now, before = time.time(), out
@@ -172,12 +172,12 @@ def wait_for_end(session: Session, running: Running, publication: Publication) -
                 # While timers fire, once in the middle of each second: else these questions would be a quarter of the
                 # requests that the broker gets.
                 time.sleep(POLL_S if now > last_due_s else 1.5 - now % 1)
-        with session.console.doing("checking what was fired"):
+        with session.printer.doing("checking what was fired"):
             fired = check(session.cluster, publication)
         if not fired.lost or time.time() > deadline:
             return fired
         out, since = -1, time.time()
-        session.console.line(
+        session.printer.line(
             f"    {fired.lost:,} are still missing: waiting for them until {LATEST_S:.0f} s after the last"
         )
         deadline = min(deadline, time.time() + LATEST_S / 4)
@@ -265,15 +265,15 @@ def run(
         first_due_s: returns the first due second, which is not before the one that it gets.
     """
     names = session.names(subject.name)
-    session.console.line(f"  {workload.title}: {subject.name}")
+    session.printer.line(f"  {workload.title}: {subject.name}")
     session.cluster.create(names.target, workload.partitions)
-    with session.console.doing(f"starting {subject.name}"):
+    with session.printer.doing(f"starting {subject.name}"):
         running = subject.start(session, names, workload)
     observe("ready", names)
     receiver: Process | None = None
     try:
         if workload.idle_s:
-            with session.console.doing(f"measuring {subject.name} without timers"):
+            with session.printer.doing(f"measuring {subject.name} without timers"):
                 time.sleep(workload.idle_s)
         if workload.is_received:
             receiver = receiving.start(session.cluster.brokers, names.target, workload.timers, names.directory)
@@ -289,7 +289,7 @@ def run(
             running.stop()
             session.clear(names)
             return result(subject, workload, running, acceptance, publication, fired, received)
-        session.console.line("    not all accepted before the first due second: once more, with twice the time")
+        session.printer.line("    not all accepted before the first due second: once more, with twice the time")
     finally:
         if not running.exit_codes:
             running.stop()

@@ -42,11 +42,11 @@ def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResu
     """Publish all requests, then run the loop to its end."""
     name = "bare+headers" if with_headers else "bare"
     names = session.names(name.replace("+", "-"))
-    session.console.line(f"  storm {workload.title}: {name} (no store, no time)")
+    session.printer.line(f"  storm {workload.title}: {name} (no store, no time)")
     session.cluster.create(names.target, workload.partitions)
     session.cluster.create(names.request, workload.partitions)
     publication = session.publication(names, workload, int(time.time()))
-    with session.console.doing("publishing"):
+    with session.printer.doing("publishing"):
         publish_in_process(publication, names.directory)
     argv = python(
         "bench.peers.bare_loop", session.cluster.brokers, names.request, str(workload.timers), str(int(with_headers))
@@ -54,7 +54,7 @@ def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResu
     loop = Process(name, argv, clean_environment(), ROOT, names.directory / "loop.log").start()
     usage = UsageSampler({"subject": [loop.pid], "broker": [session.broker_pid]})
     try:
-        with session.console.doing(f"running {name}"):
+        with session.printer.doing(f"running {name}"):
             loop.wait_for(r"^ready", END_S)
             ready_at = time.time()
             sent_all = loop.wait_for(r"^sent \d+ with ([0-9.]+) CPU s", END_S)
@@ -63,7 +63,7 @@ def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResu
     finally:
         usage.close()
         loop.end(5)
-    with session.console.doing("checking what was sent"):
+    with session.printer.doing("checking what was sent"):
         sent = check(session.cluster, publication)
     session.clear(names)
     out_s = (sent.last_ms - sent.first_ms) / 1000
@@ -86,7 +86,7 @@ def warm_up(session: Session) -> None:
     """Warm up the Java compiler of the broker, so that the first measured system has no disadvantage."""
     names = session.names("warm-up")
     session.cluster.create(names.request, WARM_UP.partitions)
-    with session.console.doing("warming the broker up"):
+    with session.printer.doing("warming the broker up"):
         publish(session.publication(names, WARM_UP, int(time.time())))
         run(session, WARM_UP.smaller(6), with_headers=True)
     session.clear(names)

@@ -40,7 +40,7 @@ def run(session: Session, workload: Workload) -> FaustTableResult:
     """Publish, start the worker, and wait until its changelog contains all timers."""
     names = session.names("faust-table")
     names.data_dir.mkdir()
-    session.console.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
+    session.printer.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
     session.cluster.create(names.request, workload.partitions, {})
     publication = session.publication(names, workload, int(time.time()) + 3600)
     publish_in_process(publication, names.directory)
@@ -58,7 +58,7 @@ def run(session: Session, workload: Workload) -> FaustTableResult:
     seen: list[tuple[float, int]] = []
     deadline = time.time() + START_S + END_S
     try:
-        with session.console.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
+        with session.printer.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
             while kept < workload.timers:
                 if not worker.running or time.time() > deadline:
                     raise RuntimeError(f"the faust_table worker kept {kept:,} of {workload.timers:,}:\n{worker.tail()}")

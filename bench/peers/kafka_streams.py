@@ -42,7 +42,7 @@ class KafkaStreams(Subject):
         for tool, what in (("java", "a Java 17 runtime"), ("mvn", "Maven")):
             if shutil.which(tool) is None:
                 raise Unavailable(f"no `{tool}` on this machine: install {what} to build it")
-        with session.console.doing("building the Kafka Streams peer (mvn package)"):
+        with session.printer.doing("building the Kafka Streams peer (mvn package)"):
             try:
                 built = subprocess.run(
                     ["mvn", "-q", "-B", "package"],

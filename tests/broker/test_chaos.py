@@ -12,7 +12,7 @@ from tests.chaos.logs import alarms, freeze
 from tests.chaos.logs.cells import choose
 from tests.chaos.logs.round import Rounds
 from tests.chaos.runner import Round
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
@@ -31,7 +31,7 @@ def test_chaos_loses_no_timer_and_fires_none_twice_or_early(tmp_path: Path) -> N
     try:
         for seed in SEEDS:
             chosen = plan.make(seed, WORKERS, TIMERS, kinds, plan.SHORT)
-            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Console()).run()
+            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Printer()).run()
             assert outcome.passed, f"seed {seed}: {outcome.failures} {outcome.verdict}; logs: {tmp_path}"
             if outcome.verdict.counts:
                 return
@@ -45,7 +45,7 @@ def test_kills_before_the_answer_lose_no_timer_that_a_client_was_promised(tmp_pa
     """``python -m tests.chaos.console`` kills more often."""
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     try:
-        outcome = of_console.Round(broker, 1, 12, tmp_path / "round", Console(), every=3).run()
+        outcome = of_console.Round(broker, 1, 12, tmp_path / "round", Printer(), every=3).run()
     finally:
         broker.stop()
     assert outcome.is_passed, f"{outcome}; logs: {tmp_path}"
@@ -66,7 +66,7 @@ def test_kills_before_the_answer_lose_no_timer_that_a_client_was_promised(tmp_pa
 def test_a_log_that_lost_its_end_loses_no_timer_in_silence(tmp_path: Path, cells: str) -> None:
     """``python -m tests.chaos.logs`` has more cells."""
     chosen = choose(cells.split(","))
-    rows = [row for rows in Rounds(tmp_path, 1, 3, Console()).run(chosen) for row in rows]
+    rows = [row for rows in Rounds(tmp_path, 1, 3, Printer()).run(chosen) for row in rows]
     assert [str(row.cell) for row in rows] == [str(cell) for cell in chosen]
     assert not [(str(row.cell), row.failure, row.verdict, row.facts.sentence) for row in rows if not row.passed]
 
@@ -76,7 +76,7 @@ def test_a_log_that_lost_its_end_loses_no_timer_in_silence(tmp_path: Path, cells
 def test_what_happens_to_healthy_logs_stops_no_partition(tmp_path: Path, kind: str) -> None:
     brokers = ThreeBrokers(tmp_path / "brokers", alarms.PROPERTIES)
     try:
-        (found,) = alarms.run(brokers, tmp_path / "rig", [kind], 20, Console())
+        (found,) = alarms.run(brokers, tmp_path / "rig", [kind], 20, Printer())
         assert found.passed, found
     finally:
         brokers.stop()
@@ -87,7 +87,7 @@ def test_a_frozen_broker_delays_timers_elsewhere_by_seconds_only(tmp_path: Path)
     """With Kafka's default of 30 s, a transaction that ends at the moment of the freeze may wait as long."""
     brokers = ThreeBrokers(tmp_path / "brokers", freeze.properties(10))
     try:
-        figures = freeze.Freeze(brokers, tmp_path / "system", Console()).run(40.0)
+        figures = freeze.Freeze(brokers, tmp_path / "system", Printer()).run(40.0)
         assert figures.passed, figures
     finally:
         brokers.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.chaos import plan
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.runner import Outcome, Round
-from tests.harness.console import Console
 from tests.harness.disk import may_stall
+from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
@@ -72,23 +72,23 @@ def three_brokers(directory: Path) -> ThreeBrokers:
 
 def _rounds(options: argparse.Namespace, directory: Path, brokers: EmbeddedBroker | ThreeBrokers) -> bool:
     """Run the rounds. Returns whether none failed, and one of them counts or need not count."""
-    console = Console()
+    printer = Printer()
     outcomes: list[Outcome] = []
     for index in range(options.rounds + (0 if options.uncounted else SPARE_ROUNDS)):
         if index >= options.rounds and any(outcome.verdict.counts or not outcome.passed for outcome in outcomes):
             break
         chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
         number = f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, because none counts"
-        console.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
+        printer.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
         for line in plan.describe(chosen):
-            console.line(f"  {line}")
+            printer.line(f"  {line}")
         begun = time.monotonic()
-        one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", console)
+        one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", printer)
         outcomes.append(one.run())
-        console.line(f"  took {time.monotonic() - begun:.0f} s")
+        printer.line(f"  took {time.monotonic() - begun:.0f} s")
     counted = sum(outcome.verdict.counts for outcome in outcomes)
     failed = [outcome.seed for outcome in outcomes if not outcome.passed]
-    console.line(
+    printer.line(
         f"{len(outcomes)} rounds, {counted} count; {len(failed)} failed{f': seeds {failed}' if failed else ''}"
     )
     return not failed and (bool(counted) or options.uncounted)

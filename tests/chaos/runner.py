@@ -13,8 +13,8 @@ from tests.chaos.faults import FAULTS, Steps
 from tests.chaos.plan import ADD, BURST_EVERY_S, STALL, Fault, Plan
 from tests.chaos.state import Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
-from tests.harness.console import Console
 from tests.harness.judge import Callbacks
+from tests.harness.printer import Printer
 from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.publication import Publication, dues, start_publisher
 from tests.harness.system import System
@@ -63,12 +63,12 @@ class Round:
         directory: for the workers' logs and data.
     """
 
-    def __init__(self, brokers: Brokers, plan: Plan, timers: int, directory: Path, console: Console) -> None:
+    def __init__(self, brokers: Brokers, plan: Plan, timers: int, directory: Path, printer: Printer) -> None:
         address = brokers.start()
         self._plan = plan
         self._timers = timers
         self._directory = directory
-        self._console = console
+        self._printer = printer
         self._system = System(
             address,
             directory,
@@ -79,7 +79,7 @@ class Round:
         )
         bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s
         stalls = any(fault.kind == STALL for fault in plan.faults)
-        self._state = RoundState(brokers, self._system, lambda text: console.line(f"    {text}"), bytes_per_s, stalls)
+        self._state = RoundState(brokers, self._system, lambda text: printer.line(f"    {text}"), bytes_per_s, stalls)
         self._injected: list[InjectedFault] = []
         self._first_s = 0
 
@@ -92,7 +92,7 @@ class Round:
 
     def _run(self) -> Outcome:
         target = self._system.target(PARTITIONS)
-        with self._console.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
+        with self._printer.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
             for clock_offset_s in self._plan.clock_offsets_s:
                 self._state.add(clock_offset_s)
             for member in self._state.members:
@@ -117,7 +117,7 @@ class Round:
         judged = verdict(found, dues(publication), self._injected)
         outcome = Outcome(self._plan.seed, judged, self._state.failures)
         for line in report.lines(self._plan.seed, judged, self._injected, self._state.failures, self._first_s):
-            self._console.line(line)
+            self._printer.line(line)
         self._system.delete_topics()
         return outcome
 
@@ -130,7 +130,7 @@ class Round:
         under_way: list[tuple[float, Steps, Fault]] = []
         give_up = self._first_s + self._plan.storm_s + EXTRA_TIME_S
         try:
-            with self._console.doing("storm", self._progress):
+            with self._printer.doing("storm", self._progress):
                 while planned or under_way or publisher.running:
                     if time.time() > give_up:
                         self._state.failures.append(f"faults or publishing did not end within {EXTRA_TIME_S:.0f} s")
@@ -140,7 +140,7 @@ class Round:
                         fault = planned.pop(0)
                         steps = self._start_fault(fault)
                         if steps is None:
-                            self._console.line(f"    {fault.at_s:3} s: {fault.kind} waits for a rebalance or a fault")
+                            self._printer.line(f"    {fault.at_s:3} s: {fault.kind} waits for a rebalance or a fault")
                             planned = _delay([fault, *planned])
                         else:
                             under_way.append((self._moment(fault), steps, fault))
@@ -156,7 +156,7 @@ class Round:
                 steps.close()  # a disk that stalls goes on, and so the worker on it can be killed
             publisher.end(1)
         late_s = time.time() - self._first_s - self._plan.storm_s
-        self._console.line(f"    publishing and faults are done, {late_s:.1f} s later than planned")
+        self._printer.line(f"    publishing and faults are done, {late_s:.1f} s later than planned")
 
     def _moment(self, fault: Fault) -> float:
         return self._first_s + fault.at_s + fault.offset_ms / 1000
@@ -177,7 +177,7 @@ class Round:
             return None
         victim = eligible[fault.victim % len(eligible)]
         whom = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
-        self._console.line(f"    {fault.at_s:3} s: {fault.kind}{whom}")
+        self._printer.line(f"    {fault.at_s:3} s: {fault.kind}{whom}")
         self._state.chosen_ends = self._state.ends()
         return FAULTS[fault.kind](self._state, fault, victim, held)
 
@@ -188,7 +188,7 @@ class Round:
             return [(time.time() + next(steps), steps, fault)]
         except StopIteration as over:
             self._injected.append(over.value)
-            self._console.line(f"         {fault.kind} is over")
+            self._printer.line(f"         {fault.kind} is over")
             return []
 
     def _progress(self) -> str:
@@ -204,22 +204,22 @@ class Round:
         last_ms = max((injected.over_ms + injected.grace_ms for injected in self._injected), default=0)
         give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CATCH_UP_S
         try:
-            with self._console.doing("waiting until all timers have fired"):
+            with self._printer.doing("waiting until all timers have fired"):
                 wait_until(lambda: time.time() > due_s.max(), "the last due second", 2 * DEADLINE_S)
                 self._system.wait_past(int(due_s.max()))
         except AssertionError as error:
             self._state.failures.append(f"due timers do not fire: {error}")
         while True:
             ends = cluster.ends(publication.target)
-            with self._console.doing("reading the callbacks"):
+            with self._printer.doing("reading the callbacks"):
                 found = read_callbacks(cluster, publication, sources=True)
             missing = verdict(found, due_s, []).fired.lost
             if not missing or time.time() > give_up:
                 break
-            self._console.line(f"    {missing:,} are still missing")
-        with self._console.doing("stopping the workers"):
+            self._printer.line(f"    {missing:,} are still missing")
+        with self._printer.doing("stopping the workers"):
             self._stop()
-        with self._console.doing("comparing logs and snapshots"):
+        with self._printer.doing("comparing logs and snapshots"):
             self._verify()
             wait_until(lambda: self._settled(publication.target), "no transaction is open on the target")
         if cluster.ends(publication.target) != ends:
@@ -239,7 +239,7 @@ class Round:
             self._state.failures.append(f"log verify: {done.stdout}{done.stderr}")
         compared = done.stdout.count("differ")
         deleted = sum(self._system.cluster.starts(self._system.request_topic).values())
-        self._console.line(f"    {compared} logs compared with their snapshots; {deleted:,} offsets were deleted")
+        self._printer.line(f"    {compared} logs compared with their snapshots; {deleted:,} offsets were deleted")
 
     def _settled(self, topic: str) -> bool:
         return self._system.cluster.ends(topic, committed=True) == self._system.cluster.ends(topic)

@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.spark_ids import IdTraffic
 from tests.harness.callbacks import check
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.publication import Publication, dues, start_publisher, wait_published
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine, SparkJob
@@ -73,13 +73,13 @@ class Storm:
     """
 
     def __init__(
-        self, broker: EmbeddedBroker, directory: Path, seed: int, timers: int, console: Console, ids: int = 0
+        self, broker: EmbeddedBroker, directory: Path, seed: int, timers: int, printer: Printer, ids: int = 0
     ) -> None:
         self._broker = broker
         self._directory = directory
         self._random = random.Random(seed)
         self._timers = timers
-        self._console = console
+        self._printer = printer
         self._ids = ids
         topics = {"TIMERS_ID_TOPIC": "by-id", "TIMERS_VERDICT_TOPIC": "verdicts"} if ids else {}
         self._system = System(broker.start(), directory, TIMERS_PARTITIONS=str(PARTITIONS), **topics)
@@ -112,9 +112,9 @@ class Storm:
             Whether each timer fired once, and none early.
         """
         steps = plan(self._random, kills, changes, kinds)
-        self._console.line(f"  {', '.join(steps)}")
+        self._printer.line(f"  {', '.join(steps)}")
         begins_with_worker = WORKERS in steps
-        with self._console.doing("starting"):
+        with self._printer.doing("starting"):
             first = self._worker if begins_with_worker else self._engine
             first.start().ready()
         pace_s = length_s(steps)
@@ -139,22 +139,22 @@ class Storm:
             traffic = IdTraffic(self._system, self._system.target(PARTITIONS), self._ids, pace_s, chosen)
             traffic.start()
         if begins_with_worker:
-            with self._console.doing("a worker fires, and Spark takes over"):
+            with self._printer.doing("a worker fires, and Spark takes over"):
                 self._spark_takes_over()
         for number, kind in enumerate(steps):
             self._step(number, kind, time.time() - first_s)
-        self._console.line(f"  done: {dict(Counter(steps))}; publishing ends after {pace_s} s")
-        with self._console.doing("publishing"):
+        self._printer.line(f"  done: {dict(Counter(steps))}; publishing ends after {pace_s} s")
+        with self._printer.doing("publishing"):
             wait_published(publisher, max(0.0, first_s + pace_s - time.time()) + LATEST_S)
         if traffic is not None:
-            with self._console.doing("waiting until all timers with ids have fired"):
+            with self._printer.doing("waiting until all timers with ids have fired"):
                 traffic.wait()
         is_kept = self._check(publication)
         if traffic is not None:
             sentence, agree = traffic.judge()
-            self._console.line(f"  {sentence}")
+            self._printer.line(f"  {sentence}")
             is_kept &= agree
-            with self._console.doing("auditing"):
+            with self._printer.doing("auditing"):
                 self._audit()
         return is_kept
 
@@ -163,11 +163,11 @@ class Storm:
         place = ("--output", str(self._directory / "audit"), "--tables", (self._directory / "tables").as_uri())
         job = SparkJob(self._directory / "auditor", self._system.environment, "audit", "-o", "json", *place)
         said = json.loads(next(line for line in job.run().splitlines() if line.startswith("{")))
-        self._console.line(f"  audit: {said['verdict']}, {said['statuses']}")
+        self._printer.line(f"  audit: {said['verdict']}, {said['statuses']}")
 
     def _step(self, number: int, kind: str, at_s: float) -> None:
         before = self._micro_batches() if kind in ("executor", "broker") else 0  # the others start the engine again
-        with self._console.doing(f"step {number + 1}, at {at_s:.0f} s: {kind}"):
+        with self._printer.doing(f"step {number + 1}, at {at_s:.0f} s: {kind}"):
             self._kinds[kind]()
             wait_until(lambda: self._micro_batches() > before, "a micro-batch after the step", SPARK_S)
         time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
@@ -225,17 +225,17 @@ class Storm:
     def _check(self, publication: Publication) -> bool:
         cluster, last_s = self._system.cluster, int(dues(publication).max())
         give_up_at = max(time.time(), last_s) + LATEST_S
-        with self._console.doing("waiting until all timers have fired"):
+        with self._printer.doing("waiting until all timers have fired"):
             while cluster.end(publication.target, committed=True) < self._timers and time.time() < give_up_at:
                 time.sleep(1.0)
             # The end counts the markers of transactions too, so a part of the timers may still be due later.
             while check(cluster, publication).records < self._timers and time.time() < give_up_at:
                 time.sleep(5.0)
-        with self._console.doing("stopping the engine"):
+        with self._printer.doing("stopping the engine"):
             self._engine.stop()
         fired = check(cluster, publication)
         letters = cluster.end(self._system.settings.dead_letter_topic)
-        self._console.line(
+        self._printer.line(
             f"  {fired.records:,} fired: {fired.lost} lost, {fired.duplicates} twice, {fired.early} early, "
             f"{fired.altered} altered, {letters} dead letters; the longest lag was {fired.lag_ms.max() / 1000:.0f} s"
         )
@@ -277,11 +277,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _storm(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
-    console = Console()
-    console.line(
+    printer = Printer()
+    printer.line(
         f"seed {options.seed}: {options.timers:,} timers, {options.kills} kills, {len(options.changes)} changes"
     )
-    storm = Storm(broker, directory / "storm", options.seed, options.timers, console, options.ids)
+    storm = Storm(broker, directory / "storm", options.seed, options.timers, printer, options.ids)
     try:
         return storm.run(options.kills, options.changes, options.kinds)
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.chaos.console.round import Outcome, Round
 from tests.chaos.program import one_broker, run_rounds
 from tests.harness import forked
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from timers.broker import EmbeddedBroker
 
 SHOWN = 10
@@ -34,24 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _round(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
     """Run the round. Returns whether all promises were kept."""
-    console = Console()
-    console.line(f"seed {options.seed}: {options.kills:,} kills")
-    outcome = Round(broker, options.seed, options.kills, directory, console, options.seconds).run()
-    _report(outcome, console)
+    printer = Printer()
+    printer.line(f"seed {options.seed}: {options.kills:,} kills")
+    outcome = Round(broker, options.seed, options.kills, directory, printer, options.seconds).run()
+    _report(outcome, printer)
     return outcome.is_passed
 
 
-def _report(outcome: Outcome, console: Console) -> None:
-    console.line(f"{'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, kills: {dict(outcome.kills)}")
-    console.line(f"  between the record of a request and its answer: {outcome.hits:,}")
-    console.line(
+def _report(outcome: Outcome, printer: Printer) -> None:
+    printer.line(f"{'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, kills: {dict(outcome.kills)}")
+    printer.line(f"  between the record of a request and its answer: {outcome.hits:,}")
+    printer.line(
         f"  timers {outcome.timers:,}, answered as set {outcome.promised:,}, lost {len(outcome.lost)}, "
         f"fired twice {len(outcome.doubled)}, with two ids {len(outcome.split)}, dead letters {outcome.letters}"
     )
-    console.line("  answers: " + ", ".join(f"{answer}: {count:,}" for answer, count in sorted(outcome.answers.items())))
+    printer.line("  answers: " + ", ".join(f"{answer}: {count:,}" for answer, count in sorted(outcome.answers.items())))
     for what in (*outcome.wrong, f"lost: {outcome.lost[:SHOWN]}", f"fired twice: {outcome.doubled[:SHOWN]}")[:SHOWN]:
         if not outcome.is_passed:
-            console.line(f"  {what}")
+            printer.line(f"  {what}")
 
 
 if __name__ == "__main__":

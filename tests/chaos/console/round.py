@@ -15,8 +15,8 @@ from time import monotonic
 from tests.chaos.console.clients import Client
 from tests.chaos.console.killer import REQUEST, VERDICT, Killer
 from tests.chaos.console.ledger import Ledger
-from tests.harness.console import Console
 from tests.harness.console_process import ConsoleProcess
+from tests.harness.printer import Printer
 from tests.harness.records import Reader
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -79,7 +79,7 @@ class Round:
     seed: int
     wanted: int
     directory: Path
-    console: Console
+    printer: Printer
     longest_s: float = 600.0
     every: int = EVERY
     kills: Counter[str] = field(default_factory=Counter)
@@ -122,16 +122,16 @@ class Round:
         clients = [
             Client(self._ledger, self._consoles, target, self.seed + number, is_over) for number in range(CLIENTS)
         ]
-        with self.console.doing("killing", self._progress):
+        with self.printer.doing("killing", self._progress):
             end_s = monotonic() + self.longest_s
             while len(self._ledger.hits) < self.wanted and monotonic() < end_s and not self._ledger.wrong:
                 self._kill_one(killer)
         is_over.set()
-        with self.console.doing("waiting for the clients", self._progress):
+        with self.printer.doing("waiting for the clients", self._progress):
             for client in clients:
                 client.join()
         killer.end()
-        with self.console.doing("waiting until all have fired"):
+        with self.printer.doing("waiting until all have fired"):
             fired = self._settle(reader, target)
         return self._judge(fired)
 

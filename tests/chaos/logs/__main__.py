@@ -15,7 +15,7 @@ from tests.chaos.logs.cells import CELLS, MEANINGS, TOPICS, choose
 from tests.chaos.logs.round import Rounds, Row
 from tests.chaos.program import run_rounds
 from tests.harness import class_archive
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
 
 CELLS_OF, ALARMS, FREEZE = "cells", "alarms", "freeze"
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _alarms(options: argparse.Namespace, directory: Path, brokers: ThreeBrokers) -> bool:
     """Do the changes that must stop nothing. Returns whether none did."""
-    found = alarms.run(brokers, directory, options.kinds, options.changes, Console())
+    found = alarms.run(brokers, directory, options.kinds, options.changes, Printer())
     for each in found:
         print(each, flush=True)
     return all(each.passed for each in found)
@@ -88,26 +88,26 @@ def _alarms(options: argparse.Namespace, directory: Path, brokers: ThreeBrokers)
 
 def _freeze(options: argparse.Namespace, directory: Path, brokers: ThreeBrokers) -> bool:
     """Freeze a broker. Returns whether the lags are good."""
-    figures = freeze.Freeze(brokers, directory, Console()).run(options.frozen)
+    figures = freeze.Freeze(brokers, directory, Printer()).run(options.frozen)
     print(figures, flush=True)
     return figures.passed
 
 
 def _cells(options: argparse.Namespace, directory: Path, brokers: _NoBrokers) -> bool:
     """Run the cells. Returns whether all of them passed."""
-    console = Console()
-    console.line(f"seed {options.seed}: {len(options.cells)} of {len(CELLS)} cells")
+    printer = Printer()
+    printer.line(f"seed {options.seed}: {len(options.cells)} of {len(CELLS)} cells")
     rows: list[Row] = []
-    for some in Rounds(directory, options.seed, options.at_once, console).run(options.cells):
+    for some in Rounds(directory, options.seed, options.at_once, printer).run(options.cells):
         rows += some
         for row in some:
-            console.line(line(row))
-    console.line()
+            printer.line(line(row))
+    printer.line()
     rows.sort(key=lambda row: (TOPICS.index(row.cell.topic), CELLS.index(row.cell)))
     for row in rows:
-        console.line(line(row))
+        printer.line(line(row))
     failed = [str(row.cell) for row in rows if not row.passed]
-    console.line(
+    printer.line(
         f"{len(rows)} cells, {len(failed)} failed{f' (seed {options.seed}): ' if failed else ''}{','.join(failed)}"
     )
     return not failed

@@ -17,7 +17,7 @@ from tests.chaos.logs.cells import REQUEST, SCHEDULES
 from tests.chaos.logs.feed import Feed, settings_of
 from tests.chaos.logs.trial import ACCEPT, COMPACTED
 from tests.harness.cluster import client_settings
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
@@ -210,24 +210,24 @@ SLOW = {"offsets": 20}
 """Of this kind, whose changes take seconds, so many times fewer are done."""
 
 
-def run(brokers: ThreeBrokers, directory: Path, kinds: list[str], changes: int, console: Console) -> list[Alarms]:
+def run(brokers: ThreeBrokers, directory: Path, kinds: list[str], changes: int, printer: Printer) -> list[Alarms]:
     """Do ``changes`` changes of each kind."""
     brokers.start()
     for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
         brokers.create(topic, [(SECOND, ALIVE, FIRST)] * 4, {"cleanup.policy": "compact"})
     found = []
     for kind in kinds:
-        found.append(_run_kind(brokers, directory / kind, kind, changes, console))
-        console.line(f"  {found[-1]}")
+        found.append(_run_kind(brokers, directory / kind, kind, changes, printer))
+        printer.line(f"  {found[-1]}")
     return found
 
 
-def _run_kind(brokers: ThreeBrokers, directory: Path, kind: str, changes: int, console: Console) -> Alarms:
+def _run_kind(brokers: ThreeBrokers, directory: Path, kind: str, changes: int, printer: Printer) -> Alarms:
     topic, change = KINDS[kind]
     alarms, changes = Alarms(kind), max(1, changes // SLOW.get(kind, 1))
     rig: Rig | None = None
     with ExitStack() as stack:
-        stack.enter_context(console.doing(kind, lambda: f"{alarms.changes:,} of {changes:,} changes"))
+        stack.enter_context(printer.doing(kind, lambda: f"{alarms.changes:,} of {changes:,} changes"))
         try:
             rig = Rig(brokers, directory, topic, MANY.get(kind, 1))
             stack.callback(rig.system.close)

@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.harness.cluster import client_settings
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.three_brokers import CONSUMER_OFFSETS, NODES, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
@@ -79,8 +79,8 @@ class Figures:
 class Freeze:
     """A system on three brokers, with three replicas of everything."""
 
-    def __init__(self, brokers: ThreeBrokers, directory: Path, console: Console) -> None:
-        self._brokers, self._console = brokers, console
+    def __init__(self, brokers: ThreeBrokers, directory: Path, printer: Printer) -> None:
+        self._brokers, self._printer = brokers, printer
         address = brokers.start()
         for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
             brokers.create(topic, _spread(PARTITIONS), {"cleanup.policy": "compact"})
@@ -111,7 +111,7 @@ class Freeze:
         for thread in threads:
             thread.start()
         try:
-            with self._console.doing(
+            with self._printer.doing(
                 f"broker {frozen} is frozen for {frozen_s:.0f} s", lambda: f"{len(self._due_s):,} timers"
             ):
                 time.sleep(BEFORE_S)
@@ -125,7 +125,7 @@ class Freeze:
             for thread in threads:
                 thread.join()
         self._sentences |= {line for line in worker.log.splitlines() if "clock" in line.lower()}
-        with self._console.doing("waiting until all timers have fired"):
+        with self._printer.doing("waiting until all timers have fired"):
             figures = self._figures(frozen, leads[frozen])
         worker.end()
         return figures
@@ -178,7 +178,7 @@ class Freeze:
         try:
             wait_until(all_fired, "all timers have fired", 3 * DEADLINE_S)
         except AssertionError as error:
-            self._console.line(f"    {error}")
+            self._printer.line(f"    {error}")
         needed = [self._needs(number) & led for number in range(PARTITIONS)]
         counts: Counter[int] = Counter()
         lags: dict[bool, list[int]] = {True: [0], False: [0]}

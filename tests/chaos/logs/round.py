@@ -28,7 +28,7 @@ from tests.chaos.logs.cells import (
 from tests.chaos.logs.judge import Facts, Verdict, judge
 from tests.chaos.logs.queue_trial import trial_of
 from tests.chaos.logs.trial import ALIVE, FOLLOWER, LEADER, Trial
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
@@ -76,8 +76,8 @@ class Rounds:
         at_once: cells in a round.
     """
 
-    def __init__(self, directory: Path, seed: int, at_once: int, console: Console) -> None:
-        self._directory, self._seed, self._at_once, self._console = directory, seed, at_once, console
+    def __init__(self, directory: Path, seed: int, at_once: int, printer: Printer) -> None:
+        self._directory, self._seed, self._at_once, self._printer = directory, seed, at_once, printer
 
     def run(self, cells: Sequence[Cell]) -> Iterator[list[Row]]:
         """Run the cells; yield the rows of each round."""
@@ -91,9 +91,9 @@ class Rounds:
     def _round(self, directory: Path, cells: list[Cell]) -> list[Row]:
         trials = [trial_of(cell)(cell, directory / str(cell).replace("/", "-"), self._seed) for cell in cells]
         fault, began = cells[0].fault, time.monotonic()
-        self._console.line(f"{fault}: {', '.join(f'{cell.topic}/{cell.store}' for cell in cells)}")
+        self._printer.line(f"{fault}: {', '.join(f'{cell.topic}/{cell.store}' for cell in cells)}")
         one = _Election if cells[0].on_three_brokers else _OneBroker
-        steps = one(directory / "brokers", trials, fault, self._console)
+        steps = one(directory / "brokers", trials, fault, self._printer)
         try:
             steps.run()
         finally:
@@ -101,7 +101,7 @@ class Rounds:
                 trial.close()
             steps.stop()
         rows = [Row(trial.cell, trial.facts, judge(trial.facts), trial.failure) for trial in trials]
-        self._console.line(f"  took {time.monotonic() - began:.0f} s; {sum(not row.passed for row in rows)} failed")
+        self._printer.line(f"  took {time.monotonic() - began:.0f} s; {sum(not row.passed for row in rows)} failed")
         if all(row.passed for row in rows):
             shutil.rmtree(directory, ignore_errors=True)
         return rows
@@ -110,8 +110,8 @@ class Rounds:
 class _Steps:
     """The steps that all rounds have."""
 
-    def __init__(self, trials: list[Trial], console: Console) -> None:
-        self._trials, self._console = trials, console
+    def __init__(self, trials: list[Trial], printer: Printer) -> None:
+        self._trials, self._printer = trials, printer
 
     def _all(self, what: str, step: Callable[[Trial], object]) -> None:
         """Do a step of all cells side by side. A cell whose step fails does no further one."""
@@ -121,9 +121,9 @@ class _Steps:
                 step(trial)
             except (AssertionError, KafkaException, OSError) as error:
                 trial.failure = f"{what}: {error}"
-                self._console.line(f"    {trial.cell}: {trial.failure[:300]}")
+                self._printer.line(f"    {trial.cell}: {trial.failure[:300]}")
 
-        with self._console.doing(what), ThreadPoolExecutor(len(self._trials)) as threads:
+        with self._printer.doing(what), ThreadPoolExecutor(len(self._trials)) as threads:
             list(threads.map(one, self._going))
 
     @property
@@ -142,8 +142,8 @@ class _Steps:
 class _OneBroker(_Steps):
     """A round on one broker, which is stopped while its files change."""
 
-    def __init__(self, directory: Path, trials: list[Trial], fault: str, console: Console) -> None:
-        super().__init__(trials, console)
+    def __init__(self, directory: Path, trials: list[Trial], fault: str, printer: Printer) -> None:
+        super().__init__(trials, printer)
         self._broker = EmbeddedBroker(directory, 0, PROPERTIES)
         self._copy = directory / "copy"
         self._fault = fault
@@ -172,7 +172,7 @@ class _OneBroker(_Steps):
         self._accept()
 
     def _while_down(self, what: str, change: Callable[[], None]) -> None:
-        with self._console.doing(what):
+        with self._printer.doing(what):
             self._broker.stop()
             change()
             self._broker.start()
@@ -194,8 +194,8 @@ class _Election(_Steps):
     """A round on three brokers. The log has a leader and a follower; the follower is down, the leader dies, and the
     follower, which lacks the end, becomes the leader."""
 
-    def __init__(self, directory: Path, trials: list[Trial], fault: str, console: Console) -> None:
-        super().__init__(trials, console)
+    def __init__(self, directory: Path, trials: list[Trial], fault: str, printer: Printer) -> None:
+        super().__init__(trials, printer)
         self._brokers = ThreeBrokers(directory, COORDINATORS)
         self._fault = fault
 
@@ -209,7 +209,7 @@ class _Election(_Steps):
             brokers.create(topic, [ALIVE], {"cleanup.policy": "compact"})
         self._all("starting workers", lambda trial: trial.prepare(brokers.address, brokers))
         self._all("publishing what stays", methodcaller("publish_first"))
-        with self._console.doing("stopping the follower"):
+        with self._printer.doing("stopping the follower"):
             self._wait_in_sync({LEADER, FOLLOWER})
             brokers.kill(FOLLOWER)
             self._wait_in_sync({LEADER})
@@ -219,7 +219,7 @@ class _Election(_Steps):
             self._elect()
             if self._fault == ELECTION_RUNNING:
                 self._all("waiting for red partitions", methodcaller("watch"))
-        with self._console.doing("starting the former leader"):
+        with self._printer.doing("starting the former leader"):
             brokers.start_again(LEADER)
         self._all("reading the logs", methodcaller("note_log"))
         if self._fault == ELECTION_NEW_OWNER:
@@ -232,12 +232,12 @@ class _Election(_Steps):
     def _elect(self) -> None:
         """Let the leader die while timers are published, and elect the follower."""
         is_long = any(trial.cell.is_about_progress for trial in self._going)
-        with self._console.doing("publishing to the leader alone"):
+        with self._printer.doing("publishing to the leader alone"):
             time.sleep(LOST_PROGRESS_S if is_long else BEFORE_ELECTION_S)
         self._all("noting what has fired", methodcaller("note_leader_dies"))
         if self._fault == ELECTION_DOWN:
             self._all("stopping workers", methodcaller("stop_worker"))
-        with self._console.doing("electing the follower"):
+        with self._printer.doing("electing the follower"):
             self._brokers.kill(LEADER)
             self._brokers.brokers[FOLLOWER].start()
             wait_until(lambda: FOLLOWER in self._brokers.alive(), "the follower is back")

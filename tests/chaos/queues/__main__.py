@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.queues.round import Outcome, Round
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from timers.broker import EmbeddedBroker
 
 
@@ -40,24 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _rounds(options: argparse.Namespace, directory: Path, broker: EmbeddedBroker) -> bool:
     """Run the rounds. Returns whether none failed."""
-    console = Console()
+    printer = Printer()
     outcomes: list[Outcome] = []
     for seed in range(options.seed, options.seed + options.rounds):
-        console.line(f"seed {seed}: {options.messages:,} messages, {options.consumers} consumers")
+        printer.line(f"seed {seed}: {options.messages:,} messages, {options.consumers} consumers")
         place = directory / f"round-{seed}"
-        one = Round(broker, seed, options.messages, options.consumers, options.storm, place, console)
+        one = Round(broker, seed, options.messages, options.consumers, options.storm, place, printer)
         outcomes.append(one.run())
-        _report(outcomes[-1], console)
+        _report(outcomes[-1], printer)
     failed = [outcome.seed for outcome in outcomes if not outcome.is_passed]
-    console.line(f"{len(outcomes)} rounds, {len(failed)} failed{f': seeds {failed}' if failed else ''}")
+    printer.line(f"{len(outcomes)} rounds, {len(failed)} failed{f': seeds {failed}' if failed else ''}")
     return not failed
 
 
-def _report(outcome: Outcome, console: Console) -> None:
-    console.line(f"  {'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, faults: {outcome.faults}")
-    console.line("  " + ", ".join(f"{name} {count:,}" for name, count in asdict(outcome.verdict).items()))
+def _report(outcome: Outcome, printer: Printer) -> None:
+    printer.line(f"  {'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, faults: {outcome.faults}")
+    printer.line("  " + ", ".join(f"{name} {count:,}" for name, count in asdict(outcome.verdict).items()))
     for failure in outcome.failures:
-        console.line(f"  {failure}")
+        printer.line(f"  {failure}")
 
 
 if __name__ == "__main__":

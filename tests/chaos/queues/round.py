@@ -18,7 +18,7 @@ from tests.chaos.queues.consumer import OPENED, WORKING, open_database
 from tests.chaos.queues.judge import Events, Return, Verdict, judge
 from tests.chaos.queues.messages import LEASE_S, value_of
 from tests.harness.cluster import client_settings
-from tests.harness.console import Console
+from tests.harness.printer import Printer
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -135,7 +135,7 @@ class Round:
     consumers: int
     storm_s: float
     directory: Path
-    console: Console
+    printer: Printer
     members: list[Member] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Round:
         self._storm(sending)
         depth = self._settle()
         found = returns.end()
-        with self.console.doing("judging"):
+        with self.printer.doing("judging"):
             return judge(system, self._results, found, self.directory, self.messages, depth)
 
     def _send(self) -> None:
@@ -227,14 +227,14 @@ class Round:
 
     def _note_end(self, member: Member) -> None:
         if failure := member.failure(self._broker_back_at):
-            self.console.line(f"    {failure}")
+            self.printer.line(f"    {failure}")
             self.failures.append(failure)
 
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def _storm(self, sending: threading.Thread) -> None:
         next_s = time.monotonic() + self._rng.uniform(*BETWEEN_S)
-        with self.console.doing("storm", lambda: f"{self.faults}"):
+        with self.printer.doing("storm", lambda: f"{self.faults}"):
             while sending.is_alive():
                 self._watch()
                 if time.monotonic() > next_s:
@@ -256,7 +256,7 @@ class Round:
         victim = self._rng.choice(self.members)
         if victim.back_s is not None or not victim.process.running:
             return
-        self.console.line(f"    {kind} {victim.process.name if kind in ('kill', 'pause', 'drain') else ''}")
+        self.printer.line(f"    {kind} {victim.process.name if kind in ('kill', 'pause', 'drain') else ''}")
         self.faults[kind] = self.faults.get(kind, 0) + 1
         kinds[kind](victim)
 
@@ -284,7 +284,7 @@ class Round:
         """Wait until all messages are done; return how many are not."""
         inspection = Inspection(self._settings)
         left, best_s = [0, self.messages], time.monotonic()
-        with self.console.doing("waiting until all is done", lambda: f"{left[0]:,} open, {left[1]:,} not handled"):
+        with self.printer.doing("waiting until all is done", lambda: f"{left[0]:,} open, {left[1]:,} not handled"):
             while time.monotonic() < best_s + STILL_S:
                 self._watch()
                 with suppress(TimersError):

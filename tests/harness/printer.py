@@ -10,7 +10,7 @@ from contextlib import contextmanager
 SILENCE_S = 1.9
 
 
-class Console:
+class Printer:
     """Prints lines. During a long step without lines it prints the progress of the step."""
 
     def __init__(self) -> None:

@@ -72,8 +72,9 @@ class Parts(Stores):
         store: RocksStore,
         outbox: Policy,
         metrics: PartitionMetrics,
+        now_s: float | None = None,
     ) -> Machine:
-        """Returns the machine of a partition, made from its progress and its open store."""
+        """Returns the machine of a partition; see :meth:`timers.partition.PartitionSpec.machine`."""
         topic, _ = tp
         spec = spec_of(
             self.settings,
@@ -83,7 +84,7 @@ class Parts(Stores):
             partitions=self.cluster.partitions[topic],
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),
         )
-        machine = spec.machine(progress, store, outbox, metrics.counters)
+        machine = spec.machine(progress, store, outbox, metrics.counters, now_s)
         place = progress_partition(tp, self.cluster, self.settings)
         outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts)
         return machine

@@ -79,9 +79,26 @@ class PartitionSpec:
         """
         return catch_up(store, progress, indexed=self.request_format.has_ids)
 
-    def machine(self, progress: Progress, store: Store, outbox: Outbox, counters: Counters | None = None) -> Machine:
-        """Returns a machine over the newest committed progress and a store that has caught up."""
-        return self.classes.machine(progress, store, outbox, self.limits, self._variant(progress, store), counters)
+    def machine(
+        self,
+        progress: Progress,
+        store: Store,
+        outbox: Outbox,
+        counters: Counters | None = None,
+        now_s: float | None = None,
+    ) -> Machine:
+        """Returns a machine over the newest committed progress and a store that has caught up.
+
+        Args:
+            now_s: the time, for a machine that gets no ticks, and only reads its log again.
+
+        Raises:
+            Lost: the store is too old at this time [I9].
+        """
+        variant = self._variant(progress, store)
+        if now_s is not None and variant.store_age is not None:
+            variant.store_age.check(int(now_s), None)
+        return self.classes.machine(progress, store, outbox, self.limits, variant, counters)
 
     def _variant(self, progress: Progress, store: Store) -> Variant:
         request_format, limits = self.request_format, self.limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import shutil
 import time
 import uuid
@@ -24,6 +25,7 @@ from timers.config.settings import Settings
 from timers.errors import TopicConfigError
 from timers.kafka import topics
 from timers.wire.formats import schedule
+from timers.worker.machines.openings import LEAST_AHEAD
 
 pytestmark = pytest.mark.broker
 
@@ -216,6 +218,24 @@ def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedu
     assert max(fired.values()) == 1
     assert 0 < sum(fired[name, b"first"] for name in names) < len(names), "the race had both outcomes"
     schedules.check_all_ended()
+
+
+def test_a_worker_with_an_empty_disk_reads_a_long_topic_ahead(broker_address: str, tmp_path: Path) -> None:
+    schedules = Schedules(broker_address, tmp_path, TIMERS_SNAPSHOT_FACTOR="0")
+    try:
+        worker = schedules.system.worker().start().ready()
+        due_s = due_in(10 + math.ceil(2 * worker.ready_s))
+        for number in range(PARTITIONS * LEAST_AHEAD * 4 // 3):  # keys are not spread evenly
+            schedules.set(b"later-%d" % number, due_s + 86_400, b"")
+        schedules.set(b"soon", due_s, b"on time")
+        schedules.wait_past(1)  # all of them are accepted
+        worker.kill()
+        shutil.rmtree(worker.data_dir)
+        worker.start().ready()
+        assert len(re.findall(rf"{schedules.topic}/\d was read ahead", worker.log)) == PARTITIONS
+        assert [record.value for record in schedules.fired.take(1)] == [b"on time"]
+    finally:
+        schedules.system.close()
 
 
 def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_address: str, tmp_path: Path) -> None:

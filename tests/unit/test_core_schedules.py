@@ -9,9 +9,11 @@ import pytest
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
 from tests.simulation.kit import SimClock, SimLog
+from timers.core.machine import Machine, State
 from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.store.memory import MemoryStore
 from timers.wire.formats import schedule
 
 TOPIC = "schedules"
@@ -201,6 +203,27 @@ def test_a_store_that_fell_behind_is_condemned() -> None:
     with pytest.raises(Lost, match="has not read its log for 101 s"):
         rig.second(261)
     assert rig.store.condemned
+
+
+def test_a_log_is_read_ahead_without_ticks_once_the_age_of_the_store_was_checked() -> None:
+    """A machine that reads ahead gets no ticks: with one it would accept what comes after its progress."""
+    rig = ScheduleRig(stale_after_s=100)
+    rig.second(0)
+    rig.set(b"a", 500)
+    rig.read_all()
+    rig.machine.commit_progress()
+    rig.set(b"b", 600)
+
+    def ahead(store: MemoryStore, now_s: float) -> Machine:
+        return rig.spec.machine(rig.outbox.progress, store, rig.outbox, now_s=now_s)
+
+    machine = ahead(MemoryStore(), 50)
+    assert (machine.state, machine.may_accept) == (State.RECOVERING, True)
+    machine.accept(rig.log.fetch(TOPIC, 0, 0, 1))
+    assert (machine.state, machine.may_accept, machine.pending) == (State.WAITING, False, 1)
+    assert rig.store.read_through_s == 0
+    with pytest.raises(Lost, match="has not read its log for 101 s"):
+        ahead(rig.store, 101)
 
 
 def test_a_new_store_is_not_condemned_while_it_is_filled() -> None:

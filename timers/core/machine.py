@@ -222,10 +222,10 @@ class Machine:
     def may_accept(self) -> bool:
         """Whether a fetch may be accepted.
 
-        New requests need a tick, because late ones fire at once. A replay needs a tick only if the store's age must be
-        checked first [I9].
+        New requests need a tick, because late ones fire at once. A replay needs none, but if the store's age counts, it
+        was checked [I9].
         """
-        return "accept" in STEPS[self.state] and (self._tick is not None or self._store_age is None)
+        return "accept" in STEPS[self.state] and (self._store_age is None or self._store_age.is_checked)
 
     @property
     def released_s(self) -> int | None:

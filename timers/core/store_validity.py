@@ -36,16 +36,20 @@ def is_fresh(store: Store, now_s: float, stale_after_s: int) -> bool:
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 
-    The age depends on the time, so nothing may be accepted before the first tick.
+    The age depends on the time, so nothing may be accepted before :meth:`check`.
 
     Compaction may have removed both a version that the store holds and the tombstone after it. A tombstone stays for at
     least ``delete.retention.ms`` after a reader began, so a read of the whole log may take as long as that.
 
     Args:
         stale_after_s: maximum age in seconds.
+
+    Attributes:
+        is_checked: whether the age was below the limit.
     """
 
     def __init__(self, store: Store, stale_after_s: int) -> None:
+        self.is_checked = False
         self._store = store
         self._stale_after_s = stale_after_s
 
@@ -60,7 +64,8 @@ class StoreAge:
             Lost: the store is too old; when it is opened again, it is empty.
         """
         known_s = self._store.read_through_s
-        if known_s is None:  # nothing is accepted before the first tick, so the store is new
+        self.is_checked = True
+        if known_s is None:  # nothing was accepted before, so the store is new
             self._store.note_read_through(second)
             return
         behind_s = second - max(known_s, released_s or 0)

@@ -92,6 +92,15 @@ class Opening:
         self.stop.set()
         self._stopped.set()
 
+    def check(self) -> None:
+        """Check that the partition is still to be opened.
+
+        Raises:
+            Lost: it is not.
+        """
+        if self.stop.is_set():
+            raise Lost("told to stop")
+
     async def pause(self, seconds: float) -> None:
         """Wait, but not after :meth:`end`."""
         with contextlib.suppress(TimeoutError):
@@ -322,7 +331,8 @@ class Openings:
             if not fences and (progress.rescues or progress.next_offset - store.applied <= LEAST_AHEAD):
                 await self.in_thread(to_release.close)
                 return None
-            machine = parts.machine(tp, progress, store, outbox, opening.metrics)
+            now_s = None if fences else await self.in_thread(self._known_time, opening)
+            machine = parts.machine(tp, progress, store, outbox, opening.metrics, now_s)
         except BaseException as error:
             forget_frames(error)  # the store may be damaged
             await self.in_thread(to_release.close)
@@ -340,48 +350,45 @@ class Openings:
         """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
         tp, metrics = opening.tp, opening.metrics
         async with self._reading:
-            if opening.stop.is_set():
-                raise Lost("told to stop")
+            opening.check()
             opened = await self.in_thread(
                 partial(open_partition, parts, tp, parts.ask_log, compacted, after_fence=fenced)
             )
         metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
         apps = apps_with_snapshots(tp[0], topics)
         if (fenced or not opened.is_new) and may_restore(opened, apps):
-            is_compacted = parts.formats[tp[0]].topic_is_compacted
             restoring = partial(restore, parts, tp, opened, apps=apps, now_s=parts.now_s)
-            now_s = parts.now_s if is_compacted else monotonic
-            opened = await self.in_thread(self._restore, opening, opened, restoring, now_s)
+            opened = await self.in_thread(self._restore, opening, opened, restoring)
             metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
         if fenced and metrics.ahead_from:  # what it was read ahead from counts, not what was read since
             metrics.opened_from, metrics.ahead_from = metrics.ahead_from, ""
         return opened
 
-    def _restore(
-        self, opening: Opening, opened: Opened, restoring: Callable[..., Opened], now_s: Callable[[], float | None]
-    ) -> Opened:
-        """Restore a store, outside of the places of those whose progress is read: it may take long.
+    def _known_time(self, opening: Opening) -> float | None:
+        """The brokers' time, by which the age of a store of a compacted topic is judged [I9]; waits until it is known.
 
-        Args:
-            now_s: returns None while it is not known how old a snapshot is.
+        None: the topic is not compacted, and the age does not count.
         """
+        parts = self._pool.parts
+        if not parts.formats[opening.tp[0]].topic_is_compacted:
+            return None
+        while (now_s := parts.now_s()) is None:
+            sleep(STOP_POLL_S)
+            opening.check()
+        return now_s
 
-        def check() -> None:
-            if opening.stop.is_set():
-                raise Lost("told to stop")
-
+    def _restore(self, opening: Opening, opened: Opened, restoring: Callable[..., Opened]) -> Opened:
+        """Restore a store, outside of the places of those whose progress is read: it may take long."""
         try:
-            while now_s() is None:
-                sleep(STOP_POLL_S)
-                check()
+            self._known_time(opening)
             while not self._restoring.acquire(timeout=STOP_POLL_S):
-                check()
+                opening.check()
         except Lost:
             opened.store.close()
             raise
         began = monotonic()
         try:
-            return restoring(check=check)
+            return restoring(check=opening.check)
         finally:
             opening.metrics.restoring_s += monotonic() - began
             self._restoring.release()

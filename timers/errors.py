@@ -21,10 +21,10 @@
     ├── MissingExtraError      a command needs packages that are not installed      (exit code 1)
     ├── TopicConfigError       the configuration of one of the engine's topics would lose timers
     ├── StoreError             the worker's disk fails to write or read
+    │   ├── StoreInUse         another process has the store open
     │   └── CheckpointMismatch the checkpoint of the engine on Spark does not belong to the log, or is damaged
     └── MachineStopped         the machine of a partition must stop
         ├── Fenced             another worker owns the partition now
-        ├── HistoryMismatch    the engine on Spark has decoded requests with an old settings history
         └── LogMismatch        the request log does not match the stored progress
             ├── DoubtfulLog    the log may lack requests that the store of this worker lacks, too
             └── LevelTooHigh   the machine was raised to a feature level that this version does not support

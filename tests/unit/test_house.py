@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from timers import errors
+
 ROOT = Path(__file__).parents[2]
 FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 CODE = [
@@ -186,6 +188,16 @@ def test_a_long_function_with_another_one_in_it_is_measured(tmp_path: Path, inde
 
 def test_a_forbidden_word_would_be_found() -> None:
     assert WORD.search("class Quarantine:") and WORD.search("spared_topics") and not WORD.search("indoors")
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    drawn, above = [], ["TimersError"]
+    for stem, name in re.findall(r"^    ([ │├└─]+)(\w+)", errors.__doc__ or "", re.MULTILINE):
+        depth = len(stem) // 4
+        above[depth:] = [name]
+        drawn.append((name, above[depth - 1]))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TimersError)]
+    assert sorted(drawn) == sorted((kind.__name__, kind.__base__.__name__) for kind in kinds[1:] if kind.__base__)
 
 
 def test_contributing_says_what_each_package_and_shared_file_is_for() -> None:

@@ -8,7 +8,8 @@
     │   └── TimerTooLargeError it is larger than a request may be
     ├── PublishError           the broker did not take a request                    (exit code 1)
     │   ├── UnreachableError   no broker answers, and nothing was sent
-    │   └── UnacknowledgedError it did not answer: the request may have been taken
+    │   ├── UnacknowledgedError it did not answer: the request may have been taken
+    │   └── PartlyPublishedError it took only some of many
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
@@ -73,6 +74,18 @@ class UnreachableError(PublishError):
 
 class UnacknowledgedError(PublishError):
     """The brokers did not answer in time, or not clearly: they may have taken the request, or may still take it."""
+
+
+class PartlyPublishedError(PublishError):
+    """The brokers took only some of many timers or messages.
+
+    Attributes:
+        ids: the timer id of each request in order, None for those not taken; empty with ``ids=False``.
+    """
+
+    def __init__(self, message: str, ids: list[str | None]) -> None:
+        super().__init__(message)
+        self.ids = ids
 
 
 class NoVerdictError(TimersError):

@@ -22,7 +22,7 @@ from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED
 from timers.counted import counted
-from timers.errors import InvalidTimerError, QueryError, TimersError
+from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.printable import one_line, quoted
@@ -30,7 +30,7 @@ from timers.wire.query import Query, Timer, format_due, key_as_bytes
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
-    from timers.client import PartlyPublishedError, TimerId, TimerRequest
+    from timers.client import TimerId, TimerRequest
 
 TIMEOUT_S = 10.0
 
@@ -227,7 +227,7 @@ def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
 
 def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, create_topic: bool, output: Output) -> None:
     """Read and check all lines, then send their timers, then print the ids. All timers are in memory at once."""
-    from timers.client import PartlyPublishedError, TimersClient
+    from timers.client import TimersClient
 
     timers = _read_timers(settings, lines, topic)
     topics = list(dict.fromkeys(request.topic for _, request in timers))
@@ -308,8 +308,6 @@ def _progress(timers: Iterable[_T], what: str) -> Iterable[_T]:
 
 
 def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
-    from timers.client import PublishError
-
     shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES]))
     more = f" and {len(numbers) - _MAX_BAD_LINES:,} more" if len(numbers) > _MAX_BAD_LINES else ""
     raise PublishError(f"{error}. The brokers confirmed all timers but those of lines {shown}{more}") from error

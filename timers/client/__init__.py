@@ -37,6 +37,7 @@ from timers.errors import (
     AccessError,
     InvalidTimerError,
     NoVerdictError,
+    PartlyPublishedError,
     PublishError,
     SettingsError,
     TimersError,
@@ -48,7 +49,6 @@ from timers.errors import (
 if TYPE_CHECKING:
     from timers.client.calls import TimerId
     from timers.client.clients import AsyncTimersClient, TimersClient
-    from timers.client.publish import PartlyPublishedError
     from timers.client.request import TimerRequest
     from timers.client.retry import Backoff
     from timers.client.tokens import (
@@ -67,7 +67,6 @@ _MODULES = {
     "Backoff": "timers.client.retry",
     "MappingFirings": "timers.client.tokens",
     "MappingTokens": "timers.client.tokens",
-    "PartlyPublishedError": "timers.client.publish",
     "SqlFirings": "timers.client.tokens",
     "SqlTokens": "timers.client.tokens",
     "Timeouts": "timers.client.tokens",

@@ -29,7 +29,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_request
-from timers.errors import InvalidTimerError, PublishError, TimersError, UnreachableError
+from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
 from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
 from timers.wire.headers import Header
@@ -41,18 +41,6 @@ POLL_S = 0.1
 _CLOSED = "this client is closed: open a new one"
 _GRACE_S = 0.3
 """Added to the time of a call for the last answers."""
-
-
-class PartlyPublishedError(PublishError):
-    """The brokers took only some of many timers.
-
-    Attributes:
-        ids: the timer id of each request in order, None for those not taken; empty with ``ids=False``.
-    """
-
-    def __init__(self, message: str, ids: list[str | None]) -> None:
-        super().__init__(message)
-        self.ids = ids
 
 
 OnResult: TypeAlias = Callable[[str | TimersError], None]

@@ -16,10 +16,10 @@ from typing import TypeAlias
 from timers.client import TimersClient
 from timers.client.clients import FULL_QUEUE_WAIT_S, refuse_if_full
 from timers.client.config import Connection
-from timers.client.publish import OnResult, PartlyPublishedError, Publisher, left_s
+from timers.client.publish import OnResult, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
-from timers.errors import InvalidTimerError, TimersError
+from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError
 from timers.queue.records import Letter, as_bytes
 from timers.wire.headers import Header
 

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from tests.harness.sim_console import SimCluster
-from timers.client.fired import CallbackRecord, PastFirings
 from timers.client.request import TimerRequest
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
+from timers.fired import CallbackRecord, PastFirings
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.topics import DEAD_LETTER

@@ -17,10 +17,10 @@ from aiohttp import ClientError, web
 from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
-from timers.client.fired import CallbackRecord
 from timers.console import event_pages, kafka_cluster
 from timers.console.kafka_cluster import MAX_RECORDS, TopicsFollower
 from timers.errors import TimersError
+from timers.fired import CallbackRecord
 
 
 def record(offset: int, *, due: bool = True, partition: int = 0, value: bytes = b"secret") -> CallbackRecord:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.client import fired
-from timers.client.fired import PastFirings, read_past_firings
+from timers import fired
 from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.fired import PastFirings, read_past_firings
 from timers.kafka.topic_offsets import Offsets
 
 CALLBACK = [

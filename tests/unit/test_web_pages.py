@@ -27,10 +27,10 @@ from tests.harness.console_pages import (
     text_of,
 )
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.client.fired import CallbackRecord, PastFirings
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S
+from timers.fired import CallbackRecord, PastFirings
 from timers.queue.inspection import PartitionStats, QueueStats
 
 STATIC = Path(timers.console.web.__file__).parent / "static"

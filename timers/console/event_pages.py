@@ -13,12 +13,12 @@ from typing import Any
 
 from aiohttp import web
 
-from timers.client.fired import CallbackRecord
 from timers.console.access import Principal
 from timers.console.call import Call, Handler
 from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.errors import TimersError
+from timers.fired import CallbackRecord
 
 MAX_STREAMS = 32
 MAX_STREAMS_OF_A_USER = 8

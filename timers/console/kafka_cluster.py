@@ -19,7 +19,6 @@ from yarl import URL
 from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
-from timers.client.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
@@ -31,6 +30,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import QueryError, QueueError, TimersError
+from timers.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets

@@ -103,6 +103,7 @@ class PartitionMetrics:
         transactions: seconds that committed transactions took, from their first record to the commit's answer.
         failed: reason -> transactions that failed, or whose outcome is not known.
         reopened: how often the machine was opened again after a failure.
+        unforeseen: how often it failed with an exception that no code expects.
         snapshots: how often a snapshot was named.
         snapshots_failed: how often one was given up.
         snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
@@ -123,7 +124,7 @@ class PartitionMetrics:
         self.counters = Counters()
         self.transactions = Histogram(TRANSACTION_BOUNDS_S)
         self.failed: dict[str, int] = {}
-        self.reopened = 0
+        self.reopened = self.unforeseen = 0
         self.snapshots = 0
         self.snapshots_failed = 0
         self.snapshot_ms: int | None = None

@@ -37,14 +37,15 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     metrics[with_one].snapshot_ms = 90_500
     runners = {tp: SimpleNamespace(machine=SimpleNamespace(progress=each)) for tp, each in progress.items()}
     pool = SimpleNamespace(runners=runners, partition_metrics=metrics)
-    status: Any = SimpleNamespace(pool=pool, broker_now_s=100.0)
+    clock = SimpleNamespace(broker_now_s=lambda: 100.0)
+    status: Any = SimpleNamespace(pool=pool, tick_scheduler=clock)
     assert dict(module.newest_snapshot(status, lambda each: each.applied)) == {
         ("requests", "0"): 40,
         ("requests", "2"): 40,
     }
     assert bytes_of_snapshot(named) == 3 * 2**19
     assert list(module.snapshot_age(status)) == [(("requests", "0"), 9.5)]
-    status.broker_now_s = None
+    clock.broker_now_s = lambda: None
     assert not list(module.snapshot_age(status))
 
 

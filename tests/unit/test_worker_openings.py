@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import LogMismatch
+from timers.errors import Fenced, LogMismatch
 from timers.partition_metrics import PartitionMetrics
 from timers.worker.machines import openings
 from timers.worker.machines.openings import Openings
@@ -117,6 +118,20 @@ async def test_a_machine_whose_log_lacks_records_stops_alone() -> None:
         while opening.partitions:
             await asyncio.sleep(0)
     assert (pool.opened, pool.stopped) == ([], [(REQUESTS, mismatch)])
+
+
+async def test_failures_that_no_code_expects_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    pool: Any = SimPool()
+    runner: Any = SimRunner()
+    opening = SimOpenings(pool)
+    opening.result.set_result(SimMachine())
+    for error in (KeyError("offset"), Lost("no leader"), Fenced("another worker")):
+        opening.begin_again(REQUESTS, runner, error)
+        async with asyncio.timeout(30):
+            while opening.partitions:
+                await asyncio.sleep(0)
+    assert pool.opened == [REQUESTS] * 3
+    assert pool.partition_metrics[REQUESTS].unforeseen == 1
 
 
 async def test_a_log_is_read_ahead_once_before_its_owner_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def newest_snapshot(status: WorkerStatus, value: Callable[[NamedSnapshot], float
 
 def snapshot_age(status: WorkerStatus) -> Samples:
     """How long ago the newest snapshot of each owned partition was complete."""
-    now_s, known = status.broker_now_s, status.pool.partition_metrics
+    now_s, known = status.tick_scheduler.broker_now_s(), status.pool.partition_metrics
     if now_s is not None:
         for tp in status.pool.runners:
             written_ms = known[tp].snapshot_ms
@@ -192,7 +192,7 @@ def _labels(tp: TopicPartition) -> Labels:
 
 def overdue(status: WorkerStatus) -> Samples:
     """How long the next timer of each partition has been due."""
-    now_s = status.broker_now_s
+    now_s = status.tick_scheduler.broker_now_s()
     if now_s is None:
         return
     for tp in status.pool.runners:
@@ -478,7 +478,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_unforeseen_failures_total",
         "Exceptions that no code expects. Each one closes a single partition, which is then opened again.",
-        lambda status: single(status.pool.unforeseen_failures),
+        lambda status: summed(status, lambda metrics: metrics.unforeseen),
     ),
     Entry(
         "timers_partitions_unowned",

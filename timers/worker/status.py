@@ -53,12 +53,7 @@ class WorkerStatus:
         self.canary: Canary | None = None
 
     @property
-    def broker_now_s(self) -> float | None:
-        """The brokers' time; None if it is not known yet."""
-        return self.tick_scheduler.broker_now_s()
-
-    @property
     def clock_skew_s(self) -> float | None:
         """This worker's clock minus the brokers'; None if that is not known yet."""
-        now_s = self.broker_now_s
+        now_s = self.tick_scheduler.broker_now_s()
         return None if now_s is None else self._clock.now_s() - now_s

@@ -31,17 +31,12 @@ class Waiting(NamedTuple):
 
 
 class Failures:
-    """The failures of one partition, for as long as this worker owns it.
-
-    Attributes:
-        unforeseen: number of exceptions that no code expects.
-    """
+    """The failures of one partition, for as long as this worker owns it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._reopening = Reopening()
         self._logged = ""
-        self.unforeseen = 0
 
     def judge(self, error: BaseException) -> tuple[float, Waiting]:
         """Note a failure, and log it if it is new.
@@ -69,7 +64,6 @@ class Failures:
         return pause_s, Waiting(reason, sentence)
 
     def _judge_unforeseen(self, error: BaseException) -> tuple[float, Waiting]:
-        self.unforeseen += 1
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = f"{place[0].filename}:{place[0].lineno}" if place else "an unknown place"
         pause_s = self._reopening.pause_s(f"{type(error).__qualname__} at {where}", AFTER_UNFORESEEN, monotonic())

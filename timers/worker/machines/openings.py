@@ -33,7 +33,7 @@ from timers.store.failures import forget_frames
 from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.wire.topics import apps_with_snapshots, partition_name
 from timers.worker.machines.capacity import NoRoom
-from timers.worker.machines.failures import BROKERS, Failures, Waiting
+from timers.worker.machines.failures import BROKERS, UNFORESEEN, Failures, Waiting
 from timers.worker.machines.runner import OpenMachine, ReadAhead, Runner
 
 if TYPE_CHECKING:
@@ -140,11 +140,6 @@ class Openings:
         found = {tp: opening.waiting for tp, opening in list(self._openings.items())}
         return {tp: waiting for tp, waiting in found.items() if waiting is not None}
 
-    @property
-    def unforeseen(self) -> int:
-        """Number of failures of machines that no code expects."""
-        return sum(failures.unforeseen for failures in list(self._failures.values()))
-
     # ---- attempts -----------------------------------------------------------------------------------------------
 
     def begin(self, tp: TopicPartition, after: asyncio.Future[Any] | None = None) -> None:
@@ -248,6 +243,7 @@ class Openings:
         """
         failures = self._failures.setdefault(opening.tp, Failures(partition_name(*opening.tp)))
         pause_s, waiting = failures.judge(error)
+        opening.metrics.unforeseen += waiting.reason == UNFORESEEN
         if pause_s:
             opening.waiting = waiting
             self._pool.on_progress()

@@ -189,11 +189,6 @@ class Pool:
         return stopped | {tp: f"its worker cannot open it now: {why}" for tp, why in waiting.items()}
 
     @property
-    def unforeseen_failures(self) -> int:
-        """Number of failures of machines with exceptions that no code expects."""
-        return self._openings.unforeseen
-
-    @property
     def opening(self) -> int:
         """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
         return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())

@@ -1,4 +1,4 @@
-"""What both clients have in common: arguments, errors, and a request that waits for room in the producer's queue."""
+"""What clients, and queues, have in common: arguments, errors, and a request that waits for room in a full queue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ import pytest
 import timers.client
 from timers.client import AsyncTimersClient, TimersClient
 from timers.errors import PublishError
-from timers.testing import AsyncSimTimers, SimTimers
+from timers.queue import AsyncQueue, Queue
+from timers.testing import AsyncSimTimers, SimQueue, SimTimers
 
-CALLS = ("schedule", "send_later", "update", "cancel", "schedule_many", "retry_later", "close")
+CLIENTS = (TimersClient, AsyncTimersClient, SimTimers, AsyncSimTimers)
+QUEUES = (Queue, AsyncQueue, SimQueue)
+CALLS = {
+    CLIENTS: ("schedule", "send_later", "update", "cancel", "schedule_many", "retry_later", "close"),
+    QUEUES: ("send", "send_many", "receive", "settle"),
+}
 
 
-class Queue:
+class FullQueue:
     """A producer's queue that is full for some calls."""
 
     def __init__(self, full: int) -> None:
@@ -32,12 +38,12 @@ class Queue:
 
 async def test_a_request_is_submitted_again_until_the_queue_has_room() -> None:
     deadline = monotonic() + 60
-    assert TimersClient("nowhere:1")._retry_while_full(Queue(full=2).submit, deadline) == "submitted"
-    assert await AsyncTimersClient("nowhere:1")._retry_while_full(Queue(full=2).submit, deadline) == "submitted"
+    assert TimersClient("nowhere:1")._retry_while_full(FullQueue(full=2).submit, deadline) == "submitted"
+    assert await AsyncTimersClient("nowhere:1")._retry_while_full(FullQueue(full=2).submit, deadline) == "submitted"
 
 
 async def test_a_queue_that_stays_full_is_an_error() -> None:
-    queue, over = Queue(full=10**9), "the producer's queue stayed full for 0.0[45]"
+    queue, over = FullQueue(full=10**9), "the producer's queue stayed full for 0.0[45]"
     with pytest.raises(PublishError, match=over):
         TimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
     with pytest.raises(PublishError, match=over):
@@ -49,9 +55,10 @@ def test_both_clients_show_their_arguments() -> None:
     assert "keep_order" in inspect.signature(AsyncTimersClient).parameters
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_clients_and_their_simulators_take_the_same_arguments(call: str) -> None:
-    kinds = (TimersClient, AsyncTimersClient, SimTimers, AsyncSimTimers)
+@pytest.mark.parametrize(("kinds", "call"), [(kinds, call) for kinds, calls in CALLS.items() for call in calls])
+def test_those_for_threads_for_event_loops_and_for_tests_take_the_same_arguments(
+    kinds: tuple[type, ...], call: str
+) -> None:
     first, *others = ([*inspect.signature(getattr(kind, call)).parameters.values()] for kind in kinds)
     for other in others:
         assert [(each.name, each.kind, each.default) for each in other] == [

@@ -117,7 +117,7 @@ class BlockedQueue:
     def settle(self) -> None:
         self.settles += 1
 
-    def send(self, value: Any) -> str:
+    def send(self, value: Any, **_: Any) -> str:
         assert self.is_closed.wait(60)
         return "jobs/0/1"
 

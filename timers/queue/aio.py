@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from timers.client.publish import left_s
+from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError
 from timers.process_limits import MAX_CONCURRENCY
 from timers.queue.inspection import QueueStats
@@ -257,9 +258,17 @@ class AsyncQueue:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def send(self, value: Any, **arguments: Any) -> str:
+    async def send(
+        self,
+        value: str | BytesLike,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+        at: At | None = None,
+        delay: timedelta | float | None = None,
+    ) -> str:
         """As :meth:`Queue.send`."""
-        return await self._call(self.queue.send, value, **arguments)
+        return await self._call(self.queue.send, value, key=key, headers=headers, at=at, delay=delay)
 
     async def send_many(self, messages: Iterable[Sendable]) -> list[str]:
         """As :meth:`Queue.send_many`."""

@@ -122,8 +122,8 @@ class SimQueue:
             sources.append(topics.source(self.topic, 0, self._ends[self.topic] - 1))
         return sources
 
-    def receive(self, limit: int = 1) -> list[Message]:
-        """The next messages that are ready, up to ``limit``."""
+    def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
+        """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
         self.settle()
         return self._state.receive(limit, 0.0)
 

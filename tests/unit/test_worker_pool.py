@@ -30,6 +30,7 @@ from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.recovery import Recoveries
+from timers.worker.metrics import METRICS
 
 REQUESTS = ("timer-request", 0)
 NO_TOPICS = Cluster("", {}, {"timers-progress": 1})
@@ -95,6 +96,25 @@ def pool_of(
 
 def settings_for(tmp_path: Path, port: int = 1) -> Settings:
     return Settings.load({"TIMERS_BROKERS": f"127.0.0.1:{port}", "TIMERS_DATA_DIR": str(tmp_path)})
+
+
+async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_path: Path) -> None:
+    """An alert compares them with the owned partitions: a missing topic would hide partitions without an owner."""
+
+    async def owns(tp: TopicPartition) -> bool:
+        return True
+
+    settings = settings_for(tmp_path)
+    expected = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
+    pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
+    assert pool.partitions == {}
+    consumer: Any = SimConsumer(owns)
+    counts = {**expected, settings.oscillator_topic: 4, settings.progress_topic: 1}
+    pool.bind(settings, Cluster("", {}, counts), consumer, print, lambda: None)
+    status: Any = SimpleNamespace(pool=pool)
+    (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
+    assert dict(entry.read(status)) == {(topic,): count for topic, count in expected.items()}
+    await pool.close()
 
 
 async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(

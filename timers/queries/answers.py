@@ -89,7 +89,7 @@ class Machines(Protocol):
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """Number of partitions of each topic."""
+        """Number of partitions of each topic of :attr:`formats` that exists."""
 
     @property
     def runners(self) -> Mapping[TopicPartition, Asked]:
@@ -573,8 +573,7 @@ class Queries:
 
     def _partitions(self) -> set[TopicPartition]:
         """All partitions of all workers."""
-        counts = self._pool.partitions
-        return {(topic, number) for topic in self._pool.formats for number in range(counts.get(topic, 0))}
+        return {(topic, number) for topic, count in self._pool.partitions.items() for number in range(count)}
 
     async def _sources(
         self, wanted: set[TopicPartition], forwarded: bool

@@ -224,8 +224,7 @@ def register(
     @page("/health/partitions")
     async def partitions(*_: object) -> web.Response:
         firing = [] if any(monitor.unready()) else sorted(partition_name(*tp) for tp in machines.runners)
-        counts = {topic: machines.partitions[topic] for topic in machines.formats}
-        return answer([], {"red": {}, "firing": firing, "request_partitions": counts})
+        return answer([], {"red": {}, "firing": firing, "request_partitions": machines.partitions})
 
     @page("/metrics")
     async def scrape(_: object, request: web.Request) -> web.Response:

@@ -229,12 +229,6 @@ def data_disk(status: WorkerStatus, value: Callable[[Any], int]) -> Samples:
         return []
 
 
-def topic_partitions(status: WorkerStatus) -> Samples:
-    """Number of partitions of each request topic and the retry topic."""
-    known = status.pool.partitions
-    return [((topic,), known[topic]) for topic in status.pool.formats if topic in known]
-
-
 def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
     """A value computed from high watermark and last stable offset of each owned partition."""
     return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.consumer.watermarks().items()]
@@ -488,7 +482,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_topic_partitions{topic}",
         "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",
-        topic_partitions,
+        lambda status: [((topic,), count) for topic, count in status.pool.partitions.items()],
     ),
     Entry("timers_ready", "1 if /health/ready answers 200.", lambda status: single(not health.unready(status))),
     Entry(

@@ -60,7 +60,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "owned": owned,
             "firing": health.firing(status),
             "machines": health.machines(status),
-            "request_partitions": {topic: pool.partitions[topic] for topic in pool.formats if topic in pool.partitions},
+            "request_partitions": pool.partitions,
         }
         return web.json(body, status=UNAVAILABLE if red else 200)
 

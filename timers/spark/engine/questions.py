@@ -163,14 +163,14 @@ class EngineMachines:
 
     def __init__(self, settings: Settings, cluster: Cluster, retries: Retries) -> None:
         self.formats = enabled_formats(settings)
-        self.partitions = cluster.partitions
+        self.partitions = {topic: cluster.partitions[topic] for topic in self.formats}
         self.closed: Mapping[TopicPartition, str] = {}
         self.held: Mapping[TopicPartition, str] = {}
         self._in_driver = retries.openings.snapshots
         self._on_executors = {
             (topic, partition): _OnExecutors(retries.questions, (topic, partition))
-            for topic in self.formats
-            for partition in range(cluster.partitions[topic])
+            for topic, count in self.partitions.items()
+            for partition in range(count)
             if topic != settings.retry_topic
         }
 

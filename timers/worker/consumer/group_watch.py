@@ -150,8 +150,7 @@ class GroupWatch(Service):
                 logger.debug("the group's coordinator did not answer: %r", error)
 
     async def _check_owners(self) -> None:
-        counts = self._pool.partitions
-        partitions = {topic: range(counts[topic]) for topic in self._pool.formats if topic in counts}
+        partitions = {topic: range(count) for topic, count in self._pool.partitions.items()}
         own = self._consumer.dealt
         found: Unowned = {}  # a worker that owns all partitions need not ask, which takes 1.5 ms of CPU
         if not all((topic, each) in own for topic, ids in partitions.items() for each in ids):

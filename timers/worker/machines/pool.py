@@ -195,8 +195,9 @@ class Pool:
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """Number of partitions of each of the worker's topics; empty before :meth:`bind`."""
-        return {} if self._parts is None else self._parts.cluster.partitions
+        """Number of partitions of each request topic that exists, and of the retry topic; empty before :meth:`bind`."""
+        counts = {} if self._parts is None else self._parts.cluster.partitions
+        return {topic: counts[topic] for topic in self.formats if topic in counts}
 
     @property
     def stores(self) -> Mapping[TopicPartition, int]:

@@ -188,11 +188,12 @@ class SnapshotTaker:
                 logger.warning("%s", sentence)
             self._doubts |= {*doubts}
 
-            def viewed(machine: Machine) -> tuple[View | None, OrderKey]:
+            def viewed(machine: Machine) -> tuple[View | None, OrderKey, int]:
                 may_be = may_name(machine.progress, progress) and may_take(machine)
-                return runner.view() if may_be else None, machine.progress.fired_through
+                forgotten = machine.sweeper.swept.since(progress.snapshot)
+                return runner.view() if may_be else None, machine.progress.fired_through, forgotten
 
-            view, fired_through = self._ask(runner, viewed)
+            view, fired_through, forgotten_before = self._ask(runner, viewed)
             if view is None:
                 return False
             began = monotonic()
@@ -209,9 +210,11 @@ class SnapshotTaker:
             at_s = self._clock.boot_s()
 
             def named_by(machine: Machine) -> Progress | None:
-                return (
-                    machine.committed if may_name(machine.progress, progress) and machine.commit_change(name) else None
-                )
+                forgotten = machine.sweeper.swept.since(progress.snapshot) - forgotten_before
+                if not (may_name(machine.progress, progress) and machine.commit_change(name)):
+                    return None
+                machine.sweeper.note_named(new, forgotten)
+                return machine.committed
 
             committed = self._ask(runner, named_by)
             if committed is None:

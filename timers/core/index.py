@@ -85,6 +85,10 @@ class Sweeper:
         """Note how many entries were written."""
         self.swept = self.swept._replace(written=self.swept.written + entries)
 
+    def note_named(self, snapshot: NamedSnapshot, forgotten: int) -> None:
+        """Note that a snapshot is the newest one. So many of its entries were removed while it was written."""
+        self.swept = self.swept._replace(forgotten=self.swept.since(snapshot) + forgotten, snapshot=snapshot.number)
+
     def sweep(self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None) -> None:
         """Read the next entries, and remove those that are over. Call once a second.
 

@@ -4,6 +4,7 @@ import ast
 import math
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,12 @@ def test_tests_that_make_check_does_not_collect_have_their_marker(folder: str) -
     assert files
     marked = re.compile(rf"^pytestmark = .*pytest\.mark\.{folder}\b", re.MULTILINE)
     assert [name for name in files if not marked.search((ROOT / name).read_text())] == []
+
+
+def test_each_test_file_has_a_name_of_its_own() -> None:
+    """Else ``pytest`` without a path collects nothing: it takes two of one name for one."""
+    names = Counter(Path(name).name for name in CODE if name.startswith("tests/") and "/test_" in name)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_test_file_imports_another_one() -> None:

@@ -22,8 +22,8 @@ from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
-OLDER = {"CHANGELOG.md", "UPGRADING.md"}
-"""These pages also contain former names."""
+OLDER = {"UPGRADING.md"}
+"""This page also contains former names."""
 
 DECISIONS = [path for path in PAGES if path.parent.name == "adr"]
 CURRENT = [path for path in PAGES if name_of(path) not in OLDER and path not in DECISIONS]

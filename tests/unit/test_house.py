@@ -45,8 +45,8 @@ WORDS = """
 
 WORD = re.compile(rf"(?<![a-z])({'|'.join(WORDS.split())})(?![a-z])", re.IGNORECASE)
 
-FORMER_NAMES_ALLOWED = {"CHANGELOG.md", "UPGRADING.md"}
-"""These pages contain former names."""
+FORMER_NAMES_ALLOWED = {"UPGRADING.md"}
+"""This page contains former names."""
 
 
 DEFINITION = re.compile(r"( *)(def|async def|class) ")

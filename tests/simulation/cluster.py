@@ -50,7 +50,7 @@ class SimCluster:
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
         self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
-        self._late_random = Random(f"{seed} late owners")
+        self._late_random, self._ahead_random = Random(f"{seed} late owners"), Random(f"{seed} quiet readers")
         self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
         self._config_random = Random(f"{seed} configurations")
         self._loss_random = Random(f"{seed} losses")

@@ -61,6 +61,7 @@ class LossSimulator:
 
     def __init__(self, seed: int, steps: int = 140, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         self._random = random = Random(f"{seed} losses")
+        self._ahead_random = Random(f"{seed} reading")
         self._steps = steps
         self.history: list[str] = []
         self.settings = Settings(
@@ -92,6 +93,8 @@ class LossSimulator:
                 *((self._rebalance, 3), (self._elect, 3), (self._lose_end, 2), (self._restore_disks, 1)),
                 *((self._compare, 4), (self._arm, 4)),
             ]
+            if self._ahead_random.random() < 0.2:
+                actions.append((self._read_ahead, 6))
             weights = [weight * self._random.choice([0.3, 1, 1, 3]) for _, weight in actions]
             self._restart()
             for _ in range(self._steps):
@@ -201,6 +204,18 @@ class LossSimulator:
             return "nobody"
         self._give(name, new)
         return f"{name[0]} to {new.name}"
+
+    def _read_ahead(self) -> str:
+        """Let a worker read a log ahead. The owner goes on, and the worker takes the partition over, or does not."""
+        name, worker = self._ahead_random.choice(self.machines), self._ahead_random.choice(self.workers)
+        if not worker.alive or name in worker.runners:
+            return "nothing"
+        worker.read_ahead(name, self._ahead_random)
+        worked = [self._work() for _ in range(self._ahead_random.randint(0, 4))]
+        takes_over = worker.alive and self._ahead_random.random() < 0.7
+        if takes_over:
+            self._give(name, worker)
+        return f"{name[0]} by {worker.name}, {len(worked)} steps, {'taken over' if takes_over else 'left'}"
 
     def _give(self, name: TopicPartition, worker: SimWorker) -> None:
         former = self._owner.get(name)

@@ -53,6 +53,9 @@ class RepublishesFiredVersions(ScheduleIndex):
 
 
 CHANGED = {
+    "[I9] the age of a store is checked by a tick only": changed(
+        ("self._store_age is None or self._store_age.is_checked", "self._store_age is None or self._tick is not None"),
+    ),
     "schedules: no tombstone": changed(("schedule.tombstones(rows)", "()")),
     "schedules: a tombstone on another partition": changed(
         (

@@ -100,6 +100,8 @@ class Simulator(SimCluster):
             actions += [(self._fall_silent, 2)]
         if self._late_random.random() < 0.15:
             actions += [(self._open_late, 3)]
+        if self._ahead_random.random() < 0.2:
+            actions += [(self._read_ahead, 6)]
         if compacts_requests:
             actions += [(self._compact_requests, 10)]
         actions += self._level_actions
@@ -357,6 +359,35 @@ class Simulator(SimCluster):
         late.revoke(name)
         late.assign([name])
         return f"{name[0]}/{name[1]} of {owner.name} by {late.name}"
+
+    def _read_ahead(self) -> str:
+        """Let a worker read a log ahead. The owner goes on, and the worker takes the partition over, or does not."""
+        for _ in range(self._ahead_random.randint(0, 4)):  # else there is seldom something to read
+            self._request()
+        for name, owner in list(self._owner.items()):
+            self._read_on(name, owner)
+        able = self.levels.able_workers()
+        if not able:
+            return "no worker"
+        new = self._ahead_random.choice(able)
+        if self._ahead_random.random() < 0.5 and not self._is_doubtful():
+            new.crash()
+            new.disk.wipe()
+            new.start()
+        behind = [
+            name
+            for name in self.machines
+            if name not in new.runners and new.disk.applied(name) < self.checkers.logs[name].progress.next_offset
+        ]
+        if not behind:
+            return f"{new.name} has read all"
+        name = self._random_machine(behind)
+        new.read_ahead(name, self._ahead_random)
+        worked = [self._work() for _ in range(self._ahead_random.randint(0, 6))]
+        takes_over = new.alive and self._ahead_random.random() < 0.7
+        if takes_over:
+            self._give(name, new)
+        return f"{name[0]}/{name[1]} by {new.name}, {len(worked)} steps, {'taken over' if takes_over else 'left'}"
 
     def _change_target(self) -> str:
         """Let a callback topic begin to fail, or stop failing."""

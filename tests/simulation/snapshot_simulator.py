@@ -14,13 +14,12 @@ from typing import Any
 
 from tests.simulation.checkers import Checkers
 from tests.simulation.kit.faults import Crashed, Faults, Violation
-from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID
+from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, RefusingOutbox
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
 from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker, verified
-from tests.simulation.store_checks import RefusingOutbox
 from timers.core.levels import trims
 from timers.core.loop import Loop
 from timers.core.ports import Lost

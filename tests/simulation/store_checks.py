@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.simulation.id_oracle import IdOracle
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimLog
+from tests.simulation.kit.outbox import RefusingOutbox
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.schedules import ScheduleLog
@@ -154,16 +155,6 @@ class StoreChecks:
         pack = packer()  # a row that was in a snapshot has tuples in the place of lists
         if pack(rows) != pack(live):
             raise Violation(f"recovery of {runner.name} from its log differs from its live state")
-
-
-class RefusingOutbox:
-    """Raises :class:`Violation` when a machine uses it: a recovery emits nothing [I15]."""
-
-    def __getattr__(self, name: str) -> Any:
-        def refuse(*args: Any) -> NoReturn:
-            raise Violation(f"recovery called {name} of its outbox")
-
-        return refuse
 
 
 def _settings(progress: Progress, below: int) -> list[SettingChange]:

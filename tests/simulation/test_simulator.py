@@ -42,6 +42,7 @@ def test_no_run_breaks_a_promise() -> None:
         "rebalance",
         "take_over",
         "flap",
+        "read_ahead",
         "step_clock",
         "jump_clock",
         "lose_fetch",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Faults, Violation
@@ -289,6 +289,16 @@ class SimOutbox(NamedTuple):
     def is_fenced(self) -> bool:
         """Whether another worker has taken over the machine."""
         return self.producer.producer.is_fenced
+
+
+class RefusingOutbox:
+    """Raises :class:`Violation` when a machine uses it: a recovery emits nothing [I15]."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any) -> NoReturn:
+            raise Violation(f"recovery called {name} of its outbox")
+
+        return refuse
 
 
 def outbox_of(

@@ -12,13 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import ClassVar
+from random import Random
+from typing import Any, ClassVar
 from zlib import crc32
 
 from tests.simulation.kit.faults import Crashed, Faults, Unforeseen, Violation
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
 from tests.simulation.kit.next_level import LEVEL, formats_at
-from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimTopics, SimTransactions, outbox_of
+from tests.simulation.kit.outbox import (
+    PROGRESS_PARTITION,
+    TOPIC_ID,
+    RefusingOutbox,
+    SimOutbox,
+    SimTopics,
+    SimTransactions,
+    outbox_of,
+)
 from tests.simulation.kit.store import SimDisk, SimStore
 from timers.config.settings import Settings
 from timers.core import doubts, levels
@@ -192,9 +201,7 @@ class SimWorker:
     def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
-        spec = self.spec(machine)
-        if spec.request_format.has_conditions:
-            spec = replace(spec, retention_s=self.retention_s)
+        spec = self._spec_now(machine)
         store = self.disk.open(machine, self.faults)
         try:
             progress = self.open_compared(spec, store, progress)
@@ -217,6 +224,48 @@ class SimWorker:
         self.compare_configs([machine])
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
+
+    def read_ahead(self, machine: TopicPartition, random: Random) -> None:
+        """Read the log of a machine as far as its owner has, which is not fenced. Without ticks it sends nothing.
+
+        Whatever is wrong is judged when the machine is opened.
+
+        Args:
+            random: decides how much a fetch has, and whether the reading ends early.
+        """
+        refusing: Any = RefusingOutbox()
+        try:
+            progress = self.read_progress(machine)
+            self.faults.point("after reading progress")
+            spec, store = self._spec_now(machine), self.disk.open(machine, self.faults)
+            progress, store = self.restored(spec, store, self.open_compared(spec, store, progress))
+            if not progress.rescues:
+                made = spec.machine(progress, store, refusing, now_s=self.log.clock.now_ms / 1000)
+                runner = SimRunner(machine, self.parts.loop(made), store, refusing, indexed=False)
+                self.runners[machine] = runner
+                while made.recovering and random.random() < 0.9:
+                    self._read_some(runner, random.choice([1, 3, 10, 50]))
+        except (LogMismatch, Lost, Unforeseen):
+            pass
+        except Crashed:
+            self.crash()
+            return
+        self.runners.pop(machine, None)
+        self.disk.close(machine)
+
+    def _read_some(self, runner: SimRunner, max_offsets: int) -> None:
+        fetched = self.poll_requests(runner.name, max_offsets)
+        assert fetched is not None
+        runner.loop.add_fetch(fetched)
+        if (leader := runner.loop.untrusted_leader) is not None:  # its log was compared in this step
+            runner.machine.trust(leader)
+        if not runner.loop.step().consumed:
+            raise Violation(f"{runner.name} does not read ahead: it is {runner.machine.state}")
+
+    def _spec_now(self, machine: TopicPartition) -> PartitionSpec:
+        """Returns the specification of a machine that is opened now."""
+        spec = self.spec(machine)
+        return replace(spec, retention_s=self.retention_s) if spec.request_format.has_conditions else spec
 
     def spec(self, machine: TopicPartition) -> PartitionSpec:
         """Returns the specification of a machine. The key of its seals is the same in each run."""

@@ -201,12 +201,12 @@ def test_an_open_transaction_of_a_producer_is_said(here: System, monkeypatch: py
         def said() -> str:
             with contextlib.suppress(QueueError):
                 assert queue.receive(1, wait_s=0.1) == []
-            return next((each for each in queue.state.unready() if "could not be read" in each), "")
+            return next((each for each in queue.unready() if "could not be read" in each), "")
 
         assert f"{topic}/0 could not be read from 1 on" in wait_until(said, "it")
         hanging.abort_transaction(DEADLINE_S)
         assert [message.value for message in receive(queue, 1, ack=True)] == [b"after"]
-        wait_until(lambda: queue.state.unready() == [], "readiness")
+        wait_until(lambda: queue.unready() == [], "readiness")
 
 
 def test_added_partitions_end_the_order_and_are_said(

@@ -93,7 +93,7 @@ def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, jo
         if not accept_loss:
             with pytest.raises(QueueError, match=f"{jobs}/0: from {CUT} on, the log is not the one of before"):
                 wait_until(lambda: queue.receive(1, wait_s=1) and None, "the loss", 2 * DEADLINE_S)
-            assert any(f"from {CUT} on" in reason for reason in queue.state.unready())
+            assert any(f"from {CUT} on" in reason for reason in queue.unready())
             return
         assert values(receive(queue, 400, ack=True)) == numbered("new", 0, 400)
         with pytest.raises(LeaseLostError):

@@ -103,7 +103,7 @@ class BlockedQueue:
     timeout_s = 60.0
 
     def __init__(self, topic: str) -> None:
-        self.stopping = False
+        self.closing = self.stopping = False
         self.state = SimpleNamespace()
         self.is_closed = threading.Event()
         self.receives = 0
@@ -125,6 +125,7 @@ class BlockedQueue:
         self.stopping = True
 
     def close(self) -> None:
+        self.closing = True
         self.is_closed.set()
 
 

@@ -46,7 +46,7 @@ def test_receive_says_soon_that_no_broker_answers(refusing: str) -> None:
     with Queue("jobs", brokers=refusing) as queue:
         with pytest.raises(QueueError, match=rf"^no broker answers at {refusing}: is it running"):
             assert queue.receive(1, WAIT_S)
-        assert queue.state.stuck() and queue.state.unready()
+        assert queue.stuck() and queue.unready()
         with pytest.raises(QueueError, match="no broker answers"):
             queue.settle()
         with pytest.raises(QueueError, match="no broker answers"):

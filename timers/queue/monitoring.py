@@ -126,7 +126,7 @@ class Monitor:
         self._delayed: int | None = None
         self._closed = threading.Event()
         metrics = registry(METRICS, self._read)
-        self._server = MetricsServer(metrics, queue.state.stuck, queue.state.unready, port, host)
+        self._server = MetricsServer(metrics, queue.stuck, queue.unready, port, host)
         self.port = self._server.port
         threading.Thread(target=self._count_delayed, name="queue-delayed", daemon=True).start()
 
@@ -143,7 +143,7 @@ class Monitor:
 
     def _read(self) -> Reading:
         queue = self._queue
-        return Reading(queue.name, queue.counters(), self._delayed, not queue.state.unready())
+        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready())
 
     def _count_delayed(self) -> None:
         settings = self._queue.settings

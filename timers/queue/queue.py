@@ -190,6 +190,11 @@ class Queue:
         while not self.stopping:
             yield from self.receive(1, _WAIT_S)
 
+    @property
+    def closing(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self.state.closing
+
     def counters(self) -> Counters:
         """Return what this process counted since the queue was opened."""
         return self.state.counters()
@@ -210,6 +215,14 @@ class Queue:
 
     def _inspect(self) -> QueueStats:
         return Inspection(self.settings).stats(self.name, self.topic, in_flight=self.counters().in_flight)
+
+    def unready(self) -> list[str]:
+        """Return why this process does not work on messages now: sentences, or nothing."""
+        return self.state.unready()
+
+    def stuck(self) -> list[str]:
+        """Return why this process should be started again: sentences, or nothing."""
+        return self.state.stuck()
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
@@ -277,7 +290,7 @@ class Queue:
     @property
     def stopping(self) -> bool:
         """Whether :meth:`stop` or :meth:`close` was called."""
-        return self.handlers.stopping or self.state.closing
+        return self.handlers.stopping or self.closing
 
     def settle(self) -> None:
         """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.

@@ -59,7 +59,7 @@ MOST_UNREAD = 50_000
 """A machine that has more than this left to read is behind."""
 
 PUT_OFF = (
-    "a first deletion waits while timers of this worker are overdue, and while more than "
+    "a first deletion waits while timers of this worker are overdue by more than 10 s, or while more than "
     f"{MOST_UNREAD:,} records of the log are not read yet"
 )
 
@@ -296,6 +296,7 @@ class Trimmer:
                 # A comparison takes seconds of CPU, which the machines need.
                 self._say_once(logging.INFO, known, PUT_OFF)
                 return
+            self._said.discard(PUT_OFF)
             to = self._delete(logs, known, tp, log, kept_from, check)
         except Refused as why:
             self._note(known, tp, str(why))

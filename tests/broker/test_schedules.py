@@ -230,6 +230,7 @@ def test_a_worker_with_an_empty_disk_reads_a_long_topic_ahead(broker_address: st
         schedules.set(b"soon", due_s, b"on time")
         schedules.wait_past(1)  # all of them are accepted
         worker.kill()
+        assert time.time() < due_s, "it is for the next start to fire"
         shutil.rmtree(worker.data_dir)
         worker.start().ready()
         assert len(re.findall(rf"{schedules.topic}/\d was read ahead", worker.log)) == PARTITIONS

@@ -97,9 +97,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["shedule"], "there is no command 'shedule': did you mean 'schedule'?"),
-        (["queue", "redrives"], "there is no command 'redrives': did you mean 'redrive'?"),
-        (["spark", "audits", "--all"], "there is no command 'audits': did you mean 'audit'?"),
+        (["shedule"], "No such command 'shedule': did you mean 'schedule'?"),
+        (["queue", "redrives"], "No such command 'redrives': did you mean 'redrive'?"),
+        (["spark", "audits", "--all"], "No such command 'audits': did you mean 'audit'?"),
         (["xyz"], "No such command 'xyz'"),
     ],
 )

@@ -13,6 +13,7 @@ from timers.core.machine import Machine, State
 from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.core.store_validity import StoreTooOld
 from timers.store.memory import MemoryStore
 from timers.wire.formats import schedule
 
@@ -222,7 +223,7 @@ def test_a_log_is_read_ahead_without_ticks_once_the_age_of_the_store_was_checked
     machine.accept(rig.log.fetch(TOPIC, 0, 0, 1))
     assert (machine.state, machine.may_accept, machine.pending) == (State.WAITING, False, 1)
     assert rig.store.read_through_s == 0
-    with pytest.raises(Lost, match="has not read its log for 101 s"):
+    with pytest.raises(StoreTooOld, match="has not read its log for 101 s"):
         ahead(rig.store, 101)
 
 

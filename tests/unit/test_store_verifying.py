@@ -26,7 +26,7 @@ from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
-from timers.store.verifying import CHECKED, Verified, compared, progress_at, spec_at, verify
+from timers.store.verifying import CHECKED, Verified, compared, progress_at, restored, spec_at, verify
 
 SETTINGS = Settings.load({})
 TP = SETTINGS.id_topic, 0
@@ -161,7 +161,7 @@ class SimSnapshots:
         return footer_of(self.views[named.number], PLACE, (0, 0), named.keys, named.digest)
 
     def pages(self, named: NamedSnapshot) -> Any:
-        return [[*self.views[named.number]]]
+        return ([item] for item in self.views[named.number])
 
 
 def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
@@ -196,6 +196,16 @@ def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
     assert [*(tmp_path / "x").glob("*")] == [], "its stores are deleted"
     with pytest.raises(Unreadable):
         verify(STORES, TP, progress, SimSnapshots({2: newer}), tmp_path / "x", lambda: None)
+
+
+def test_a_restore_of_a_comparison_may_rest_at_each_page() -> None:
+    """The machines of the worker fire meanwhile."""
+    older = filled(MemoryStore(), (100, ROWS), applied=30, entries=ENTRIES)
+    named = NamedSnapshot(b"id", 1, 0, 1, 30, 1, len(ROWS), b"")
+    snapshots, store, checks = SimSnapshots({1: older}), MemoryStore(), []
+    restored(store, Progress(30), named, PLACE, snapshots, lambda: checks.append(store.pending))
+    assert len(checks) == len([*snapshots.pages(named)])
+    assert (store.pending, store.applied) == (len(ROWS), 30)
 
 
 def test_the_log_is_read_as_far_as_the_newer_snapshot() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from timers.core.ports import Lost
+from timers.core.store_validity import StoreTooOld
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
 from timers.partition_metrics import PartitionMetrics
@@ -96,6 +97,25 @@ async def test_an_opening_waits_until_the_former_machine_has_released_the_store(
     async with asyncio.timeout(30):
         while not pool.opened:
             await asyncio.sleep(0)
+
+
+async def test_a_store_that_is_too_old_is_read_ahead_once_it_is_empty(caplog: pytest.LogCaptureFixture) -> None:
+    """Else nobody would fire while the whole log is read."""
+    machine: Any = SimMachine()
+    stores = ["old", "empty"]
+
+    class SimStores(Openings):
+        async def _open(self, opening: object, *, fences: bool) -> Any:
+            assert not fences
+            if stores.pop(0) == "old":
+                raise StoreTooOld("the store has not read its log for 101 s")
+            return machine
+
+    pool: Any = SimPool()
+    opening: Any = SimpleNamespace(tp=REQUESTS)
+    with caplog.at_level("INFO"):
+        assert await SimStores(pool).read_ahead(opening) is machine
+    assert "timer-request/0: the store has not read its log for 101 s" in caplog.text
 
 
 class SimRunner:

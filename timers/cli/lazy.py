@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         name = args[0]
         nearest = difflib.get_close_matches(name, self._lazy, n=1)
         if nearest and name not in self._lazy and not ctx.resilient_parsing:
-            raise click.UsageError(f"there is no command {quoted(name)}: did you mean {nearest[0]!r}?", ctx)
+            raise click.UsageError(f"No such command {quoted(name)}: did you mean {nearest[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

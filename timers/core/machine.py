@@ -222,8 +222,8 @@ class Machine:
     def may_accept(self) -> bool:
         """Whether a fetch may be accepted.
 
-        New requests need a tick, because late ones fire at once. A replay needs none, but if the store's age counts, it
-        was checked [I9].
+        New requests need a tick, because late ones fire at once. A replay needs none. If the age of the store counts,
+        it must have been checked [I9].
         """
         return "accept" in STEPS[self.state] and (self._store_age is None or self._store_age.is_checked)
 

@@ -197,7 +197,7 @@ class SnapshotStore(Store, Protocol):
         """Returns a view of the store as it is now."""
 
     def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
-        """Fill an empty store with the keys and values of a view.
+        """Fill an empty store with the keys and values of a view, in the order of keys.
 
         If ``pages`` raises, the store is not whole.
         """

@@ -33,6 +33,10 @@ def is_fresh(store: Store, now_s: float, stale_after_s: int) -> bool:
     return store.read_through_s is not None and abs(now_s - store.read_through_s) <= stale_after_s
 
 
+class StoreTooOld(Lost):
+    """The store of a compacted topic has not read its log for too long [I9]."""
+
+
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 
@@ -45,7 +49,7 @@ class StoreAge:
         stale_after_s: maximum age in seconds.
 
     Attributes:
-        is_checked: whether the age was below the limit.
+        is_checked: whether the age was compared with the limit, and was below it.
     """
 
     def __init__(self, store: Store, stale_after_s: int) -> None:
@@ -61,20 +65,21 @@ class StoreAge:
             released_s: last second that the second barrier released.
 
         Raises:
-            Lost: the store is too old; when it is opened again, it is empty.
+            StoreTooOld: when the store is opened again, it is empty.
         """
         known_s = self._store.read_through_s
-        self.is_checked = True
         if known_s is None:  # nothing was accepted before, so the store is new
             self._store.note_read_through(second)
+            self.is_checked = True
             return
         behind_s = second - max(known_s, released_s or 0)
         if abs(behind_s) > self._stale_after_s:  # a large negative age: the clock went back, and the age is not known
             self._store.condemn()
-            raise Lost(
+            raise StoreTooOld(
                 f"the store has not read its log for {behind_s} s; compaction may have removed records that it needs: "
                 "the log is read again from its start"
             )
+        self.is_checked = True
 
     def note(self, released_s: int | None) -> None:
         """Store ``released_s`` as the read-through time, if it is newer by more than 1 % of the limit."""

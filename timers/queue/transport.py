@@ -431,7 +431,10 @@ class Transport:
             if closing.done():
                 closing.result()
             else:
-                text = "the brokers did not confirm within %g s that this process has left %s: its session must end"
+                text = (
+                    "the brokers did not confirm within %g s that this process has left %s: other processes get its "
+                    "partitions when its session has timed out"
+                )
                 _log.warning(text, _CLOSE_S, self.group)
         self._consumer = self._admin = None
         self._described, self._firsts, self._configs = {}, {}, {}

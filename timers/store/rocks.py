@@ -118,7 +118,7 @@ POINT_DELETES = 128
 """Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
 flush, so it is used only for more entries."""
 
-RESTORED = 4096
+RESTORE_ENTRIES = 4096
 """Maximum entries in one write of a restore. No other thread runs meanwhile."""
 
 
@@ -216,7 +216,7 @@ class RocksStore:
     def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
         """See :class:`timers.core.ports.SnapshotStore`. Nothing is judged, and rows are not unpacked."""
         pending, journal, last = 0, self._journal, dict[bytes, bytes]()
-        for part in (page[at : at + RESTORED] for page in pages for at in range(0, len(page), RESTORED)):
+        for part in (page[at : at + RESTORE_ENTRIES] for page in pages for at in range(0, len(page), RESTORE_ENTRIES)):
             batch = WriteBatch(raw_mode=True)
             if part[0][0] >= INDEX and part[-1][0] < OTHER:  # all are ids, of which there may be many millions
                 deque(starmap(batch.put, part), maxlen=0)

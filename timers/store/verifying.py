@@ -24,7 +24,7 @@ from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
-from timers.core.ports import Lost, Outbox, SnapshotStore, Store
+from timers.core.ports import Lost, Outbox, Page, SnapshotStore, Store
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Snapshots, check_footer
 from timers.core.store_validity import catch_up
@@ -216,8 +216,13 @@ def restored(
     check_footer(snapshots.footer(named), named, place, progress)
     below = tuple(each for each in progress.settings if each.from_offset < named.applied)
     unfired = pack_key(max(0, progress.fired_through[0]), 0)
-    pages = _checked(snapshots.pages(named), check)
-    store.restore(([item for item in page if item[0] >= unfired] for page in pages), named.applied, below)
+
+    def pages() -> Iterator[Page]:
+        for page in snapshots.pages(named):
+            check()  # a page takes some milliseconds
+            yield [item for item in page if item[0] >= unfired]
+
+    store.restore(pages(), named.applied, below)
     catch_up(store, progress)
 
 

@@ -43,4 +43,4 @@ def cut(stream: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
             break
         entries.append((data[at + skipped : middle], data[middle:end]))
         at = end
-    return entries, data[at:size]
+    return entries, data[at:size] if at else stream

@@ -325,7 +325,7 @@ class TimersApp(faust_internals.App):
         if self._snapshot_taker is not None:
             self._snapshot_taker.should_stop = True
         # After an error it is started again, and finds its partitions.
-        if self.fatal is None and self._pool.partitions:
+        if self.fatal is None and self._pool.is_bound:
             await self._pool.settle()
             await self.status.consumer.leave()
             await self._pool.hand_over(self.status.consumer.has_others)

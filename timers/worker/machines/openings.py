@@ -20,6 +20,7 @@ from aiokafka.errors import KafkaError
 
 from timers.core.doubts import commit_refusal
 from timers.core.ports import Lost
+from timers.core.store_validity import StoreTooOld
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.kafka.clients import asking_admin
@@ -292,6 +293,9 @@ class Openings:
         """
         try:
             return await self._open(opening, fences=False)
+        except StoreTooOld as error:
+            logger.info("%s: %s", partition_name(*opening.tp), error)
+            return await self.read_ahead(opening)  # the store is empty now
         except Exception as error:  # also one that no code expects: the next opening meets it again
             why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
             if not isinstance(error, NoRoom):

@@ -194,6 +194,11 @@ class Pool:
         return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())
 
     @property
+    def is_bound(self) -> bool:
+        """Whether :meth:`bind` was called."""
+        return self._parts is not None
+
+    @property
     def partitions(self) -> Mapping[str, int]:
         """Number of partitions of each request topic that exists, and of the retry topic; empty before :meth:`bind`."""
         counts = {} if self._parts is None else self._parts.cluster.partitions

@@ -147,10 +147,10 @@ def test_a_refresh_moves_nothing_that_is_about_to_be_clicked(seen: ConsoleProces
         addEventListener('timers:fresh', e => { fresh[e.target.id] = (fresh[e.target.id] || 0) + 1 }) }"""
     )
     link = page.locator("#coming a.id").first
-    before = link.bounding_box()
     link.hover()
     link.evaluate("element => { element.dataset.mark = 'same' }")
     page.evaluate("() => { window.fresh = {} }")  # on a busy machine a refresh may have come before the pointer
+    before = link.bounding_box()
     page.wait_for_function("() => (fresh.tiles || 0) >= 2")
     assert page.evaluate("() => fresh.coming || 0") == 0
     assert link.get_attribute("data-mark") == "same" and link.bounding_box() == before

@@ -125,6 +125,8 @@ def _drained(
     session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication
 ) -> BacklogResult:
     fired, memory = drain(session, names, running, publication)
+    if fired.lost == publication.timers:
+        raise RuntimeError(f"{subject.name} fired none of {publication.timers:,} timers within {PATIENCE_S:.0f} s")
     started_at = running.processes[0].started_at
     last_s = fired.last_ms / 1000
     middle = publication.timers / 2

@@ -15,15 +15,16 @@ PUBLISHED = RESULTS / "latest.json"
 BEGIN = "<!-- Written by `python -m bench.readme` from bench/results/latest.json: do not edit. -->\n"
 END = "<!-- End of the figures. -->\n"
 
+NAMES = {"timers": "timers", "kstreams": "Kafka Streams"}
+
 SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
 def _storm_table(rows: list[dict[str, Any]]) -> str:
     """Lag, CPU time and memory of each workload: our worker and, where it was measured, Kafka Streams."""
     lines = ["| workload | system | lag p50 / p99 / max | CPU seconds | peak memory |", "|---|---|---|---|---|"]
-    names = {"timers": "timers", "kstreams": "Kafka Streams"}
     lines += [
-        f"| {row['title']} | {names[row['subject']]} "
+        f"| {row['title']} | {NAMES[row['subject']]} "
         f"| {row['lag_p50_ms']:,.0f} / {row['lag_p99_ms']:,.0f} / {row['lag_max_ms']:,.0f} ms "
         f"| {row['cpu_total_s']:.1f} | {row['peak_mb']:,.0f} MB |"
         for row in rows
@@ -56,8 +57,9 @@ def figures(results: dict[str, Any]) -> str:
     ]
     for row in results.get("recovery", ()):
         text[-1] += (
-            f" A worker with an empty disk read {row['timers']:,} pending timers back from the log within "
-            f"{row['recovered_s']:.1f} s of its assignment."
+            f" With an empty disk, {NAMES[row['subject']]} had {row['timers']:,} pending timers back "
+            f"{row['recovered_s']:.1f} s after its assignment, {row['start_to_ready_s']:.1f} s after the start of its "
+            "process."
         )
     for row in results.get("baseline", ()):
         text[-1] += (

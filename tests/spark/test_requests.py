@@ -14,6 +14,7 @@ from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
 from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
+from timers.spark.audit import reading
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id, schedule
@@ -148,6 +149,20 @@ def test_records_above_a_cut_have_other_names_than_those_that_the_log_has_lost(s
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, cut)
     names = {(row.timer_id, row.request) for row in decoded.collect()}
     assert names == {(name, name) for name in (f"{NATIVE}/0/5", f"{NATIVE}/0/6~1")}
+
+
+def test_a_record_with_a_source_keeps_it_beside_a_later_record_at_its_offset(spark: SparkSession) -> None:
+    """The cold tier holds a request that its log has lost: its copy fires under the name that it had [I28]."""
+    sources = [f"{NATIVE}/0/6", f"{NATIVE}/0/6~1", f"{NATIVE}/0/7~1"]
+    rows = [
+        (NATIVE, 0, offset, 0, 1, b"170000000%d" % due, VALUE, None, source)
+        for due, (offset, source) in enumerate(zip((6, 6, 7), sources, strict=True))
+    ]
+    frame = spark.createDataFrame(rows, reading.NAMED).coalesce(1)
+    cut = {(NATIVE, 0): Cut(6).applied_to(Progress(9))}
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, cut)
+    found = {(row.request, row.timer_id, row.due_s) for row in decoded.collect()}
+    assert found == {(source, source, 1_700_000_000 + due) for due, source in enumerate(sources)}
 
 
 def test_no_record_is_left_out_by_a_request_format() -> None:

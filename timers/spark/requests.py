@@ -6,7 +6,7 @@ expressions compute the rest (sizes, hashes).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from types import MappingProxyType
@@ -79,11 +79,13 @@ def decode(
     """The records of request topics, decoded by their request formats.
 
     Args:
-        records: in the shape of :data:`timers.spark.columns.RECORD`, in ascending offset within a partition.
+        records: in the shape of :data:`timers.spark.columns.RECORD`, in ascending offset within a partition. With a
+            column ``source``, which is the name of each record: two may have one offset, before and after a cut.
         formats: topic -> its request format, as :func:`timers.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as in the worker.
         request_topic: the topic of native requests.
-        progress: of the partitions: each record is read at its feature level [I21], and named with its cut [I28].
+        progress: of the partitions: each record is read at its feature level [I21]. A record without a ``source`` is
+            named with its cut [I28].
 
     Returns:
         In the shape of :data:`REQUEST`.
@@ -97,7 +99,8 @@ def decode(
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
     conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
     sizes = size_bytes().cast("long").alias("bytes")
-    needed = records.select(*RECORD.names, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
+    given = [*RECORD.names, *(name for name in records.columns if name == "source")]
+    needed = records.select(*given, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
     decoded = needed.mapInArrow(decode_batches, _WITH_CALLBACK)
     hash = content(F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic)
     return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(REQUEST.names)
@@ -113,13 +116,19 @@ def decode_batch(
     topics = batch.column("topic").to_pylist()
     partitions = batch.column("partition").to_pylist()
     places = list(zip(topics, partitions, strict=True))
-    starts = [0, *(i for i in range(1, len(places)) if places[i] != places[i - 1]), len(places)]
+    sources = batch.column("source").to_pylist() if "source" in batch.schema.names else None
     read = _records(batch)
+    ends = (i for i in range(1, len(read)) if places[i] != places[i - 1] or read[i].offset == read[i - 1].offset)
+    starts = [0, *ends, len(read)]
     rows: list[tuple[Any, ...]] = []
     for first, end in pairwise(starts):
         if first < end:
             tp, chunk = places[first], read[first:end]
-            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, progress.get(tp, Progress()))
+            known = progress.get(tp, Progress())
+            name: Callable[[int], str] = partial(source, *tp, cuts=known.cuts)
+            if sources is not None:
+                name = dict(zip((each.offset for each in chunk), sources[first:end], strict=True)).__getitem__
+            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, known, name)
             rows += [decoded[each.offset] for each in chunk]
     decoded_columns = record_batch(rows, _ARROW_DECODED).columns
     return pa.RecordBatch.from_arrays([*map(batch.column, _GIVEN), *decoded_columns], schema=_ARROW)
@@ -137,10 +146,14 @@ def _decoded(
     chunk: Sequence[RequestRecord],
     max_request_bytes: int,
     progress: Progress,
+    name: Callable[[int], str],
 ) -> dict[int, tuple[Any, ...]]:
-    """Offset -> columns ``kind`` to ``headers`` of its row."""
+    """Offset -> columns ``kind`` to ``headers`` of its row.
+
+    Args:
+        name: returns the name of the record at an offset.
+    """
     topic, partition = tp
-    name = partial(source, topic, partition, cuts=progress.cuts)
     raises = [(each.from_offset, each.value) for each in progress.settings if each.name == FEATURE_LEVEL]
     rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:

@@ -30,7 +30,7 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.key_partition import partitions_for
 from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED, names_no_request
 from timers.spark.requests import TIMER
-from timers.wire.topics import SOURCE_PATTERN
+from timers.wire.topics import SOURCE_PATTERN, partition_name
 
 MARGIN_MS = 60_000
 """Outputs are read from this long before the first request on, because their times may come from another clock."""
@@ -344,8 +344,8 @@ def deleted_requests(
                 why = f", and {unknown[topic, partition]}" if (topic, partition) in unknown else ""
                 yield Reason(
                     DELETED,
-                    f"the requests of {topic}/{partition} before offset {start:,} are deleted{why}: audit those after "
-                    "it with --from",
+                    f"the requests of {partition_name(topic, partition)} before offset {start:,} are deleted{why}: "
+                    "audit those after it with --from",
                 )
 
 
@@ -368,8 +368,8 @@ def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterato
             if partition in ends and ends[partition] >= end and (asked is None or asked.stop > end):
                 yield Reason(
                     OPEN,
-                    f"{topic}/{partition} has {high - end:,} records from offset {end:,} on that are behind an open "
-                    "transaction: audit again when it has ended",
+                    f"{partition_name(topic, partition)} has {high - end:,} records from offset {end:,} on that are "
+                    "behind an open transaction: audit again when it has ended",
                 )
 
 

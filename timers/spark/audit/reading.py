@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 
 from timers.config.settings import Settings
 from timers.core.progress import MOVED_S, Progress
@@ -33,9 +33,9 @@ from timers.spark import cold, jvm, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
-from timers.spark.columns import RECORD, record_batch
+from timers.spark.columns import RECORD, record_batch, schema
 from timers.spark.storage import Kept
-from timers.wire import progress
+from timers.wire import progress as progress_record
 from timers.wire.formats import LOG_APPEND_TIME, RequestFormat
 from timers.wire.topics import SOURCE_PATTERN, parse_source, source
 
@@ -69,7 +69,7 @@ def waiting_cold(spark: SparkSession, tables: ColdTables, requests: DataFrame) -
 
 
 def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> DataFrame:
-    """The records of requests that retention deleted from their topics, as :data:`timers.spark.columns.RECORD`.
+    """The records of requests that retention deleted from their topics, as :data:`NAMED`.
 
     Args:
         requests: in the shape of :data:`timers.spark.cold.HELD`.
@@ -86,7 +86,7 @@ def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> 
     place = F.col("topic"), F.col("partition"), F.col("offset")
     gone = records.where(inside(before(starts), *place)).where(_in_scope(scope, *place))
     # Request formats decode the records of a partition in the order of their offsets.
-    return gone.select(RECORD.names).sortWithinPartitions("topic", "partition", "offset")
+    return gone.select(NAMED.names).sortWithinPartitions("topic", "partition", "offset")
 
 
 def _in_scope(scope: Scope, topic: Column, partition: Column, offset: Column) -> Column:
@@ -100,7 +100,10 @@ def _in_scope(scope: Scope, topic: Column, partition: Column, offset: Column) ->
 
 BATCH_ROWS = 10_000
 
-_ARROW = to_arrow_schema(RECORD)
+NAMED = StructType([*RECORD, *schema("source string")])
+"""A record (:data:`timers.spark.columns.RECORD`) and its name. A later record may have its offset, after a cut."""
+
+_ARROW = to_arrow_schema(NAMED)
 
 
 class Opening(NamedTuple):
@@ -112,7 +115,7 @@ class Opening(NamedTuple):
     """
 
     records: DataFrame
-    """Their requests: as :data:`timers.spark.columns.RECORD`, later decoded."""
+    """Their requests: as :data:`NAMED`, later decoded."""
     begins: dict[TopicPartition, Begin]
     unknown: dict[TopicPartition, str]
     """Partition without an opening balance -> why."""
@@ -141,11 +144,12 @@ def read_opening(
         ):
             for tp in late:
                 try:
-                    found = reader.opening(tp, reader.progress([tp])[tp])
+                    progress = reader.progress([tp])[tp]
+                    found = reader.opening(tp, progress)
                     if found is None:
                         unknown[tp] = "no snapshot says what was pending"
                         continue
-                    records = [each for due in found[1] for each in _records(tp, due, starts, formats)]
+                    records = [each for due in found[1] for each in _records(tp, due, progress, starts, formats)]
                 except (TimersError, KafkaException) as error:
                     unknown[tp] = f"its snapshot cannot be read ({error})"
                     continue
@@ -155,25 +159,29 @@ def read_opening(
                     for first in range(0, len(records), BATCH_ROWS)
                 ]
     table = pa.Table.from_batches(batches, schema=_ARROW)
-    rows = spark.createDataFrame(table, RECORD)
+    rows = spark.createDataFrame(table, NAMED)
     # Request formats decode the records of a partition in the order of their offsets.
-    rows = rows.dropDuplicates(["topic", "partition", "offset"]).repartition("topic", "partition")
+    rows = rows.dropDuplicates(["source"]).repartition("topic", "partition")
     return Opening(rows.sortWithinPartitions("topic", "partition", "offset"), begins, unknown)
 
 
 def _records(
-    tp: TopicPartition, due: tuple[int, list[Row]], starts: Offsets, formats: Mapping[str, RequestFormat]
+    tp: TopicPartition,
+    due: tuple[int, list[Row]],
+    progress: Progress,
+    starts: Offsets,
+    formats: Mapping[str, RequestFormat],
 ) -> Iterator[tuple[object, ...]]:
-    """The requests of pending timers, as rows of :data:`RECORD`, if their own log no longer has them."""
+    """The requests of pending timers, as rows of :data:`NAMED`, if their own log no longer has them."""
     due_s, rows = due
     for row in rows:
-        origin = Origin(*origin_of(row, due_s, source(*tp, row[0])))
+        origin = Origin(*origin_of(row, due_s, source(*tp, row[0], progress.cuts)))
         place = parse_source(origin.request)
         if place is None or place[0] not in formats or place[2] >= starts.get(place[0], {}).get(place[1], 0):
             continue
         key, value, headers = formats[place[0]].rebuild_request(row, origin)
         # When it was appended is not known any more.
-        yield (*place, 0, LOG_APPEND_TIME, key, value, headers or None)
+        yield (*place, 0, LOG_APPEND_TIME, key, value, headers or None, origin.request)
 
 
 _NO_LIMIT = 2**31 - 1
@@ -309,7 +317,7 @@ class Reading:
         found: dict[TopicPartition, Progress] = {}
         for key, value in latest.collect():
             with contextlib.suppress(ValueError, TimersError):  # another program wrote it, or a newer version
-                found[progress.decode_key(bytes(key))] = progress.decode(bytes(value))[0]
+                found[progress_record.decode_key(bytes(key))] = progress_record.decode(bytes(value))[0]
         return found
 
     def _read(self, starts: Offsets, ends: Offsets) -> DataFrame:

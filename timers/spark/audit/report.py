@@ -22,6 +22,7 @@ from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATU
 from timers.spark.audit.gaps import UNASKED
 from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
 from timers.spark.requests import CANCEL
+from timers.wire.topics import partition_name
 
 _INK = "#010203"
 """Placeholder for the text colour of the page."""
@@ -222,7 +223,7 @@ def lines(findings: Findings) -> Iterator[str]:
         what = f"{each.what} that {gaps.UNPLACED[each.reason]}"
         yield f"not judged: {what}: {each.records:,}, such as {each.example or '-'}"
     for begin in findings.begins:
-        where = f"{begin.topic}/{begin.partition} begins at offset {begin.start:,}"
+        where = f"{partition_name(begin.topic, begin.partition)} begins at offset {begin.start:,}"
         yield f"{where}: it counts from {counted(begin.timers, 'request')} that were pending at offset {begin.offset:,}"
     for lag in findings.lags_by_topic[:10]:
         figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"

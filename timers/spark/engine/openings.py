@@ -72,6 +72,9 @@ READ_S = 20.0
 TOPICS_S = 10.0
 """How long an answer about all topics may take."""
 
+FRESH_S = 1.0
+"""Seconds for which openings share an answer about all topics."""
+
 IN_USE_S = 30.0
 """How long a task waits for a store that another attempt, or an engine that ends, has open. That one is fenced, and
 learns it from its next transaction: a restore, or a log that is read again, may take longer. Then the query starts
@@ -121,7 +124,7 @@ class Openings:
         self._listing = threading.Lock()
         self._listed_at = -inf
         self._topics: list[str] = []
-        """Names of all topics, by the answer to a question that was asked at ``_listed_at``."""
+        """Names of all topics, by the answer that came at ``_listed_at``."""
         self.had_others = False
 
     @classmethod
@@ -241,7 +244,7 @@ class Openings:
         """Wait before a partition is opened again, longer each time. Fewer timers may be tried at once."""
         reopening = self._reopening.setdefault(tp, Reopening())
         pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
-        logger.warning("%s/%d: %s; opening it again", *tp, error)
+        logger.warning("%s: %s; opening it again", partition_name(*tp), error)
         self._stop.wait(pause_s)
         self._check()
 
@@ -288,14 +291,14 @@ class Openings:
     def _apps_with_snapshots(self, topic: str) -> list[str]:
         """The apps that have snapshots of a request topic, as far as the engine may see them.
 
-        Partitions that open at the same time share an answer, but not one to a question from before this call: a former
-        owner may have made a topic until it was fenced.
+        Partitions that open at the same time share an answer. A topic that a former owner has made since is missing,
+        but no log is trimmed so soon after it: a machine without progress can still read all of its log.
         """
-        needed_at = monotonic()
         with self._listing:
             self._check()
-            if self._listed_at < needed_at:
-                self._listed_at, self._topics = monotonic(), [*self._admin.list_topics(timeout=TOPICS_S).topics]
+            if monotonic() > self._listed_at + FRESH_S:
+                self._topics = [*self._admin.list_topics(timeout=TOPICS_S).topics]
+                self._listed_at = monotonic()
             return apps_with_snapshots(topic, self._topics)
 
     def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:

@@ -41,12 +41,12 @@ class Reporter:
 
     Attributes:
         ended: number of micro-batches that have ended.
-        since: when the last one has ended, by the monotonic clock; or a later time, at which it was said that none has.
+        ended_at: when the last one has ended, by the monotonic clock.
     """
 
     def __init__(self, buckets: int, topics: Iterable[str], say: Callable[[str], None]) -> None:
         self.say = say
-        self.ended, self.since = 0, monotonic()
+        self.ended, self.ended_at = 0, monotonic()
         self._buckets = buckets
         self._source = f"[{', '.join(topics)}]"
         self._pending: dict[int, int] = {}
@@ -59,7 +59,7 @@ class Reporter:
 
     def end(self, progress: Mapping[str, Any]) -> None:
         """A micro-batch has ended, of which this is Spark's report, decoded from JSON."""
-        self.ended, self.since = self.ended + 1, monotonic()
+        self.ended, self.ended_at = self.ended + 1, monotonic()
         if (line := self.line(progress)) is not None:
             self.say(line)
 
@@ -198,11 +198,12 @@ def _watch(
     running: StreamingQuery, retries: Retries, reporter: Reporter, stop: threading.Event, look: Callable[[], None]
 ) -> None:
     """Wait for the end of a query, and end it when the engine stops."""
+    said_at = 0.0
     try:
         while running.isActive and retries.failure is None and not stop.wait(POLL_S):
             look()
-            if monotonic() > reporter.since + QUIET_S:
-                reporter.since = monotonic()
+            if monotonic() > max(reporter.ended_at, said_at) + QUIET_S:
+                said_at = monotonic()
                 reporter.say(_delay_line(running))
     finally:
         if running.isActive:

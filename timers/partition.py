@@ -93,7 +93,7 @@ class PartitionSpec:
             now_s: the time, for a machine that gets no ticks, and only reads its log again.
 
         Raises:
-            Lost: the store is too old at this time [I9].
+            StoreTooOld: the store is too old at this time [I9].
         """
         variant = self._variant(progress, store)
         if now_s is not None and variant.store_age is not None:

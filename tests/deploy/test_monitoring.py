@@ -122,15 +122,14 @@ def test_an_expression_over_what_is_not_there_would_be_found() -> None:
         check("timers_pending >")
 
 
-# A list, not a skip: Prometheus' tool is no Python package. Where it is not installed, the tests above stand for it.
 @pytest.mark.parametrize(
     "command",
-    [["check", "rules", "deploy/alerts.yml"], ["test", "rules", "tests/deploy/alerts_test.yml"]]
-    if shutil.which("promtool")
-    else [],
+    [["check", "rules", "deploy/alerts.yml"], ["test", "rules", "tests/deploy/alerts_test.yml"]],
     ids=lambda command: str(command[0]),
 )
 def test_promtool_says_so_too(command: list[str]) -> None:
+    if shutil.which("promtool") is None:  # it is no Python package
+        pytest.skip("NOT TESTED: the alerts by promtool, which this machine lacks; the tests above parse them")
     done = subprocess.run(["promtool", *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

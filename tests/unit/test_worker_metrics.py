@@ -24,14 +24,14 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     pool = SimpleNamespace(runners=runners, partition_metrics=metrics)
     clock = SimpleNamespace(broker_now_s=lambda: 100.0)
     status: Any = SimpleNamespace(pool=pool, tick_scheduler=clock)
-    assert dict(module.newest_snapshot(status, lambda each: each.applied)) == {
+    assert dict(module.newest_snapshot(lambda each: each.applied, status)) == {
         ("requests", "0"): 40,
         ("requests", "2"): 40,
     }
     assert bytes_of_snapshot(named) == 3 * 2**19
-    assert list(module.snapshot_age(status)) == [(("requests", "0"), 9.5)]
+    assert list(module.owned(module.snapshot_age, status)) == [(("requests", "0"), 9.5)]
     clock.broker_now_s = lambda: None
-    assert not list(module.snapshot_age(status))
+    assert not list(module.owned(module.snapshot_age, status))
 
 
 def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from timers.core.rescue import cut_below
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import HEADER_BYTES, has_append_time, passed_batch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, Question, log_ends
+from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class LogLineages:
                 begun.insert(0, (epoch, first))
                 epoch = before.epoch
         except (KafkaError, KeyError) as error:
-            logger.debug("the leader of %s/%d does not tell its leader epochs: %r", *tp, error)
+            logger.debug("the leader of %s does not tell its leader epochs: %r", partition_name(*tp), error)
             return None
         return Lineage((*lineage.epochs, *begun)[-MAX_EPOCHS:], batch, batch.last_offset + 1)
 
@@ -258,7 +259,7 @@ class LogLineages:
         found: dict[TopicPartition, dict[Batch | None, Batch | None]] = {tp: {} for tp in batches}
         for (tp, batch), answer in zip(asked, answers, strict=True):
             if isinstance(answer, KafkaError):
-                logger.debug("broker %d does not show a batch of %s/%d: %r", leader, *tp, answer)
+                logger.debug("broker %d does not show a batch of %s: %r", leader, partition_name(*tp), answer)
                 found.pop(tp, None)
             elif isinstance(answer, BaseException):
                 raise answer

@@ -253,11 +253,12 @@ class ProgressLog:
 
     def _stop_without_marker(self, tp: TopicPartition, partition: int) -> None:
         """Stop a machine whose newest progress is neither committed nor rolled back, unless the loss is accepted."""
+        where = partition_name(self._settings.progress_topic, partition)
         self.mismatch(
             tp,
-            f"the newest progress of {partition_name(*tp)} is in a transaction without an end: "
-            f"{self._settings.progress_topic}/{partition} lost its newest records (was an unclean leader elected, or "
-            "an old copy of a disk restored?), or the transaction hangs (docs/operations.md#a-hanging-transaction)",
+            f"the newest progress of {partition_name(*tp)} is in a transaction without an end: {where} lost its newest "
+            "records (was an unclean leader elected, or an old copy of a disk restored?), or the transaction hangs "
+            "(docs/operations.md#a-hanging-transaction)",
             Progress(),
             way="without it",
         )
@@ -312,22 +313,21 @@ class ProgressLog:
 
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""
-        topic, partition = tp
-        progress = None if record is None else self.decoded(tp, record)
+        name, progress = partition_name(*tp), None if record is None else self.decoded(tp, record)
         committed, seen = 0, None
         if isinstance(copy, BaseException):
-            logger.warning("%s/%d: the copy of its progress in the group cannot be read: %r", *tp, copy)
+            logger.warning("%s: the copy of its progress in the group cannot be read: %r", name, copy)
         else:
             committed, text = copy
             seen, seen_id = progress_record.decode_witness(text) or (None, b"")
-            if seen_id != self._cluster.topic_ids[topic]:
+            if seen_id != self._cluster.topic_ids[tp[0]]:
                 seen = None
         if seen is not None and (known := progress or Progress()).is_behind(seen):
             if seen.level > levels.SUPPORTED:
-                raise LevelTooHigh(seen.level, levels.SUPPORTED, f"{topic}/{partition}")
+                raise LevelTooHigh(seen.level, levels.SUPPORTED, name)
             progress = self.mismatch(
                 tp,
-                f"the progress of {topic}/{partition} {_said(known.witness)}, but the group {self._settings.app_id!r} "
+                f"the progress of {name} {_said(known.witness)}, but the group {self._settings.app_id!r} "
                 f"has a copy of it that {_said(seen)}: {self._settings.progress_topic!r} lost records, or an older "
                 "record was written there (was an old copy of it restored, or an unclean leader elected?). Timers that "
                 f"fired after this copy, for {WITNESS_S:.0f} s at most, may fire again",
@@ -337,7 +337,7 @@ class ProgressLog:
         elif progress is None and committed > 0 and end > 0:
             progress = self.mismatch(
                 tp,
-                f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
+                f"{name} has no progress in {self._settings.progress_topic!r}, but the group "
                 f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known, "
                 "or not since its newest snapshot if it has one",
                 Progress(next_offset=committed),
@@ -350,7 +350,9 @@ class ProgressLog:
         progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
         if topic_id == self._cluster.topic_ids[tp[0]]:
             return progress
-        logger.warning("topic %s was deleted and created again: %s/%d starts from its beginning", tp[0], *tp)
+        logger.warning(
+            "topic %s was deleted and created again: %s starts from its beginning", tp[0], partition_name(*tp)
+        )
         return Progress()
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
@@ -463,10 +465,9 @@ class ProgressLog:
         Raises:
             LogMismatch: the loss was not accepted.
         """
-        topic, partition = tp
         return self.mismatch(
             tp,
-            f"{topic}/{partition} was read up to offset {progress.next_offset}, and has lost its records from offset "
+            f"{partition_name(*tp)} was read up to offset {progress.next_offset}, and has lost its records from offset "
             f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old "
             f"copy of a disk restored?). {holds}",
             cut.applied_to(progress),

@@ -33,7 +33,7 @@ from timers.kafka.aiokafka_internals import fetch
 from timers.request_formats import NATIVE
 from timers.threads import LoopThread
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.topics import parse_source
+from timers.wire.topics import parse_source, partition_name
 
 MAX_GAP = 1000
 """Largest number of offsets between two wanted records that are read, not skipped: a seek takes as long (1 ms)."""
@@ -153,7 +153,7 @@ class RequestReader:
             except LeaderNotAvailableError:
                 leaderless += offsets
             except KafkaError as error:
-                raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error}") from error
+                raise Lost(f"{partition_name(topic, partition)} cannot be read for a dead letter: {error}") from error
             finally:
                 self._lock.release()
         if monotonic() > deadline:
@@ -245,7 +245,7 @@ class RequestReader:
             if arrived or await consumer.position(tp) != position:
                 deadline = monotonic() + TIMEOUT_S
             elif monotonic() > deadline:
-                raise KafkaTimeoutError(f"{tp.topic}/{tp.partition} gave no record for {TIMEOUT_S:.0f} s")
+                raise KafkaTimeoutError(f"{partition_name(*tp)} gave no record for {TIMEOUT_S:.0f} s")
 
 
 def _groups(offsets: list[int]) -> Iterator[list[int]]:

@@ -27,7 +27,7 @@ from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
 from timers.kafka.topics import ensure_snapshots, id_and_partitions, topic_id
 from timers.wire import snapshot
-from timers.wire.topics import is_legal
+from timers.wire.topics import is_legal, partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class SnapshotLog:
 
     @property
     def _name(self) -> str:
-        return f"{self._topic}/{self.partition}"
+        return partition_name(self._topic, self.partition)
 
     def close(self) -> None:
         self._consumer.close()

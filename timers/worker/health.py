@@ -1,4 +1,4 @@
-"""Returns why a worker is not alive, why it is not ready, and which partitions are red.
+"""The state of a running worker: why it is not alive, why it is not ready, and which partitions are red.
 
 Alive: its threads make progress; a worker that waits for brokers is alive. Ready: the worker has joined its group and
 got its partitions, which may be none, each of them fires or is red, and ticks count. Red: the timers of a partition do
@@ -9,16 +9,25 @@ until each worker is ready, and would stop there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from time import monotonic
 
+from timers.clock import Clock
+from timers.config.settings import Settings
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka.own_topics import RED
+from timers.queries.pages import QueryCounts
 from timers.wire.topics import partition_name
+from timers.worker.agents import TickScheduler
+from timers.worker.canary import Canary
+from timers.worker.consumer.group_watch import GroupWatch
+from timers.worker.consumer.log_watch import LogWatch
+from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.failures import STORE, UNFORESEEN
-from timers.worker.status import WorkerStatus
-from timers.worker.ticks import SILENCE_S
+from timers.worker.machines.pool import Pool
+from timers.worker.ticks import SILENCE_S, TickReader
 
 STUCK_S = 30.0
 """A thread that has work and makes no progress for this long does not recover. No single step may take as long:
@@ -28,14 +37,47 @@ READY_TICK_S = 5.0
 """A worker that has counted no tick for this long is not ready."""
 
 
+@dataclass
+class WorkerStatus:
+    """What health pages and metrics may read of one worker. Any thread may read it.
+
+    The app sets the fields without a value before its web port answers.
+    """
+
+    settings: Settings
+    pool: Pool
+    query_counts: QueryCounts
+    tick_scheduler: TickScheduler
+    clock: Clock
+    cluster_id: str = field(init=False)
+    consumer: PartitionConsumer = field(init=False)
+    tick_reader: TickReader = field(init=False)
+    log_watch: LogWatch = field(init=False)
+    group_watch: GroupWatch = field(init=False)
+    canary: Canary | None = None
+    """None if canary timers are off."""
+    was_ready: bool = False
+    """Whether the worker has been ready since its start."""
+    shown_callers: set[str] = field(default_factory=set)
+    """Callers that have a label of their own in the metrics."""
+    shown_topics: set[str] = field(default_factory=set)
+    """Callback topics that have one."""
+
+    @property
+    def clock_skew_s(self) -> float | None:
+        """This worker's clock minus the brokers'; None if that is not known yet."""
+        now_s = self.tick_scheduler.broker_now_s()
+        return None if now_s is None else self.clock.now_s() - now_s
+
+
 def stuck(status: WorkerStatus) -> list[str]:
     """A sentence for each thread that makes no progress. This answer proves that the main event loop makes progress."""
     heartbeats = {
         "the producers' event loop": status.pool.producers.heartbeat,
         "the consumer's event loop": status.consumer.heartbeat,
         **{
-            f"the thread of {topic}/{partition}": metrics.heartbeat
-            for (topic, partition), metrics in status.pool.partition_metrics.items()
+            f"the thread of {partition_name(*tp)}": metrics.heartbeat
+            for tp, metrics in status.pool.partition_metrics.items()
         },
     }
     return [

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import product
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -27,6 +28,7 @@ from timers.core.counters import (
     Histogram,
     TopicCounters,
 )
+from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
@@ -40,56 +42,48 @@ from timers.store.opening import store_path
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.canary import Observation
+from timers.worker.health import WorkerStatus
 from timers.worker.machines.failures import REASONS
 from timers.worker.machines.runner import Runner
-from timers.worker.status import WorkerStatus
 
 FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
 
 
-def measured(status: WorkerStatus) -> list[PartitionMetrics]:
-    """The measurements of each partition that this process has owned."""
-    return list(status.pool.partition_metrics.values())
-
-
-def all_counters(status: WorkerStatus) -> Iterator[Counters]:
-    """The counters of each partition that this process has owned."""
-    return (metrics.counters for metrics in measured(status))
-
-
-def summed(status: WorkerStatus, value: Callable[[PartitionMetrics], float]) -> Samples:
-    """Sum of a value over the partitions that this process has owned."""
-    return single(sum(map(value, measured(status))))
-
-
-def merged(status: WorkerStatus, histogram: Callable[[PartitionMetrics], Histogram]) -> Samples:
-    """A histogram of the partitions that this process has owned."""
-    found = _merged(map(histogram, measured(status)))
-    return [((), found)] if found else []
-
-
-def single(value: float | None) -> Samples:
-    """The value of a metric without labels; no sample for None."""
-    return [] if value is None else [((), value)]
-
-
-def waiting(status: WorkerStatus) -> Samples:
-    """Number of partitions whose timers wait, by reason."""
-    reasons = [waiting.reason for waiting in status.pool.waiting.values()]
-    return [((reason,), reasons.count(reason)) for reason in REASONS]
+def single(value: Callable[[WorkerStatus], float | None], status: WorkerStatus) -> Samples:
+    """A value without labels; no sample for None."""
+    found = value(status)
+    return [] if found is None else [((), found)]
 
 
 # ---- totals of all partitions that this process has owned -----------------------------------------------------------
 
 
-def by_format(status: WorkerStatus, total: Callable[[Counters], float]) -> Samples:
+def measured(status: WorkerStatus) -> list[PartitionMetrics]:
+    """The measurements of each partition."""
+    return list(status.pool.partition_metrics.values())
+
+
+def all_counters(status: WorkerStatus) -> Iterator[Counters]:
+    """The counters of each partition."""
+    return (metrics.counters for metrics in measured(status))
+
+
+def summed(value: Callable[[PartitionMetrics], float], status: WorkerStatus) -> Samples:
+    """Sum of a value."""
+    return [((), sum(map(value, measured(status))))]
+
+
+def merged(histogram: Callable[[PartitionMetrics], Histogram], status: WorkerStatus) -> Samples:
+    """A histogram."""
+    found = _merged(map(histogram, measured(status)))
+    return [((), found)] if found else []
+
+
+def by_format(total: Callable[[Counters], float], status: WorkerStatus) -> Samples:
     """Totals of each open request format. Records of the retry topic are left out: they were accepted before."""
-    formats = {
-        topic: request_format.name
-        for topic, request_format in status.pool.formats.items()
-        if topic != status.settings.retry_topic
-    }
+    retry_topic = status.settings.retry_topic
+    formats = {topic: each.name for topic, each in status.pool.formats.items() if topic != retry_topic}
     totals = dict.fromkeys(formats.values(), 0.0)
     for (topic, _), metrics in list(status.pool.partition_metrics.items()):
         if topic in formats:
@@ -159,79 +153,65 @@ def lag(status: WorkerStatus) -> Samples:
 # ---- partitions that this worker owns now ---------------------------------------------------------------------------
 
 
-def per_partition(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
-    """A value of each owned partition."""
-    return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
-
-
-def of_owned(status: WorkerStatus, value: Callable[[PartitionMetrics], float | None]) -> Samples:
-    """A value of the measurements of each owned partition that has one."""
-    values = ((tp, value(status.pool.partition_metrics[tp])) for tp in status.pool.runners)
+def owned(value: Callable[[WorkerStatus, TopicPartition, Runner], float | None], status: WorkerStatus) -> Samples:
+    """A value of each open partition that has one."""
+    values = ((tp, value(status, tp, runner)) for tp, runner in status.pool.runners.items())
     return [(_labels(tp), found) for tp, found in values if found is not None]
-
-
-def newest_snapshot(status: WorkerStatus, value: Callable[[NamedSnapshot], float]) -> Samples:
-    """A value of the newest snapshot of each owned partition that has one."""
-    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())
-    return [(_labels(tp), value(snapshot)) for tp, snapshot in named if snapshot is not None]
-
-
-def snapshot_age(status: WorkerStatus) -> Samples:
-    """How long ago the newest snapshot of each owned partition was complete."""
-    now_s, known = status.tick_scheduler.broker_now_s(), status.pool.partition_metrics
-    if now_s is not None:
-        for tp in status.pool.runners:
-            written_ms = known[tp].snapshot_ms
-            if written_ms is not None:
-                yield _labels(tp), max(0.0, now_s - written_ms / 1000)
 
 
 def _labels(tp: TopicPartition) -> Labels:
     return tp[0], str(tp[1])
 
 
-def overdue(status: WorkerStatus) -> Samples:
-    """How long the next timer of each partition has been due."""
-    now_s = status.tick_scheduler.broker_now_s()
-    if now_s is None:
-        return
-    for tp in status.pool.runners:
-        oldest_s = status.pool.partition_metrics[tp].oldest_due_s
-        yield _labels(tp), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+def of_machine(value: Callable[[Machine], float], status: WorkerStatus) -> Samples:
+    """A value of each open machine."""
+    return owned(lambda _, tp, runner: value(runner.machine), status)
 
 
-def store_bytes(status: WorkerStatus) -> Samples:
-    """Disk space of each partition's store."""
-    for tp in status.pool.runners:
-        yield _labels(tp), _directory_bytes(store_path(status.settings, tp))
+def of_metrics(value: Callable[[PartitionMetrics], float | None], status: WorkerStatus) -> Samples:
+    """A value of the measurements of each open partition that has one."""
+    return owned(lambda _, tp, runner: value(status.pool.partition_metrics[tp]), status)
 
 
-def _directory_bytes(path: Path) -> int:
-    """Size of the files in a directory, without those that RocksDB deletes meanwhile."""
+def newest_snapshot(value: Callable[[NamedSnapshot], float], status: WorkerStatus) -> Samples:
+    """A value of the newest snapshot of each open partition that has one."""
+    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())
+    return [(_labels(tp), value(snapshot)) for tp, snapshot in named if snapshot is not None]
+
+
+def snapshot_age(status: WorkerStatus, tp: TopicPartition, _: Runner) -> float | None:
+    """How long ago the newest snapshot was complete."""
+    now_s, written_ms = status.tick_scheduler.broker_now_s(), status.pool.partition_metrics[tp].snapshot_ms
+    return None if now_s is None or written_ms is None else max(0.0, now_s - written_ms / 1000)
+
+
+def overdue(status: WorkerStatus, tp: TopicPartition, _: Runner) -> float | None:
+    """How long the next timer has been due."""
+    now_s, oldest_s = status.tick_scheduler.broker_now_s(), status.pool.partition_metrics[tp].oldest_due_s
+    return now_s and (0.0 if oldest_s is None else max(0.0, now_s - oldest_s))
+
+
+def store_bytes(status: WorkerStatus, tp: TopicPartition, _: Runner) -> int:
+    """Size of the files of a store, without those that RocksDB deletes meanwhile."""
     total = 0
-    try:
-        with os.scandir(path) as files:
-            for file in files:
-                try:
-                    total += file.stat().st_size
-                except FileNotFoundError:
-                    continue
-    except FileNotFoundError:
-        return 0
+    with suppress(FileNotFoundError), os.scandir(store_path(status.settings, tp)) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                total += file.stat().st_size
     return total
 
 
-def data_disk(status: WorkerStatus, value: Callable[[Any], int]) -> Samples:
+def data_disk(value: Callable[[Any], int], status: WorkerStatus) -> Samples:
     """A value of the usage of the file system that holds the stores."""
     try:
-        return single(value(shutil.disk_usage(status.settings.data_dir)))
+        return [((), value(shutil.disk_usage(status.settings.data_dir)))]
     except OSError:  # the directory does not exist yet, or the disk fails
         return []
 
 
-def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
-    """A value computed from high watermark and last stable offset of each owned partition."""
-    return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.consumer.watermarks().items()]
+def watermarks(value: Callable[[int, int], int], status: WorkerStatus) -> Samples:
+    """A value computed from high watermark and last stable offset of each partition that is read."""
+    return [(_labels(tp), value(*marks)) for tp, marks in status.consumer.watermarks().items()]
 
 
 def unread(status: WorkerStatus) -> Samples:
@@ -242,7 +222,13 @@ def unread(status: WorkerStatus) -> Samples:
             yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
 
 
-def canary(status: WorkerStatus, value: Callable[[Observation], float | None]) -> Samples:
+def waiting(status: WorkerStatus) -> Samples:
+    """Number of partitions whose timers wait, by reason."""
+    reasons = [waiting.reason for waiting in status.pool.waiting.values()]
+    return [((reason,), reasons.count(reason)) for reason in REASONS]
+
+
+def canary(value: Callable[[Observation], float | None], status: WorkerStatus) -> Samples:
     """A value of the canary of each partition that has one."""
     for partition, observation in (status.canary.latest if status.canary else {}).items():
         seen = value(observation)
@@ -254,14 +240,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_accepted_total{format}",
         "Requests accepted: readable, and covered by a committed transaction.",
-        lambda status: by_format(status, lambda counters: counters.accepted),
+        partial(by_format, lambda counters: counters.accepted),
     ),
     Entry(
         "timers_late_total{format}",
         "Of the accepted requests, those whose second had fired already; they fire at once.",
-        lambda status: by_format(status, lambda counters: counters.late),
+        partial(by_format, lambda counters: counters.late),
     ),
-    Entry(*partition_metrics.FIRED, lambda status: summed(status, lambda metrics: metrics.counters.fired)),
+    Entry(*partition_metrics.FIRED, partial(summed, lambda metrics: metrics.counters.fired)),
     Entry(
         "timers_topic_fired_total{topic}",
         "Callbacks sent to a topic, committed. The first hundred topics have their own label, all others are topic "
@@ -279,11 +265,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         *partition_metrics.DEAD_LETTERED,
         lambda status: sum_by(CODES, (counters.dead_lettered for counters in all_counters(status))),
     ),
-    Entry(*partition_metrics.RETRIED, lambda status: summed(status, lambda metrics: metrics.counters.retried)),
+    Entry(*partition_metrics.RETRIED, partial(summed, lambda metrics: metrics.counters.retried)),
     Entry(
         "timers_cancelled_total{format}",
         "Timers cancelled by the worker. 0 for format future: its timers are cancelled at their receiver.",
-        lambda status: by_format(status, lambda counters: counters.verdicts.get(CANCELLED, 0)),
+        partial(by_format, lambda counters: counters.verdicts.get(CANCELLED, 0)),
     ),
     Entry(
         "timers_verdicts_total{verdict}",
@@ -293,18 +279,18 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_forwarded_total{format}",
         "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
-        lambda status: by_format(status, lambda counters: counters.forwarded),
+        partial(by_format, lambda counters: counters.forwarded),
     ),
     Entry(
         "timers_promoted_total{format}",
         "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
-        lambda status: by_format(status, lambda counters: counters.promoted),
+        partial(by_format, lambda counters: counters.promoted),
     ),
     Entry(
         "timers_promoted_duplicates_total{format}",
         "Of the promoted copies, those that changed nothing: repeated, or of a timer that was replaced or cancelled "
         "while cold.",
-        lambda status: by_format(status, lambda counters: counters.promoted_duplicates),
+        partial(by_format, lambda counters: counters.promoted_duplicates),
     ),
     Entry(
         "timers_caller_requests_total{caller,outcome}",
@@ -317,14 +303,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_transaction_seconds",
         "How long committed transactions took, from their first record to the commit's answer.",
-        lambda status: merged(status, lambda metrics: metrics.transactions),
+        partial(merged, lambda metrics: metrics.transactions),
         histogram=True,
     ),
     Entry(
         "timers_takeover_wait_seconds",
         "How long the oldest due timer of a partition had waited when a machine of this worker began to fire it: after "
         "a restart, a deal or a failure. 0: none was due.",
-        lambda status: merged(status, lambda metrics: metrics.waits),
+        partial(merged, lambda metrics: metrics.waits),
         histogram=True,
     ),
     Entry(
@@ -336,58 +322,54 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_partitions_reopened_total",
         "Partitions opened again after a failure.",
-        lambda status: summed(status, lambda metrics: metrics.reopened),
+        partial(summed, lambda metrics: metrics.reopened),
     ),
     Entry(
         "timers_snapshots_total",
         "Snapshots that a progress names now or has named.",
-        lambda status: summed(status, lambda metrics: metrics.snapshots),
+        partial(summed, lambda metrics: metrics.snapshots),
     ),
     Entry(
         "timers_snapshots_failed_total",
         "Snapshots that were given up. The log says why; it is read instead.",
-        lambda status: summed(status, lambda metrics: metrics.snapshots_failed),
+        partial(summed, lambda metrics: metrics.snapshots_failed),
     ),
-    Entry(
-        *partition_metrics.SNAPSHOT_UNREAD,
-        lambda status: per_partition(status, lambda runner: offsets_since(runner.machine.progress)),
-    ),
-    Entry(
-        *partition_metrics.SNAPSHOT_OFFSET,
-        lambda status: newest_snapshot(status, lambda named: named.applied),
-    ),
-    Entry(*partition_metrics.SNAPSHOT_BYTES, lambda status: newest_snapshot(status, bytes_of_snapshot)),
-    Entry(*partition_metrics.SNAPSHOT_AGE, snapshot_age),
+    Entry(*partition_metrics.SNAPSHOT_UNREAD, partial(of_machine, lambda machine: offsets_since(machine.progress))),
+    Entry(*partition_metrics.SNAPSHOT_OFFSET, partial(newest_snapshot, lambda named: named.applied)),
+    Entry(*partition_metrics.SNAPSHOT_BYTES, partial(newest_snapshot, bytes_of_snapshot)),
+    Entry(*partition_metrics.SNAPSHOT_AGE, partial(owned, snapshot_age)),
     Entry(
         "timers_restoring_seconds_total",
         "Seconds for which this worker restored snapshots, summed over partitions.",
-        lambda status: summed(status, lambda metrics: metrics.restoring_s),
+        partial(summed, lambda metrics: metrics.restoring_s),
     ),
     Entry(
         "timers_trimmed_bytes_total",
         "Size of the requests that were deleted because nothing needs them any more, by their mean size.",
-        lambda status: summed(status, lambda metrics: metrics.trimmed_bytes),
+        partial(summed, lambda metrics: metrics.trimmed_bytes),
     ),
     Entry(
         "timers_log_start_offset{topic,partition}",
         "First offset of the request log, as of the last look before a deletion.",
-        lambda status: of_owned(status, lambda metrics: metrics.log_start),
+        partial(of_metrics, lambda metrics: metrics.log_start),
     ),
     Entry(
         "timers_log_not_trimmed{topic,partition}",
         "1 if something stands against the deletion of requests that nothing needs. The worker's log says what.",
-        lambda status: of_owned(status, lambda metrics: int(metrics.trim_refused)),
+        partial(of_metrics, lambda metrics: int(metrics.trim_refused)),
     ),
     Entry(
         "timers_throttled_seconds_total",
         "Seconds in which partitions sent nothing because a quota of the brokers throttled them; summed over "
         "partitions.",
-        lambda status: summed(status, lambda metrics: metrics.throttled_s),
+        partial(summed, lambda metrics: metrics.throttled_s),
     ),
-    Entry(*partition_metrics.PENDING, lambda status: per_partition(status, lambda runner: runner.machine.pending)),
-    Entry(*partition_metrics.OVERDUE, overdue),
+    Entry(*partition_metrics.PENDING, partial(of_machine, lambda machine: machine.pending)),
+    Entry(*partition_metrics.OVERDUE, partial(owned, overdue)),
     Entry(
-        "timers_store_bytes{topic,partition}", "Disk space of the partition's store, log files included.", store_bytes
+        "timers_store_bytes{topic,partition}",
+        "Disk space of the partition's store, log files included.",
+        partial(owned, store_bytes),
     ),
     Entry(
         "timers_stores_condemned_total{reason}",
@@ -399,27 +381,27 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_data_disk_free_bytes",
         "Free space of the file system of TIMERS_DATA_DIR. When it is full, the worker ends; no timer is lost.",
-        lambda status: data_disk(status, lambda usage: usage.free),
+        partial(data_disk, lambda usage: usage.free),
     ),
     Entry(
         "timers_data_disk_size_bytes",
         "Size of the file system of TIMERS_DATA_DIR.",
-        lambda status: data_disk(status, lambda usage: usage.total),
+        partial(data_disk, lambda usage: usage.total),
     ),
     Entry(
         "timers_recovering{topic,partition}",
         "1 while the partition reads its log again and does not fire.",
-        lambda status: per_partition(status, lambda runner: runner.machine.recovering),
+        partial(of_machine, lambda machine: machine.recovering),
     ),
     Entry(
         "timers_recovery_remaining_offsets{topic,partition}",
         "Offsets still to be read again; at least as many as records.",
-        lambda status: per_partition(status, lambda runner: runner.machine.left_to_replay),
+        partial(of_machine, lambda machine: machine.left_to_replay),
     ),
     Entry(
         "timers_recovery_records_total",
         "Records read again by recoveries.",
-        lambda status: summed(status, lambda metrics: metrics.counters.replayed),
+        partial(summed, lambda metrics: metrics.counters.replayed),
     ),
     Entry(
         "timers_request_unread_offsets{topic,partition}",
@@ -429,28 +411,28 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_request_unstable_offsets{topic,partition}",
         "High watermark minus last stable offset: records that an open transaction of a producer delays.",
-        lambda status: watermarks(status, lambda high, stable: high - stable),
+        partial(watermarks, lambda high, stable: high - stable),
     ),
     Entry(
         "timers_request_last_stable_offset{topic,partition}",
         "Last stable offset: it does not grow while a producer's transaction stays open.",
-        lambda status: watermarks(status, lambda high, stable: stable),
+        partial(watermarks, lambda high, stable: stable),
     ),
     Entry(
         "timers_feature_level{topic,partition}",
         "Feature level that the partition was raised to.",
-        lambda status: per_partition(status, lambda runner: runner.machine.progress.level),
+        partial(of_machine, lambda machine: machine.progress.level),
     ),
     Entry(
         "timers_partitions",
         "Partitions of the request topics and the retry topic that this worker has opened, recovering ones included.",
-        lambda status: single(len(status.pool.runners)),
+        partial(single, lambda status: len(status.pool.runners)),
     ),
     Entry(
         "timers_partitions_stopped",
         "Of the partitions assigned to this worker, those that must not run: their log lost records, or they were "
         "raised to a feature level that this worker does not support.",
-        lambda status: single(len(status.pool.stopped)),
+        partial(single, lambda status: len(status.pool.stopped)),
     ),
     Entry(
         "timers_partitions_waiting{reason}",
@@ -472,60 +454,62 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_unforeseen_failures_total",
         "Exceptions that no code expects. Each one closes a single partition, which is then opened again.",
-        lambda status: summed(status, lambda metrics: metrics.unforeseen),
+        partial(summed, lambda metrics: metrics.unforeseen),
     ),
     Entry(
         "timers_partitions_unowned",
         "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic.",
-        lambda status: single(len(status.group_watch.unowned.red())),
+        partial(single, lambda status: len(status.group_watch.unowned.red())),
     ),
     Entry(
         "timers_topic_partitions{topic}",
         "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",
         lambda status: [((topic,), count) for topic, count in status.pool.partitions.items()],
     ),
-    Entry("timers_ready", "1 if /health/ready answers 200.", lambda status: single(not health.unready(status))),
+    Entry(
+        "timers_ready", "1 if /health/ready answers 200.", partial(single, lambda status: not health.unready(status))
+    ),
     Entry(
         "timers_tick_age_seconds",
         "Seconds since the last counted tick: timers fire only at ticks.",
-        lambda status: single(status.tick_reader.age_s),
+        partial(single, lambda status: status.tick_reader.age_s),
     ),
     Entry(
         "timers_ticks_missed_total",
         "Seconds without a tick of this worker.",
-        lambda status: single(status.tick_scheduler.missed),
+        partial(single, lambda status: status.tick_scheduler.missed),
     ),
     Entry(
         "timers_clock_skew_seconds",
         "This worker's clock minus the brokers'. Timers do not depend on it; other programs on the machine may.",
-        lambda status: single(status.clock_skew_s),
+        partial(single, lambda status: status.clock_skew_s),
     ),
     Entry(
         "timers_broker_clock_back",
         "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
-        lambda status: single(status.pool.clock_is_behind),
+        partial(single, lambda status: status.pool.clock_is_behind),
     ),
     Entry(
         "timers_brokers_held",
         "Brokers whose ticks are held: the time of these ticks is too far ahead, and no second clock agrees with it.",
-        lambda status: single(len(status.tick_reader.judge.holds)),
+        partial(single, lambda status: len(status.tick_reader.judge.holds)),
     ),
-    Entry(*partition_metrics.OPEN_CIRCUITS, lambda status: single(status.pool.open_circuits)),
+    Entry(*partition_metrics.OPEN_CIRCUITS, partial(single, lambda status: status.pool.open_circuits)),
     Entry(
         "timers_canary_lag_seconds{topic,partition}",
         "How late the last canary timer of the partition arrived at its receiver, by the brokers' clock.",
-        lambda status: canary(status, lambda observation: observation.lag_s),
+        partial(canary, lambda observation: observation.lag_s),
     ),
     Entry(
         "timers_canary_age_seconds{topic,partition}",
         "Seconds since the last canary timer of the partition arrived; before the first, since the worker took the "
         "partition.",
-        lambda status: canary(status, lambda observation: monotonic() - observation.last_callback_at),
+        partial(canary, lambda observation: monotonic() - observation.last_callback_at),
     ),
     Entry(
         "timers_canary_interval_seconds",
         "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
-        lambda status: single(None if status.canary is None else status.settings.canary_interval_s),
+        partial(single, lambda status: None if status.canary is None else status.settings.canary_interval_s),
     ),
     Entry(
         "timers_queries_total{query,outcome}",

@@ -42,11 +42,11 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.health import WorkerStatus
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 from timers.worker.port import check_port
-from timers.worker.status import WorkerStatus
 from timers.worker.ticks import TickJudge, TickReader
 
 ENGINE_ANSWER_S = 3.0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import starmap
 from typing import Any
 
 from timers.kafka.own_topics import NOTE, WARNING
 from timers.metrics import encoder, registry
+from timers.wire.topics import partition_name
 from timers.worker import health
+from timers.worker.health import WorkerStatus
 from timers.worker.metrics import METRICS
-from timers.worker.status import WorkerStatus
 
 UNAVAILABLE = 503
 
@@ -34,7 +36,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "ready": not reasons,
             "reasons": reasons,
             "partitions": len(pool.runners),
-            "stopped": {f"{topic}/{partition}": str(why) for (topic, partition), why in pool.stopped.items()},
+            "stopped": {partition_name(*tp): str(why) for tp, why in pool.stopped.items()},
             "pending": sum(runner.machine.pending for runner in pool.runners.values()),
             "tick_age_s": round(status.tick_reader.age_s, 3),
         }
@@ -43,21 +45,20 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     @page("/health/partitions")
     async def partitions(web: Any, request: Any) -> Any:
         pool = status.pool
-        closed = {f"{topic}/{partition}": why for (topic, partition), why in health.red_partitions(status).items()}
+        closed = {partition_name(*tp): why for tp, why in health.red_partitions(status).items()}
         lossy = health.lossy(status)
         red = {**lossy, **closed}
         said = {
             severity: [wrong.sentence for wrong in status.log_watch.cluster.wrong_configs if wrong.severity == severity]
             for severity in (WARNING, NOTE)
         }
-        owned = sorted(f"{topic}/{partition}" for topic, partition in pool.runners)
         body = {
             "green": not red,
             "red": red,
             "lossy": sorted(lossy.keys() - closed.keys()),
             "warnings": said[WARNING],
             "notes": said[NOTE],
-            "owned": owned,
+            "owned": sorted(starmap(partition_name, pool.runners)),
             "firing": health.firing(status),
             "machines": health.machines(status),
             "request_partitions": pool.partitions,

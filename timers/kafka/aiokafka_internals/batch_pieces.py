@@ -36,6 +36,7 @@ from aiokafka.record.util import decode_varint_py, encode_varint_py
 from timers.core.lineage import Batch, PassedBatch
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
 from timers.wire.formats import RequestRecord
+from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ def pieces(
         else:
             yield from _Slicer(tp, header, stream, first, value_limit(tp)).slices(count)
     except DamagedBatch as error:
-        where = f"{tp.topic}/{tp.partition}, from offset {batch.base_offset} on"
+        where = f"{partition_name(*tp)}, from offset {batch.base_offset} on"
         raise CorruptRecordException(f"{where}: a batch cannot be unpacked: {error}") from error
 
 
@@ -301,9 +302,9 @@ def _records(tp: TopicPartition, batch: Any, raw: bytearray | memoryview) -> lis
         if tp not in _warned:  # once, because any sender of requests can cause it
             _warned.add(tp)
             logger.warning(
-                "%s/%d: a header name after offset %d is not UTF-8; it is read with U+FFFD; "
+                "%s: a header name after offset %d is not UTF-8; it is read with U+FFFD; "
                 "this is not logged again for the partition",
-                *tp,
+                partition_name(*tp),
                 batch.base_offset,
             )
         return list(LenientBatch(raw))

@@ -47,6 +47,7 @@ from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, UNKNOWN_EPOCH, EpochRequest, by_topic
+from timers.wire.topics import partition_name
 
 UPDATE_PAUSE_S = 0.5
 """Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
@@ -173,7 +174,7 @@ class LeaderClient:
         _, error_code, _, offset, *_ = response.topics[0][1][0]
         if error_code:
             self._client.force_metadata_update()
-            raise for_code(error_code)(f"{topic}/{partition}")
+            raise for_code(error_code)(partition_name(*tp))
         return offset if offset >= 0 else None
 
     async def ends(self, leader: int, tp: tuple[str, int]) -> tuple[int, int]:
@@ -209,11 +210,11 @@ class LeaderClient:
         request = FetchRequest(0, 1, max_bytes, _READ_UNCOMMITTED, [(topic, [(partition, offset, max_bytes)])])
         response = await self._send(leader, request)
         if not response.topics:
-            raise RequestTimedOutError(f"{topic}/{partition}: a quota of the brokers lets this client wait")
+            raise RequestTimedOutError(f"{partition_name(*tp)}: a quota of the brokers lets this client wait")
         _, error_code, end, *others = response.topics[0][1][0]
         if error_code:
             self._client.force_metadata_update()
-            raise for_code(error_code)(f"{topic}/{partition}")
+            raise for_code(error_code)(partition_name(*tp))
         return RawFetch(others[1] if response.API_VERSION >= 5 else 0, end, others[-1] or b"")
 
     async def _send(self, leader: int, request: Any) -> Any:

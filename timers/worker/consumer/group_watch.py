@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import starmap
 from time import monotonic
 from typing import Any
 
@@ -29,6 +30,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.progress_log import allowed_level
+from timers.wire.topics import partition_name
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
@@ -102,16 +104,13 @@ class UnownedPartitions:
 
     def _log(self) -> None:
         red = self.red().keys()
-        for topic, partition in sorted(red - self._logged):
-            logger.error(
-                "%s/%d has had no owner for %.0f s: its timers do not fire, although a worker of the group reads the "
-                "topic",
-                topic,
-                partition,
-                RED_S,
+        for name in starmap(partition_name, sorted(red - self._logged)):
+            text = (
+                "%s has had no owner for %.0f s: its timers do not fire, although a worker of the group reads the topic"
             )
-        for topic, partition in sorted(self._logged - self._since.keys()):
-            logger.info("%s/%d has an owner again, or no worker reads its topic any more", topic, partition)
+            logger.error(text, name, RED_S)
+        for name in starmap(partition_name, sorted(self._logged - self._since.keys())):
+            logger.info("%s has an owner again, or no worker reads its topic any more", name)
         self._logged = set(red)
 
 
@@ -156,7 +155,7 @@ class GroupWatch(Service):
         if not all((topic, each) in own for topic, ids in partitions.items() for each in ids):
             found = unowned_partitions(await self._consumer.described(), partitions)
         if self.unowned.note(found, self._settings.worker_id):
-            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(found))
+            names = ", ".join(starmap(partition_name, sorted(found)))
             logger.warning("no worker owns %s: asking for a rebalance", names)
             self._consumer.request_rebalance()
 

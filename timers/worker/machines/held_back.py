@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from timers.core.timer import TopicPartition
+from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ class HeldBack:
             for tp, (stable, held_s) in held.items()
         }
         for tp in held.keys() - self._said:
-            logger.warning("%s/%d: %s", *tp, reasons[tp])
+            logger.warning("%s: %s", partition_name(*tp), reasons[tp])
         for tp in self._said - held.keys():
-            logger.info("%s/%d: the open transaction has ended", *tp)
+            logger.info("%s: the open transaction has ended", partition_name(*tp))
         self._said = set(held)
         return reasons

@@ -299,7 +299,7 @@ class Openings:
         except Exception as error:  # also one that no code expects: the next opening meets it again
             why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
             if not isinstance(error, NoRoom):
-                logger.info("%s/%d is not read ahead: %s", *opening.tp, why)
+                logger.info("%s is not read ahead: %s", partition_name(*opening.tp), why)
             return None
 
     async def _open(self, opening: Opening, *, fences: bool) -> OpenMachine | None:
@@ -405,11 +405,7 @@ class Openings:
         progress_topic = parts.settings.progress_topic
         needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
         known: dict[str, Listed] = await asyncio.shield(self._ask(parts, listed, TIMEOUT_S))
-        missing = [
-            partition_name(topic, partition)
-            for topic, partition in needed
-            if topic in known and partition in known[topic].leaderless
-        ]
+        missing = [partition_name(*tp) for tp in needed if tp[0] in known and tp[1] in known[tp[0]].leaderless]
         if missing:
             raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
         return known.keys()

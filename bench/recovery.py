@@ -29,7 +29,7 @@ from tests.harness.publication import Publication, publish
 from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.worker import READY, Worker
-from timers.broker import data
+from timers.broker.embedded import DATA
 from timers.core.progress import Progress
 from timers.kafka.clients import asking_admin, librdkafka, reader
 from timers.kafka.progress_log import read_all
@@ -265,7 +265,7 @@ class Takeover:
 
     def _bytes(self, topic: str) -> list[int]:
         """Bytes of the segments of each partition on the disk of the broker."""
-        folders = (self._session.broker_directory / data.NAME).glob(f"{topic}-*/")
+        folders = (self._session.broker_directory / DATA).glob(f"{topic}-*/")
         return [sum(each.stat().st_size for each in folder.glob("*.log")) for folder in folders]
 
     @staticmethod

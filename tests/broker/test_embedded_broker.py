@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.harness import acls
-from timers.broker import EmbeddedBroker, data, jars
-from timers.broker.embedded import NODE_ID, free_port
+from timers.broker import EmbeddedBroker, jars
+from timers.broker.embedded import DATA, NODE_ID, UNFINISHED, free_port
 from timers.broker.process import HOST, cluster_at
 from timers.errors import BrokerError
 from timers.jars import cache_dir
@@ -137,7 +137,7 @@ def test_a_crash_keeps_data_and_address(broker: EmbeddedBroker) -> None:
     address = broker.start()
     produce(address, "kept", b"value")
     broker.kill()
-    assert not broker.status().running
+    assert broker.address is None
     assert broker.start() == address
     assert first_value(address, "kept") == b"value"
 
@@ -171,7 +171,7 @@ def test_extra_properties_and_options_reach_the_broker_and_win(tmp_path: Path, m
     monkeypatch.setenv("KAFKA_OPTS", "-Xmx400m -Dgreeting='good day'")
     extra = {"offsets.topic.num.partitions": "3", "broker.rack": 'green = 1 \\ "grün" 😀\nport=1'}
     with EmbeddedBroker(tmp_path / "a b, ü", port=0, properties=extra) as broker:
-        address = broker.status().address
+        address = broker.address
         assert address is not None
         admin = AdminClient({"bootstrap.servers": address})
         node = ConfigResource(ConfigResource.Type.BROKER, str(NODE_ID))
@@ -205,14 +205,14 @@ def test_a_requested_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
 def test_a_start_repairs_old_files_of_a_crash_and_half_formatted_data(broker: EmbeddedBroker) -> None:
     """The stale process id is that of a living process, ours, which is no broker and must not be touched."""
     directory = broker.directory
-    (directory / data.UNFINISHED_NAME).mkdir(parents=True)
+    (directory / UNFINISHED).mkdir(parents=True)
     (directory / "pid").write_text(str(os.getpid()))
     (directory / "address").write_text(f"{HOST}:1")
     assert broker.pid is None and not broker.stop()
     (directory / "pid").write_text("not a number")
     address = broker.start()
-    assert cluster_at(int(address.rpartition(":")[2])) == data.cluster_id(directory)
-    assert not (directory / data.UNFINISHED_NAME).exists()
+    assert cluster_at(int(address.rpartition(":")[2])) == broker.cluster_id
+    assert not (directory / UNFINISHED).exists()
 
 
 def test_a_port_on_which_nothing_listens_has_no_broker_and_is_not_waited_for() -> None:
@@ -220,7 +220,7 @@ def test_a_port_on_which_nothing_listens_has_no_broker_and_is_not_waited_for() -
 
 
 def test_data_without_identity_is_not_formatted_over(broker: EmbeddedBroker) -> None:
-    partition = broker.directory / data.NAME / "orders-0"
+    partition = broker.directory / DATA / "orders-0"
     partition.mkdir(parents=True)
     (partition / "00000000000000000000.log").write_bytes(b"records")
     with pytest.raises(BrokerError, match=r"the broker ended while starting.*`timers broker reset`"):

@@ -11,7 +11,8 @@ import pytest
 from tests.harness.scrape import health
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
-from timers.broker import EmbeddedBroker, data
+from timers.broker import EmbeddedBroker
+from timers.broker.embedded import DATA
 
 pytestmark = pytest.mark.broker
 
@@ -34,7 +35,7 @@ def test_a_log_that_lost_a_segment_in_its_middle_is_not_read_in_silence(tmp_path
         worker.stop()
 
         broker.stop()
-        segments = sorted((broker.directory / data.NAME / f"{topic}-0").glob("*.log"))
+        segments = sorted((broker.directory / DATA / f"{topic}-0").glob("*.log"))
         for each in segments[1].parent.glob(f"{segments[1].stem}.*"):
             each.unlink()
         broker.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker import EmbeddedBroker, data
+from timers.broker import EmbeddedBroker
 from timers.broker.embedded import free_port
 from timers.broker.process import HOST
 
@@ -37,7 +37,7 @@ def brokers(directory: Path, count: int, properties: Mapping[str, str] | None = 
 def start(broker: EmbeddedBroker, java_options: str = "") -> str:
     """Start one of :func:`brokers` with these options of Java, and return its address."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "_new_cluster_id", lambda: CLUSTER_ID)
+        patch.setattr(EmbeddedBroker, "_new_cluster_id", lambda _: CLUSTER_ID)
         if java_options:
             patch.setitem(os.environ, "KAFKA_OPTS", java_options)
         return broker.start()

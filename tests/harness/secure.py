@@ -142,7 +142,7 @@ class SecureBroker:
     @property
     def address(self) -> str:
         """The PLAINTEXT listener, where everything is allowed."""
-        address = self.embedded.status().address
+        address = self.embedded.address
         assert address is not None
         return address
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,12 +66,10 @@ class _Node(EmbeddedBroker):
             "listeners": listeners,
         }
         super().__init__(directory, port, {**_INTERNAL, **properties, **ours})
-        self._cluster_id = cluster_id
+        self._id_of_all = cluster_id
 
-    def _run_format(
-        self, runtime: Path, class_path: list[Path], name: str, cluster_id: str
-    ) -> subprocess.CompletedProcess[str]:
-        return super()._run_format(runtime, class_path, name, self._cluster_id)
+    def _new_cluster_id(self) -> str:
+        return self._id_of_all
 
 
 class ThreeBrokers:

@@ -7,32 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker import data
+from timers.broker import EmbeddedBroker, process
+from timers.broker.embedded import DATA, META_FILE, UNFINISHED
 from timers.errors import BrokerError
 
 
 @pytest.mark.parametrize("meta", ["version=1\nnode.id=1\ncluster.id={}\n", "version=1\nclus"])
-def test_a_directory_that_exists_is_kept_whatever_it_holds(tmp_path: Path, meta: str) -> None:
+def test_a_directory_that_exists_is_kept_whatever_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str
+) -> None:
     formatted: list[str] = []
 
-    def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
+    def run(_: object, __: object, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        cluster_id = arguments[arguments.index("--cluster-id") + 1]
         formatted.append(cluster_id)
-        (tmp_path / name).mkdir()
-        (tmp_path / name / data.META_FILE).write_text(meta.format(cluster_id))
+        (directory / UNFINISHED).mkdir()
+        (directory / UNFINISHED / META_FILE).write_text(meta.format(cluster_id))
         return subprocess.CompletedProcess([], 0, stdout="")
 
-    (tmp_path / data.UNFINISHED_NAME).mkdir()  # an attempt before was interrupted
+    monkeypatch.setattr(process, "run", run)
+    broker = EmbeddedBroker(tmp_path, port=0)
+    (tmp_path / UNFINISHED).mkdir()  # an attempt before was interrupted
     for _ in range(2):
-        data.prepare(tmp_path, format_data)
+        broker._format(Path("java"), [])
     assert len(formatted) == 1
-    assert data.cluster_id(tmp_path) == (formatted[0] if "cluster.id" in meta else None)
+    assert broker.cluster_id == (formatted[0] if "cluster.id" in meta else None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broker.log", DATA]
 
 
-def test_a_format_that_fails_leaves_no_data(tmp_path: Path) -> None:
-    def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / name).mkdir()
+def test_a_format_that_fails_leaves_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: object, __: object, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        (directory / UNFINISHED).mkdir()
         return subprocess.CompletedProcess([], 1, stdout="disk full")
 
+    monkeypatch.setattr(process, "run", run)
     with pytest.raises(BrokerError, match="disk full"):
-        data.prepare(tmp_path, format_data)
-    assert not (tmp_path / data.NAME).exists()
+        EmbeddedBroker(tmp_path, port=0)._format(Path("java"), [])
+    assert not (tmp_path / DATA).exists()

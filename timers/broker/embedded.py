@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from timers import java
-from timers.broker import data, jars, process
+from timers.broker import jars, process
 from timers.broker.process import HOST, cluster_at, is_port_free
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
@@ -23,6 +25,10 @@ KAFKA_PORT = 9092
 """The default port of Kafka clients."""
 
 NODE_ID = 1
+
+DATA, META_FILE = "data", "meta.properties"
+UNFINISHED = "data.new"
+"""The data directory has this name while it is formatted, so an interrupted format is not taken for it."""
 
 _FREE_PORTS = range(20_000, 32_000)
 """Below the range for outgoing connections (from 32768 on Linux, 49152 on macOS). So no client gets the broker's port
@@ -58,35 +64,6 @@ _SETTINGS = {
 }
 
 
-def server_properties(*, port: int, controller_port: int, log_dir: str, extra: Mapping[str, str] | None = None) -> str:
-    """Return the text of a properties file for one broker that is its own controller.
-
-    Args:
-        port: port for clients, on 127.0.0.1 only.
-        controller_port: port of the controller, on 127.0.0.1 only.
-        log_dir: data directory, relative to the broker's working directory.
-        extra: further Kafka properties; they override the others.
-    """
-    properties = {
-        **_SETTINGS,
-        "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-        "log.dirs": log_dir,
-        **(extra or {}),
-    }
-    # Java's Properties reads the escapes of JSON.
-    return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
-
-
-def choose_port(preferred: Iterable[int]) -> int:
-    """Return the first preferred port that is free, or else any free port."""
-    for port in preferred:
-        if is_port_free(port):
-            return port
-    return free_port()
-
-
 def free_port() -> int:
     """Return a free port of 127.0.0.1 outside the range for outgoing connections."""
     for port in random.sample(_FREE_PORTS, 100):
@@ -116,24 +93,6 @@ _OLD_LOGS = 2
 _PORT_ATTEMPTS = 3
 _PROPERTIES = "server.properties"
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
-
-
-@dataclass(frozen=True)
-class BrokerStatus:
-    """The state of the broker of a directory."""
-
-    pid: int | None
-    """Process id of the broker; None if it does not run."""
-
-    address: str | None
-    """``host:port`` for clients; None if the broker does not answer."""
-
-    log_path: Path
-
-    @property
-    def running(self) -> bool:
-        """Whether clients can use the broker."""
-        return self.address is not None
 
 
 class _PortTaken(BrokerError):
@@ -203,9 +162,21 @@ class EmbeddedBroker:
             return pid if self._child.poll() is None else None
         return pid if process.is_broker_of(pid, self._directory) else None
 
-    def status(self) -> BrokerStatus:
-        pid = self.pid
-        return BrokerStatus(pid, self._answering_address() if pid else None, self.log_path)
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster id of the data; None if it has none."""
+        try:
+            lines = (self._directory / DATA / META_FILE).read_text(encoding="latin-1").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return next(
+            (line.removeprefix("cluster.id=").strip() for line in lines if line.startswith("cluster.id=")), None
+        )
+
+    @property
+    def address(self) -> str | None:
+        """``host:port`` for clients; None if the broker does not run, or does not answer."""
+        return self._answering_address() if self.pid else None
 
     def start(self) -> str:
         """Start the broker if it does not run; return its bootstrap address when it answers.
@@ -232,7 +203,7 @@ class EmbeddedBroker:
     def reset(self) -> None:
         with self._locked():
             self._stop()
-            data.delete(self._directory)
+            self._delete_data()
 
     def kill(self) -> None:
         """Kill the broker and leave all its files, as a crash does: for tests."""
@@ -240,9 +211,6 @@ class EmbeddedBroker:
         if pid is not None:
             process.kill(pid, self._directory)
             self._collect_exit_code(pid)
-
-    def main_error(self) -> str:
-        return process.main_error(process.last_lines(self.log_path, _ERROR_LINES))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -263,12 +231,9 @@ class EmbeddedBroker:
         rotate(self.log_path, _OLD_LOGS)
         (self._directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
 
-        def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
-            return self._run_format(runtime, class_path, name, cluster_id)
-
-        data.prepare(self._directory, format_data)
+        self._format(runtime, class_path)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            self._write_properties(_PROPERTIES, self._choose_port(), data.NAME)
+            self._write_properties(_PROPERTIES, self._choose_port(), DATA)
             try:
                 self._launch(runtime, class_path)
                 break
@@ -278,17 +243,15 @@ class EmbeddedBroker:
         return self._write_address()
 
     def _choose_port(self) -> int:
-        if self._port:
-            if not is_port_free(self._port):
-                raise BrokerError(
-                    f"port {self._port} of {HOST} is taken by another program: stop that, or start the broker "
-                    "without a port and take the one it finds"
-                )
-            port = self._port
-        else:
-            last_port = self._last_port()
-            default_ports = [KAFKA_PORT] if self._port is None else []
-            port = choose_port([last_port, *default_ports] if last_port else default_ports)
+        port = self._port
+        if port and not is_port_free(port):
+            raise BrokerError(
+                f"port {port} of {HOST} is taken by another program: stop that, or start the broker without a port and "
+                "take the one it finds"
+            )
+        if not port:
+            preferred = self._last_port(), KAFKA_PORT if port is None else None
+            port = next((each for each in preferred if each and is_port_free(each)), None) or free_port()
         self._port_file.write_text(f"{port}\n")
         return port
 
@@ -300,25 +263,46 @@ class EmbeddedBroker:
         return port if 0 < port < 65536 else None
 
     def _write_properties(self, name: str, port: int, log_dir: str) -> None:
-        text = server_properties(port=port, controller_port=free_port(), log_dir=log_dir, extra=self._properties)
-        (self._directory / name).write_text(text)
+        """Write the properties of a broker that is its own controller, on 127.0.0.1 only."""
+        controller_port = free_port()
+        properties = {
+            **_SETTINGS,
+            "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller_port}",
+            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "log.dirs": log_dir,
+            **self._properties,
+        }
+        # Java's Properties reads the escapes of JSON.
+        lines = (f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
+        (self._directory / name).write_text("".join(lines))
 
-    def _run_format(
-        self, runtime: Path, class_path: list[Path], name: str, cluster_id: str
-    ) -> subprocess.CompletedProcess[str]:
-        properties = f"{name}.properties"
-        self._write_properties(properties, KAFKA_PORT, name)
-        result = process.run(
-            runtime,
-            class_path,
-            self._directory,
-            "kafka.tools.StorageTool",
-            *("format", "--cluster-id", cluster_id, "--config", properties),
-        )
+    def _format(self, runtime: Path, class_path: list[Path]) -> None:
+        """Format the data directory, once: one that exists is left to Kafka, which checks it."""
+        if (self._directory / DATA).exists():
+            return
+        self._delete_data()
+        properties = f"{UNFINISHED}.properties"
+        self._write_properties(properties, KAFKA_PORT, UNFINISHED)
+        arguments = "format", "--cluster-id", self._new_cluster_id(), "--config", properties
+        result = process.run(runtime, class_path, self._directory, "kafka.tools.StorageTool", *arguments)
         with self.log_path.open("a") as output:
             output.write(result.stdout)
         (self._directory / properties).unlink()
-        return result
+        if result.returncode != 0:
+            reason = process.main_error(result.stdout.splitlines())
+            raise BrokerError(f"cannot format {self._directory / DATA} (exit code {result.returncode}): {reason}")
+        (self._directory / UNFINISHED).rename(self._directory / DATA)
+
+    def _new_cluster_id(self) -> str:
+        """Return a random id: 16 bytes in URL-safe base64. The first character is not "-", which starts an option."""
+        random = uuid.uuid4().bytes
+        return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")
+
+    def _delete_data(self) -> None:
+        for name in (DATA, UNFINISHED):
+            if (self._directory / name).exists():
+                shutil.rmtree(self._directory / name)
 
     def _launch(self, runtime: Path, class_path: list[Path]) -> None:
         """Start the broker and wait until it answers. An interruption, also Ctrl-C, leaves no process behind."""
@@ -339,21 +323,23 @@ class EmbeddedBroker:
 
     def _wait_for_answer(self, pid: int) -> None:
         """Wait until the broker answers with the cluster id of the data, or has ended."""
-        cluster_id = data.cluster_id(self._directory)
-        port = self._last_port()
         with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
-            while port is None or cluster_id is None or cluster_at(port) != cluster_id:
+            while self._answering_address() is None:
                 if self.pid != pid:
                     raise self._start_error()
                 if waiting.expired:
                     raise BrokerError(
-                        f"the broker (process {pid}) has not answered at {HOST}:{port} for {START_TIMEOUT_S:.0f} s; "
-                        f"its log says: {self.main_error()}; log: {self.log_path}; `timers broker stop` ends it"
+                        f"the broker (process {pid}) has not answered at {HOST}:{self._last_port()} for "
+                        f"{START_TIMEOUT_S:.0f} s; its log says: {self._main_error()}; log: {self.log_path}; "
+                        "`timers broker stop` ends it"
                     )
                 waiting.pause()
 
+    def _main_error(self) -> str:
+        return process.main_error(process.last_lines(self.log_path, _ERROR_LINES))
+
     def _start_error(self) -> BrokerError:
-        reason = self.main_error()
+        reason = self._main_error()
         if "Address already in use" in reason:
             return _PortTaken(reason)
         code = self._child.returncode if self._child is not None else None
@@ -362,11 +348,9 @@ class EmbeddedBroker:
         return BrokerError(f"the broker ended while starting{exit_code}: {reason}; log: {self.log_path}; {way_out}")
 
     def _answering_address(self) -> str | None:
-        port = self._last_port()
-        cluster_id = data.cluster_id(self._directory)
-        if port is None or cluster_id is None or cluster_at(port) != cluster_id:
-            return None
-        return f"{HOST}:{port}"
+        port, cluster_id = self._last_port(), self.cluster_id
+        answers = port is not None and cluster_id is not None and cluster_at(port) == cluster_id
+        return f"{HOST}:{port}" if answers else None
 
     def _write_address(self) -> str:
         address = f"{HOST}:{self._last_port()}"

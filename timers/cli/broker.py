@@ -53,16 +53,17 @@ def stop(output: Output) -> None:
 @click.pass_context
 def status(ctx: click.Context, output: Output) -> None:
     """Show whether the broker answers: exit code 0 if it does, 3 if not."""
-    state = EmbeddedBroker.of_project().status()
-    if state.running:
-        line = f"running at {state.address}, process {state.pid}, log {state.log_path}"
-    elif state.pid is None:
+    server = EmbeddedBroker.of_project()
+    pid, log = server.pid, server.log_path
+    address = server.address if pid else None
+    if address:
+        line = f"running at {address}, process {pid}, log {log}"
+    elif pid is None:
         line = "not running (`timers broker start` starts it)"
     else:
-        line = f"not answering yet, process {state.pid}, log {state.log_path}"
-    fields = {"running": state.running, "address": state.address, "pid": state.pid, "log": str(state.log_path)}
-    output.show(fields, line)
-    ctx.exit(0 if state.running else NOT_RUNNING)
+        line = f"not answering yet, process {pid}, log {log}"
+    output.show({"running": address is not None, "address": address, "pid": pid, "log": str(log)}, line)
+    ctx.exit(0 if address else NOT_RUNNING)
 
 
 @broker.command()

@@ -10,7 +10,8 @@ import shutil
 import struct
 from pathlib import Path
 
-from timers.broker import EmbeddedBroker, data
+from timers.broker import EmbeddedBroker
+from timers.broker.embedded import DATA
 
 _HEAD = struct.Struct(">qi")
 _CLEAN = ".kafka_cleanshutdown"
@@ -21,7 +22,7 @@ _DERIVED = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 def disk(broker: EmbeddedBroker) -> Path:
     """The directory of the broker's data."""
-    return broker.directory / data.NAME
+    return broker.directory / DATA
 
 
 def partition_directory(broker: EmbeddedBroker, topic: str, partition: int) -> Path:

@@ -20,7 +20,7 @@ from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_aft
 from timers.core.machine import Machine
 from timers.core.timer import Key, Origin, Row, RowsByDue, id_text
 from timers.queries import reading
-from timers.queries.reading import Place, TimerFilter
+from timers.queries.reading import Place
 from timers.store import layout, rocks
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -142,7 +142,7 @@ def test_a_count_is_understood_as_it_was_meant(query: wire.Query) -> None:
     assert wire.parse_count(wire.parameters_of(query)) == query
 
 
-PLACE = Place("req", 1, moved=False)
+PLACE = Place("req", 1, moved=False, hidden_topic="canary")
 MEMORY = RocksMemory(16 * 1024 * 1024)
 TOPICS = ("t", "tt", "canary")
 GIVEN_IDS = (None, b"req/1/0", b"a", b"a-b", "ü1".encode(), b"\xff", b"a\xff", b"\xc3", "a\ufffd".encode())
@@ -179,9 +179,8 @@ def test_a_filtered_list_is_the_list_without_the_others(
                 _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
             )
             machine.waiting = partial(Machine.waiting, machine)
-            every = _ids(machine, TimerFilter(None, "", None, with_values=False), 100)
-            asked = TimerFilter(topic, "canary", None, with_values=False, prefix=prefix, key=key)
-            found = _ids(machine, asked, limit)
+            every = _ids(machine, PLACE._replace(hidden_topic=""), wire.Query(), 100)
+            found = _ids(machine, PLACE, wire.Query(topic, prefix=prefix, key=key), limit)
         finally:
             store.close()
     assert found == [
@@ -192,11 +191,11 @@ def test_a_filtered_list_is_the_list_without_the_others(
     ]
 
 
-def _ids(machine: Any, timer_filter: TimerFilter, limit: int) -> list[tuple[int, str, str, Any]]:
-    """Due second, topic, id and key of all timers of a filter, page by page."""
+def _ids(machine: Any, place: Place, query: wire.Query, limit: int) -> list[tuple[int, str, str, Any]]:
+    """Due second, topic, id and key of all timers of a query, page by page."""
     found, after = [], START
     while True:
-        page = reading.page(machine, PLACE, timer_filter, after, limit)
+        page = reading.page(machine, place, query, after, limit)
         found += [(each.timer["due"], each.timer["topic"], each.timer["id"], each.timer["key"]) for each in page.listed]
         if page.through is None:
             return found

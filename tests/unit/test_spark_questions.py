@@ -33,7 +33,7 @@ from timers.errors import QueryError
 from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
 from timers.queries.answers import LocalSource, Lookup
-from timers.queries.reading import Turns
+from timers.queries.reading import Place, Turns
 from timers.spark.engine import questions as engine_questions
 from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Told
@@ -151,10 +151,8 @@ async def test_an_id_that_is_not_found_in_time_gets_its_sentence() -> None:
     """A page may wait longer: it is read in several micro-batches."""
     source = LocalSource(
         SimpleNamespace(ask=lambda _: Future[None]()),
-        TP,
+        Place(*TP, moved=False),
         BY_ID,
-        moved=False,
-        hidden_topic="",
         request_reader=NOTHING,
         turns=Turns(lambda: None),
         pace=PACE._replace(look_up_s=0.01, answer_s=600.0),

@@ -24,7 +24,7 @@ from timers.kafka.aiokafka_internals.group import Member
 from timers.queries.answers import Answer, LocalSource, Lookup, RemoteSource
 from timers.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
 from timers.queries.reading import START as WINDOW_START
-from timers.queries.reading import Turns
+from timers.queries.reading import Place, Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import query as wire
@@ -245,10 +245,8 @@ async def test_only_short_first_pages_are_read_before_the_idle_window(query: Que
 
     source = LocalSource(
         SimRunner(),
-        ("requests", 0),
+        Place("requests", 0, moved=False),
         NATIVE,
-        moved=False,
-        hidden_topic="canary",
         request_reader=None,  # type: ignore[arg-type]
         turns=SimTurns(lambda: now_s),
     )

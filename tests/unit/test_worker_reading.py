@@ -24,14 +24,15 @@ from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.kafka.request_reader import RequestReader
 from timers.queries import reading
 from timers.queries.answers import LocalSource, Lookup, Pace
-from timers.queries.reading import Place, TimerFilter, Turns
+from timers.queries.reading import Place, Turns
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
 from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.query import Query
 
 RETENTION_S = 20
-ANY = TimerFilter(None, "canary", None, with_values=False)
+ANY = Query()
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ class Rig(MachineRig):
         super().__init__(
             BY_ID if indexed else NATIVE, limits, outbox=ColdOutbox(), hot_horizon_s=100, retention_s=RETENTION_S
         )
-        self.place = Place(self.topic, 0, moved=False)
+        self.place = Place(self.topic, 0, moved=False, hidden_topic="canary")
         self.tick(0)
 
     def tick(self, second: int) -> None:
@@ -160,17 +161,16 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: p
     rig = Rig(indexed=False)
     rig.ask(5)
     rig.ask(7, value=b"x" * 3000)
-    canary = TimerFilter("t", "t", None, with_values=True)
-    assert len(reading.page(rig.machine, rig.place, canary, START, 9).listed) == 2, "it is named"
-    assert reading.page(rig.machine, rig.place, TimerFilter(None, "t", None, False), START, 9).listed == []
-    assert reading.page(rig.machine, rig.place, TimerFilter("u", "c", None, False), START, 9).listed == []
-    (only,) = reading.page(rig.machine, rig.place, TimerFilter("t", "c", 7, False), START, 9).listed
+    canary, place = Query("t", with_values=True), rig.place._replace(hidden_topic="t")
+    assert len(reading.page(rig.machine, place, canary, START, 9).listed) == 2, "it is named"
+    assert reading.page(rig.machine, place, ANY, START, 9).listed == []
+    assert reading.page(rig.machine, rig.place, Query("u"), START, 9).listed == []
+    (only,) = reading.page(rig.machine, rig.place, Query("t", to_s=7), START, 9).listed
     assert only.position == (5, "requests", 0, 0)
     for key, count in (("k", 2), ("other", 0), ("", 0)):
-        of_key = TimerFilter("t", "c", None, with_values=False, key=key)
-        assert len(reading.page(rig.machine, rig.place, of_key, START, 9).listed) == count
+        assert len(reading.page(rig.machine, rig.place, Query("t", key=key), START, 9).listed) == count
     monkeypatch.setattr(reading, "SLICE_BYTES", 1)
-    page = reading.page(rig.machine, rig.place, canary, START, 9)
+    page = reading.page(rig.machine, place, canary, START, 9)
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
@@ -179,7 +179,7 @@ def test_a_slice_ends_after_its_time_also_if_no_timer_matches(monkeypatch: pytes
     for number in range(30):
         rig.ask(5 + number, f"id-{number}")
     monkeypatch.setattr(reading, "SLICE_S", -1.0)
-    rare = TimerFilter(None, "canary", None, with_values=False, prefix="id-29")
+    rare = Query(prefix="id-29")
     after, found = START, []
     for _ in range(30):
         page = reading.page(rig.machine, rig.place, rare, after, 9)
@@ -235,10 +235,8 @@ async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_h
     runner, reader = CountingRunner(rig.machine), SimpleNamespace(read=lambda sources, keep_waiting: records)
     source = LocalSource(
         runner,
-        (rig.topic, 0),
+        Place(rig.topic, 0, moved=False),
         NATIVE,
-        moved=False,
-        hidden_topic="canary",
         request_reader=cast(RequestReader, reader),
         turns=Turns(lambda: None),
     )
@@ -267,10 +265,8 @@ async def test_a_look_up_that_fails_leaves_no_read_running() -> None:
 
     source = LocalSource(
         SimpleNamespace(ask=refuse),
-        ("requests", 0),
+        Place("requests", 0, moved=False),
         BY_ID,
-        moved=False,
-        hidden_topic="canary",
         request_reader=cast(RequestReader, SimpleNamespace(read=read)),
         turns=Turns(lambda: None),
         pace=Pace(look_up_s=600.0),
@@ -296,15 +292,15 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.Mo
         counts: Counter[tuple[int, str]] = Counter()
         after: OrderKey | None = NEVER
         while after is not None:
-            found, following = reading.count(rig.machine, rig.place, ANY, 10, after)
+            found, following = reading.count(rig.machine, rig.place, Query(by_s=10), after)
             assert following is None or following > after
             counts += found
             after = following
         assert counts == expected
-    hidden = TimerFilter(None, "t", None, with_values=False)
-    assert reading.count(rig.machine, rig.place, hidden, 10, NEVER)[0] == Counter()
-    first = TimerFilter("t", "t", 10, with_values=False)
-    assert reading.count(rig.machine, rig.place, first, 10, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)
+    place = rig.place._replace(hidden_topic="t")
+    assert reading.count(rig.machine, place, Query(by_s=10), NEVER)[0] == Counter()
+    first = Query("t", to_s=10, by_s=10)
+    assert reading.count(rig.machine, place, first, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)
 
 
 @pytest.mark.parametrize("indexed", [False, True])

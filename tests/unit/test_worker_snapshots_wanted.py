@@ -14,7 +14,7 @@ from timers.core.machine import State
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import TopicPartition
 from timers.queries.answers import LocalSource, Queries
-from timers.queries.reading import Turns
+from timers.queries.reading import Place, Turns
 from timers.request_formats import NATIVE
 
 TP = ("timer-request", 3)
@@ -43,7 +43,7 @@ class SimQueries(Queries):
 
     async def _sources(self, wanted: set[Any], forwarded: bool) -> Any:
         given: Any = {"request_reader": None, "turns": Turns(lambda: None)}
-        return [LocalSource(self, TP, NATIVE, moved=False, hidden_topic="", **given)], {}
+        return [LocalSource(self, Place(*TP, moved=False), NATIVE, **given)], {}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from timers.config import variables
 from timers.config.variables import Setting, number_setting, setting
 from timers.wire import topics
 
-_HEADER = variables.matching_text(re.compile(r"[A-Za-z0-9-]{1,100}"), "the name of an HTTP header")
+_HEADER = variables.legal_text(re.compile(r"[A-Za-z0-9-]{1,100}").fullmatch, "the name of an HTTP header")
 
 
-_ID = variables.matching_text(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 letters, digits, '.', '_' or '-'")
-_ACCEPT_LOSS = variables.matching_text(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]")
+_ID = variables.legal_text(re.compile(r"[a-zA-Z0-9._-]{1,200}").fullmatch, "1 to 200 letters, digits, '.', '_' or '-'")
+_ACCEPT_LOSS = variables.legal_text(re.compile(r"[a-zA-Z0-9._/,-]*").fullmatch, "topic/partition[,topic/partition...]")
 
 
 @dataclass(frozen=True)

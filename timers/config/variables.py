@@ -90,34 +90,20 @@ def instant(env: str, value: str) -> int:
     return second
 
 
-def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
-    """Return a parser of text that fully matches ``pattern``."""
+def legal_text(is_legal: Callable[[str], object], expected: str) -> Callable[[str, str], str]:
+    """Return a parser of texts that ``is_legal`` accepts."""
 
     def parse(env: str, value: str) -> str:
-        if not pattern.fullmatch(value):
+        if not is_legal(value):
             raise invalid(env, value, expected)
         return value
 
     return parse
 
 
-def one_line(env: str, value: str) -> str:
-    """Parse text without line breaks and other control characters."""
-    if not value.isprintable():
-        raise invalid(env, value, "text in one line")
-    return value
-
-
-def topic(env: str, value: str) -> str:
-    """Parse the name of a topic."""
-    if not topics.is_legal(value):
-        raise invalid(env, value, topics.LEGAL_FORM)
-    return value
-
-
-def topic_or_empty(env: str, value: str) -> str:
-    """Parse the name of a topic, or empty text."""
-    return topic(env, value) if value else value
+one_line = legal_text(str.isprintable, "text in one line")
+topic = legal_text(topics.is_legal, topics.LEGAL_FORM)
+topic_or_empty = legal_text(lambda value: not value or topics.is_legal(value), topics.LEGAL_FORM)
 
 
 def listed(is_legal: Callable[[str], object], what: str, example: str) -> Callable[[str, str], tuple[str, ...]]:
@@ -203,13 +189,7 @@ def file(env: str, value: str) -> Path:
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
     """Return a parser that accepts only ``choices``."""
-
-    def parse(env: str, value: str) -> str:
-        if value not in choices:
-            raise invalid(env, value, f"one of {', '.join(choices)}")
-        return value
-
-    return parse
+    return legal_text(choices.__contains__, f"one of {', '.join(choices)}")
 
 
 def url(env: str, value: str) -> str:

@@ -31,7 +31,7 @@ from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.queries import reading
-from timers.queries.reading import Place, TimerFilter, Turns
+from timers.queries.reading import Place, Turns
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
@@ -118,8 +118,6 @@ class LocalSource:
     """A machine of this process.
 
     Args:
-        moved: whether its topic is the retry topic.
-        hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.
         turns: when machines may be read.
         pace: how.
@@ -128,11 +126,8 @@ class LocalSource:
     def __init__(
         self,
         runner: Asked,
-        tp: TopicPartition,
+        place: Place,
         request_format: RequestFormat,
-        *,
-        moved: bool,
-        hidden_topic: str,
         request_reader: RequestReader,
         turns: Turns,
         pace: Pace = IN_A_WORKER,
@@ -140,24 +135,21 @@ class LocalSource:
         self._runner = runner
         self._turns = turns
         self._pace = pace
-        self._place = Place(*tp, moved, pace.slices)
+        self._place = place
         self._format = request_format
-        self._hidden = hidden_topic
         self._request_reader = request_reader
-        self.partitions = (tp,)
+        self.partitions = (place[:2],)
         self.missing: dict[TopicPartition, str] = {}
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
-        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix, query.key)
-        look = partial(reading.page, place=self._place, timer_filter=timer_filter, after=after, limit=limit)
+        look = partial(reading.page, place=self._place, query=query, after=after, limit=limit)
         return await self._read(query.is_quick, look)
 
     async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers, from one slice of the store."""
-        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
         start = max(after, (query.from_s - 1, MAX_OFFSET))
-        look = partial(reading.count, place=self._place, timer_filter=timer_filter, by_s=query.by_s, after=start)
+        look = partial(reading.count, place=self._place, query=query, after=start)
         return await self._read(query.is_quick, look)
 
     async def _read(self, quick: bool, read: Callable[[core.Machine], _T], until: float | None = None) -> _T:
@@ -582,13 +574,11 @@ class Queries:
         sources: list[PartitionSource] = [
             LocalSource(
                 runner,
-                tp,
+                Place(*tp, tp[0] == self._settings.retry_topic, self._settings.canary_topic, self._pace.slices),
                 self._pool.formats[tp[0]],
-                moved=tp[0] == self._settings.retry_topic,
-                hidden_topic=self._settings.canary_topic,
-                request_reader=self._request_reader,
-                turns=self._turns,
-                pace=self._pace,
+                self._request_reader,
+                self._turns,
+                self._pace,
             )
             for tp, runner in self._pool.runners.items()
             if tp in wanted

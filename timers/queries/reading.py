@@ -25,7 +25,7 @@ from timers.core.snapshots import may_take
 from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.query import Timer
+from timers.wire.query import Query, Timer
 
 SLICE_S = 0.002
 """Time for which a machine is read at once. A tick may have to wait for it."""
@@ -42,12 +42,14 @@ REPLACEMENT = "\ufffd"
 
 
 class Place(NamedTuple):
-    """The partition of a machine."""
+    """The partition of a machine, and how it is read."""
 
     topic: str
     partition: int
     moved: bool
     """Whether the topic is the retry topic, to which timers are moved."""
+    hidden_topic: str = ""
+    """Callback topic whose timers are listed only if a query names it."""
     slices: int = 1
     """Slices of its store that are read at once."""
 
@@ -67,21 +69,6 @@ def want_snapshot(machine: Machine, want: Callable[[], None]) -> None:
         want()
 
 
-class TimerFilter(NamedTuple):
-    """Which timers to list."""
-
-    topic: str | None
-    """Callback topic; None: any but ``hidden_topic``."""
-    hidden_topic: str
-    """Callback topic whose timers are listed only if ``topic`` names it."""
-    to_s: int | None
-    with_values: bool
-    prefix: str = ""
-    """Beginning of the ids."""
-    key: str | None = None
-    """Key of the callbacks; None: any."""
-
-
 class _Slice:
     """Whether enough was read at once."""
 
@@ -97,10 +84,10 @@ class _Slice:
         return self._rows >= self._most_rows or self._bytes >= SLICE_BYTES or monotonic() > self._end_at
 
 
-def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
-    """Whether a row passes the filter for topic, key and id."""
-    topic, hidden, prefix = timer_filter.topic, timer_filter.hidden_topic, timer_filter.prefix
-    key = None if timer_filter.key is None else timer_filter.key.encode()
+def _wanted(query: Query, place: Place) -> Callable[[Row], bool]:
+    """Whether a row has the topic, the key and the beginning of the id that a query names."""
+    topic, hidden, prefix = query.topic, place.hidden_topic, query.prefix
+    key = None if query.key is None else query.key.encode()
 
     def wanted(row: Row) -> bool:
         if row[1] != topic and (topic is not None or row[1] == hidden):
@@ -112,32 +99,29 @@ def _wanted(timer_filter: TimerFilter, place: Place) -> Callable[[Row], bool]:
     return wanted
 
 
-def _sought(timer_filter: TimerFilter, place: Place) -> list[bytes]:
-    """Texts that stand in each row that passes the filter. The id of a row without an origin does not stand in it."""
-    sought = [] if timer_filter.topic is None else [timer_filter.topic.encode()]
-    if timer_filter.key:
-        sought.append(timer_filter.key.encode())
-    prefix = timer_filter.prefix.partition(REPLACEMENT)[0]
+def _sought(query: Query, place: Place) -> list[bytes]:
+    """Texts that stand in each row that is wanted. The id of a row without an origin does not stand in it."""
+    sought = [] if query.topic is None else [query.topic.encode()]
+    if query.key:
+        sought.append(query.key.encode())
+    prefix = query.prefix.partition(REPLACEMENT)[0]
     own = topics.source(place.topic, place.partition, 0)[:-1]
     if prefix and not (own.startswith(prefix) or prefix.startswith(own)):
         sought.append(prefix.encode(errors="surrogatepass"))
     return sought
 
 
-def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
+def page(machine: Machine, place: Place, query: Query, after: Position, limit: int) -> Page:
     """The next timers of a machine: at most ``limit``, from at most one slice of its store."""
     _check_recovered(machine)
     listed: list[Listed] = []
     piece = _Slice(place)
     start = key_after(after, place.topic, place.partition)
-    wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
-    for (due_s, offset), rows in machine.waiting(start, wanted, sought):
-        if timer_filter.to_s is not None and due_s >= timer_filter.to_s:
+    for (due_s, offset), rows in machine.waiting(start, _wanted(query, place), _sought(query, place)):
+        if query.to_s is not None and due_s >= query.to_s:
             break
         for row in rows:
-            timer = wire.describe(
-                row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
-            )
+            timer = _described(row, due_s, place, query.with_values)
             position = (due_s, place.topic, place.partition, row[0])
             listed.append(Listed(position, timer))
             if len(listed) == limit:
@@ -148,23 +132,22 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
 
 
 def count(
-    machine: Machine, place: Place, timer_filter: TimerFilter, by_s: int, after: OrderKey
+    machine: Machine, place: Place, query: Query, after: OrderKey
 ) -> tuple[Counter[tuple[int, str]], OrderKey | None]:
     """Count the next timers of a machine, from at most one slice of its store.
 
     Returns:
-        (first second of a group of ``by_s`` seconds, callback topic) -> timers, and the key up to which it has counted;
-        None: no timers follow.
+        (first second of a group of ``query.by_s`` seconds, callback topic) -> timers, and the key up to which it has
+        counted; None: no timers follow.
     """
     _check_recovered(machine)
     counts: Counter[tuple[int, str]] = Counter()
     piece = _Slice(place)
-    wanted, sought = _wanted(timer_filter, place), _sought(timer_filter, place)
-    for through, rows in machine.waiting(after, wanted, sought):
+    for through, rows in machine.waiting(after, _wanted(query, place), _sought(query, place)):
         due_s = through[0]
-        if timer_filter.to_s is not None and due_s >= timer_filter.to_s:
+        if query.to_s is not None and due_s >= query.to_s:
             break
-        group = due_s - due_s % by_s
+        group = due_s - due_s % query.by_s
         for row in rows:
             counts[group, row[1]] += 1
         if piece.ends_after(rows):
@@ -266,9 +249,12 @@ def _source(row: Row) -> str | None:
 
 
 def with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
-    """A timer as a query shows it."""
-    described = wire.describe(row, due_s, place.topic, place.partition, moved=place.moved, with_value=with_value)
-    return {**described, "state": state}
+    """A timer as a look-up shows it."""
+    return {**_described(row, due_s, place, with_value), "state": state}
+
+
+def _described(row: Row, due_s: int, place: Place, with_value: bool) -> Timer:
+    return wire.describe(row, due_s, *place[:2], moved=place.moved, with_value=with_value)
 
 
 def _row(machine: Machine, key: OrderKey) -> Row | None:

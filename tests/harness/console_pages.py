@@ -72,7 +72,7 @@ def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
     cluster = SimCluster()
     cluster.pages = {
         "/health/ready": (200, READY),
-        "/health/partitions": (200, b'{"red": {}}'),
+        "/health/partitions": (200, b'{"red": {}, "firing": ["t/0", "t/1"]}'),
         "/metrics": (200, LAGS),
     }
     cluster.topic_names = {topic}

@@ -73,10 +73,11 @@ async def _look(settings: Settings) -> dict[str, Any]:
 
 
 def _rows(workers: list[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    from timers.console.figures import assigned
+
     for worker in workers:
         machines = worker.get("machines") or {}
-        assigned = {f"{topic}/{each}" for topic, numbers in worker["assigned"].items() for each in numbers}
-        for name in sorted(assigned | machines.keys()):
+        for name in sorted(assigned(worker) | machines.keys()):
             machine = machines.get(name, {})
             state = "unknown" if worker["ready"] is None else "fires" if name in worker["firing"] else "waits"
             age_s, origin = machine.get("age_s"), machine.get("from")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import fnmatch
 import hashlib
 import hmac
@@ -32,6 +31,7 @@ from timers.console.routes import OPERATOR, PUBLIC, READER
 from timers.errors import SettingsError
 from timers.hosts import Hosts
 from timers.renewed_tls import version_of
+from timers.slots import Slots
 from timers.wire.printable import quoted
 
 _LOG_N, _R, _P = 15, 8, 1
@@ -40,12 +40,8 @@ _LOG_N, _R, _P = 15, 8, 1
 _MAX_LOG_N = 18
 _REMEMBER_S = 300.0
 _REMEMBERED = 1000
-_MAX_WAITING = 8
-"""Checks that may wait for the one that runs. Each takes 0.1 s of a core and 32 MiB."""
-
-
-class BusyError(Exception):
-    """Too many passwords are being checked."""
+_MAX_WAITING, _MAX_WAIT_S = 8, 30.0
+"""Checks that may wait for the one that runs, and for how long. Each takes 0.1 s of a core and 32 MiB."""
 
 
 class ScryptHash(NamedTuple):
@@ -101,37 +97,26 @@ class PasswordChecks:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
-        self._lock = asyncio.Lock()
+        self._slots = Slots(1, _MAX_WAIT_S, lambda: too_many(1.0, "many passwords are being checked"), _MAX_WAITING)
         # A thread of its own: slow brokers may keep those that asyncio has for everything.
         self._thread = ThreadPoolExecutor(1, "timers-console-passwords")
-        self._waiting = 0
 
     async def is_right(self, user: str, password: str, known: ScryptHash | None) -> bool:
         """Whether the password is that of the user, whose hash is ``known``; None: there is no such user.
 
         Raises:
-            BusyError: too many checks are waiting.
+            Problem: too many checks are waiting.
         """
-        name = self._name(user, password, known)
-        if self._right.get(name, 0.0) > monotonic():
-            return True
-        if self._waiting >= _MAX_WAITING:
-            raise BusyError
-        self._waiting += 1
-        try:
-            async with self._lock:
-                if self._right.get(name, 0.0) > monotonic():  # a request that was first had the same password
-                    return True
-                loop = asyncio.get_running_loop()
-                right = await loop.run_in_executor(self._thread, (known or _OF_NO_USER).matches, password)
-        finally:
-            self._waiting -= 1
+        async with self._slots:
+            if self.is_remembered(user, password, known):  # a request that was first had the same password
+                return True
+            loop = asyncio.get_running_loop()
+            right = await loop.run_in_executor(self._thread, (known or _OF_NO_USER).matches, password)
         if right and known is not None:
-            self._right[name] = monotonic() + _REMEMBER_S
+            self._right[self._name(user, password, known)] = monotonic() + _REMEMBER_S
             while len(self._right) > _REMEMBERED:
                 self._right.popitem(last=False)
-            return True
-        return False
+        return right and known is not None
 
     def is_remembered(self, user: str, password: str, known: ScryptHash | None) -> bool:
         """Whether the password was right a short time ago."""
@@ -378,24 +363,21 @@ class Access:
         if not given:
             return None
         scheme, _, credentials = given[0].partition(" ")
-        if len(given) > 1:
-            raise _unknown()
-        if scheme.lower() == "bearer":
+        user = None
+        if len(given) == 1 and scheme.lower() == "bearer":
             user = users.by_token.get(hash_token(credentials.strip()))
-            if user is None:
-                raise _unknown()
-            return user
-        if scheme.lower() != "basic":
+        elif len(given) == 1 and scheme.lower() == "basic":
+            try:
+                name, colon, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
+            except ValueError:
+                raise _unknown() from None
+            found = users.by_name.get(name)
+            known = None if found is None else found.password
+            if colon and await self._is_right(self.client_address(request), name, password, known):
+                user = found
+        if user is None:
             raise _unknown()
-        try:
-            name, colon, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            raise _unknown() from None
-        user = users.by_name.get(name)
-        known = None if user is None else user.password
-        if colon and await self._is_right(self.client_address(request), name, password, known):
-            return user
-        raise _unknown()
+        return user
 
     async def _is_right(self, address: str, name: str, password: str, known: ScryptHash | None) -> bool:
         if self._passwords.is_remembered(name, password, known):  # also while others try passwords
@@ -405,10 +387,7 @@ class Access:
             raise too_many(wait_s, "too many wrong passwords came from this address")
         # Counted before the check: many requests at once must not pass together. A right password is remembered.
         self._failures.take(address, monotonic())
-        try:
-            return await self._passwords.is_right(name, password, known)
-        except BusyError:
-            raise too_many(1.0, "many passwords are being checked") from None
+        return await self._passwords.is_right(name, password, known)
 
     def _of_proxy(self, request: web.Request) -> str | None:
         """The name that a trusted proxy sends."""
@@ -462,7 +441,7 @@ class Access:
             self._users = Users.read(path)
         except (OSError, SettingsError) as error:
             if self._users is None:
-                raise error if isinstance(error, SettingsError) else SettingsError(str(error)) from None
+                raise SettingsError(str(error)) from None
             logger.error("the users stay as they were: %s", error)
 
 

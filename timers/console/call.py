@@ -10,6 +10,7 @@ import hmac
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console.access import Principal
+from timers.console.access import Access, Principal
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.routes import Route
@@ -89,7 +90,10 @@ class Console:
 
     settings: Settings
     cluster: KafkaCluster
+    access: Access
     signer: Signer
+    streams: Counter[str] = field(default_factory=Counter)
+    """User -> streams that are open."""
 
     def now_s(self) -> float:
         """Epoch seconds of this machine's clock; cursors end by it, and delays begin."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from aiohttp import web
 
-from timers.console.access import Principal
-from timers.console.call import Call, Handler
+from timers.console.call import Call, handles
 from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.errors import TimersError
@@ -42,24 +39,17 @@ LOOK_S = 0.5
 RETRY_MS = 1000
 """Browsers connect again after this time, when a console ends."""
 
-CheckAgain = Callable[[web.Request], Awaitable[Principal]]
-"""Finds the user of a request, as at its beginning."""
 
-
-def handlers(check_again: CheckAgain) -> dict[str, Handler]:
-    """Name of a route -> its handler."""
-    streams: Counter[str] = Counter()
-
-    async def events(call: Call) -> web.StreamResponse:
-        if streams.total() >= MAX_STREAMS or streams[call.user.name] >= MAX_STREAMS_OF_A_USER:
-            raise Problem("busy", "too many streams are open: close one", {"Retry-After": "10"})
-        streams[call.user.name] += 1
-        try:
-            return await _Stream(call, check_again).run()
-        finally:
-            streams[call.user.name] -= 1
-
-    return {"events": events}
+@handles("events")
+async def events(call: Call) -> web.StreamResponse:
+    streams = call.console.streams
+    if streams.total() >= MAX_STREAMS or streams[call.user.name] >= MAX_STREAMS_OF_A_USER:
+        raise Problem("busy", "too many streams are open: close one", {"Retry-After": "10"})
+    streams[call.user.name] += 1
+    try:
+        return await _Stream(call).run()
+    finally:
+        streams[call.user.name] -= 1
 
 
 class Thinning:
@@ -99,9 +89,8 @@ class Thinning:
 
 
 class _Stream:
-    def __init__(self, call: Call, check_again: CheckAgain) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._check_again = check_again
         self._topics = sorted(set(call.parameters["topic"]))
         self._thinning = Thinning(call.parameters.get("per_s"))
         self._shows_values = call.user.values and call.console.settings.queries == "values"
@@ -182,7 +171,7 @@ class _Stream:
         await self._write(_event("fired", fields, self._id(follower)))
 
     async def _check_login(self) -> None:
-        user = await self._check_again(self._call.request)
+        user = await self._call.console.access.principal(self._call.request)
         if not all(map(user.may_use_topic, self._topics)) or user.name != self._call.user.name:
             raise Problem("topic-forbidden", "the rights of this user have changed")
         self._shows_values = self._shows_values and user.values

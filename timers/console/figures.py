@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from timers.wire.topics import partition_name
+
 FIRE, DO_NOT_FIRE, NOT_KNOWN = "fire", "do-not-fire", "not-known"
 
 SILENCE_S = 2.0
@@ -49,7 +51,7 @@ def judged(workers: Iterable[Mapping[str, Any]]) -> Judged:
         return Judged(FIRE)
     shown = min(missing)
     names = f"{shown} and {len(missing) - 1} more" if len(missing) > 1 else shown
-    holders = [each for each in workers if each not in lively and missing & _assigned(each)]
+    holders = [each for each in workers if each not in lively and missing & assigned(each)]
     if holders:
         return Judged(NOT_KNOWN, f"worker {holders[0]['id']}, which has {names}, {silence(holders[0])}")
     unready = [reason for worker in lively for reason in worker.get("reasons") or ()]
@@ -74,14 +76,15 @@ def partitions_of(workers: Iterable[Mapping[str, Any]]) -> set[str]:
     """All partitions of the app's request topics, as far as a worker or the group names them."""
     found = set()
     for worker in workers:
-        found |= _assigned(worker)
+        found |= assigned(worker)
         for topic, count in (worker.get("request_partitions") or {}).items():
-            found |= {f"{topic}/{partition}" for partition in range(count)}
+            found |= {partition_name(topic, partition) for partition in range(count)}
     return found
 
 
-def _assigned(worker: Mapping[str, Any]) -> set[str]:
-    return {f"{topic}/{partition}" for topic, numbers in worker.get("assigned", {}).items() for partition in numbers}
+def assigned(worker: Mapping[str, Any]) -> set[str]:
+    """The partitions that the group has given to a worker."""
+    return {partition_name(topic, each) for topic, numbers in worker.get("assigned", {}).items() for each in numbers}
 
 
 LAG = "timers_lag_seconds"

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
-    event_pages,
-    letter_pages,  # noqa: F401  # this import and the next ones fill HANDLERS
+    event_pages,  # noqa: F401  # this import and those with this mark fill HANDLERS
+    letter_pages,  # noqa: F401
     routes,
     scheduler_api,
     timer_pages,  # noqa: F401
@@ -90,7 +90,7 @@ class Server:
         self._settings = settings
         self._base_path = base_path(settings)
         self._access = Access(settings)
-        self._console = Console(settings, cluster, Signer(settings))
+        self._console = Console(settings, cluster, self._access, Signer(settings))
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self.metrics = registry = CollectorRegistry()
@@ -104,7 +104,6 @@ class Server:
         self._readiness: tuple[float, list[str]] | None = None
         self._handlers: dict[str, Handler] = {
             **HANDLERS,
-            **event_pages.handlers(self._access.principal),
             "live": self._live,
             "ready": self._ready,
             "openApi": self._open_api,

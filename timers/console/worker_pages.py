@@ -84,10 +84,11 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
 
 def _shown(asked: _Asked) -> dict[str, Any]:
     worker = asked.worker
-    owned = Counter(topic for topic, _ in worker.partitions)
-    numbers = {topic: sorted(number for each, number in worker.partitions if each == topic) for topic in owned}
-    shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(owned.items()))}
-    shown["assigned"] = dict(sorted(numbers.items()))
+    assigned: dict[str, list[int]] = {}
+    for topic, number in sorted(worker.partitions):
+        assigned.setdefault(topic, []).append(number)
+    counts = {topic: len(numbers) for topic, numbers in assigned.items()}
+    shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": counts, "assigned": assigned}
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
@@ -96,29 +97,18 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
         return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
-    # A worker of the version before does not say which partitions it fires.
-    firing, counts, machines = map(partitions.get, ("firing", "request_partitions", "machines"))
-    fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
     return {
         **shown,
-        **{name: state.get(name) for name in fields},
+        **{name: state.get(name) for name in ("ready", "reasons", "stopped", "pending", "tick_age_s")},
         "red": red,
-        "lossy": partitions.get("lossy", []),
-        "firing": firing if isinstance(firing, list) else sorted(_names(worker)) if state["ready"] is True else [],
-        "machines": machines if isinstance(machines, dict) else {},
-        "request_partitions": counts if isinstance(counts, dict) else {},
-        "warnings": partitions.get("warnings", []),
-        "notes": partitions.get("notes", []),
+        **{name: partitions.get(name, []) for name in ("lossy", "firing", "warnings", "notes")},
+        **{name: partitions.get(name, {}) for name in ("machines", "request_partitions")},
         **figures.figures(said),
         "dead_letters": figures.by_label(said, "timers_dead_lettered_total", "code"),
         "waiting": figures.by_label(said, "timers_partitions_waiting", "reason"),
         "lags": figures.shown(figures.lags(said)),
         "why": None,
     }
-
-
-def _names(worker: FoundWorker) -> list[str]:
-    return [f"{topic}/{partition}" for topic, partition in worker.partitions]
 
 
 def _object(asked: _Asked, path: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.harness.cluster import client_settings
 from tests.harness.command_line import command, set_environment
+from tests.harness.memory_store import MemoryStore, MemoryView
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
@@ -27,7 +28,6 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
 from timers.kafka.topic_admin import configs
-from timers.store.memory import MemoryStore, MemoryView
 from timers.wire import snapshot
 from timers.wire.progress import encode, encode_key, machine_name
 from timers.wire.topics import snapshots

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.memory_store import MemoryStore
 from tests.harness.snapshots import restored
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
@@ -19,7 +20,6 @@ from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
 from timers.store import layout, memory_limit, rocks
-from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore, RocksView
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 
+from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
@@ -20,7 +21,6 @@ from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import LogMismatch
 from timers.store import layout
-from timers.store.memory import MemoryView
 
 
 class NamesEarly(SnapshotWorker):

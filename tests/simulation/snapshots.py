@@ -8,6 +8,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.harness.memory_store import MemoryView
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.log import SimLog
 from tests.simulation.kit.outbox import TOPIC_ID
@@ -33,7 +34,6 @@ from timers.core.snapshots import (
 )
 from timers.core.timer import Fetched, TopicPartition
 from timers.partition import PartitionSpec
-from timers.store.memory import MemoryView
 from timers.store.verifying import Verified, compared, in_order, progress_at
 from timers.store.verifying import restored as restore_one
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import pytest
 
+from tests.harness.memory_store import MemoryStore, MemoryView
 from timers.core import store_validity
 from timers.core.keys import NEVER
 from timers.core.levels import SNAPSHOTS
@@ -31,7 +32,6 @@ from timers.core.snapshots import (
     with_named,
 )
 from timers.core.timer import Row
-from timers.store.memory import MemoryStore, MemoryView
 
 PLACE = Place("cluster", "app", b"topic id", 3, "timer-request")
 

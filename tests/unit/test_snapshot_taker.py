@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.memory_store import MemoryStore
 from timers import snapshot_taker
 from timers.core.index import Sweeper, Swept
 from timers.core.levels import SNAPSHOTS
@@ -23,7 +24,6 @@ from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
 from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
 from timers.store.failures import StoreDamaged
-from timers.store.memory import MemoryStore
 
 TP = ("requests", 1)
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")

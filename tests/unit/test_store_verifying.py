@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.memory_store import MemoryStore
 from timers.config.settings import Settings
 from timers.core.lineage import Count, Lineage
 from timers.core.machine import Machine
@@ -22,7 +23,6 @@ from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store import layout, memory_limit, verifying
 from timers.store.failures import Condemnations
-from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Stores
 from timers.store.rocks import RocksStore

@@ -1,34 +1,15 @@
-"""A store in memory, for the simulator and for tests."""
+"""A store in memory, for simulated timers and for tests."""
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import IndexPage, Page
+from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
-
-
-@dataclass
-class MemoryView:
-    """Implements :class:`timers.core.ports.View`."""
-
-    applied: int
-    rows: int
-    history: tuple[SettingChange, ...]
-    items: Iterable[tuple[bytes, bytes]]
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self.items)
-
-    def close(self) -> None:
-        """Do nothing: it is a copy."""
-
 
 _key: Callable[[tuple[OrderKey, Row]], OrderKey] = itemgetter(0)
 
@@ -90,38 +71,6 @@ class MemoryStore:
     def entries_after(self, id: bytes, limit: int) -> IndexPage:
         entries = sorted(each for each in self._entries.items() if each[0] > id)[:limit]
         return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
-
-    def view(self) -> MemoryView:
-        from timers.store import layout  # not at the top: simulated timers of users' tests need no msgpack
-
-        pack = layout.packer()
-        items = [(pack_key(due_s, row[0]), pack([row])) for (due_s, _), row in self._rows]
-        items += sorted((layout.INDEX + id, layout.pack_entry(entry)) for id, entry in self._entries.items())
-        items += sorted(layout.pack_lineage(self.lineage))
-        if self.read_through_s is not None:
-            items.append((layout.READ_THROUGH, layout.U64.pack(self.read_through_s)))
-        return MemoryView(self.applied, self.pending, self.history, items)
-
-    def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
-        for page in pages:
-            for key, value in page:
-                self._load(key, value)
-        self.applied, self.history = applied, history
-
-    def _load(self, key: bytes, value: bytes) -> None:
-        from timers.store import layout  # as above
-
-        if key < layout.ROWS_END:
-            due_s = layout.U64.unpack_from(key)[0]
-            self._rows += [((due_s, row[0]), row) for row in layout.unpack(value)]
-        elif key < layout.OTHER:
-            self._entries[key[1:]] = layout.unpack_entry(value)
-        elif key == layout.LINEAGE:
-            self.lineage = layout.unpack_lineage(value, None)._replace(counted=self.lineage.counted)
-        elif key == layout.COUNT:
-            self.lineage = self.lineage._replace(counted=layout.unpack_lineage(None, value).counted)
-        elif key == layout.READ_THROUGH:
-            (self.read_through_s,) = layout.U64.unpack(value)
 
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         entries = sorted(self._entries.items())

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from tests.harness.memory_store import MemoryStore
 from tests.simulation.kit.faults import Faults
 from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.timer import Row, RowsByDue, TopicPartition
-from timers.store.memory import MemoryStore
 
 _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: they were in memory."""

@@ -19,6 +19,7 @@ from timers.wire.headers import TIMER_DUE
 
 START_S = 15.0
 END_S = 30.0
+POLL_S = 0.5
 MAX_MESSAGES = 2_000
 """Messages of one call of the consumer."""
 
@@ -55,7 +56,11 @@ def main(brokers: str, topic: str, timers: int) -> None:
     print("receiving", flush=True)
     late_ms: list[float] = []
     while len(late_ms) < timers:
-        messages = consumer.consume(MAX_MESSAGES, timeout=0.1)
+        # `consume` alone would wait for its timeout until it has as many messages as it may return.
+        first = consumer.poll(POLL_S)
+        if first is None:
+            continue
+        messages = [first, *consumer.consume(MAX_MESSAGES, timeout=0)]
         now_ms = time.time() * 1000
         late_ms += [
             now_ms - 1000 * int(dict(message.headers() or ())[TIMER_DUE] or 0)

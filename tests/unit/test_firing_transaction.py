@@ -17,10 +17,10 @@ from timers.firing import producer as producer_module
 from timers.firing import topics as targets_module
 from timers.firing import transaction as module
 from timers.firing.policy import Policy, policy_of
-from timers.firing.ports import NoAnswer
+from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.firing.producer import Batch, TransactionalProducer
 from timers.firing.topics import Targets
-from timers.firing.transaction import QUIET_WITNESS_S, Transaction
+from timers.firing.transaction import MAX_REFUSALS, QUIET_WITNESS_S, Transaction
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -143,6 +143,14 @@ def test_without_a_list_the_chunk_must_be_shorter_until_the_record_is_alone(rig:
     rig.fire("t", "u", "u")
     assert rig.callbacks[1:] == [{"t": 1, "u": 2}, {"u": 2, rig.retry_topic: 1}]
     assert not rig.targets.circuit_breaker.count
+
+
+def test_a_topic_that_refuses_again_and_again_fails_and_the_others_are_sent(rig: Rig) -> None:
+    rig.producer.outcomes = [refusal("t", INVALID_RECORD, RefusedRecord(0, "bad"))] * (MAX_REFUSALS + 1)
+    with pytest.raises(DeliveryFailed):
+        rig.fire(*["t"] * (2 * MAX_REFUSALS), "u")
+    rig.fire(*["t"] * (2 * MAX_REFUSALS), "u")
+    assert rig.callbacks[-1] == {"u": 1, rig.retry_topic: 2 * MAX_REFUSALS}
 
 
 def test_refused_times_are_sent_again_with_new_times_and_are_no_fault_of_a_record(rig: Rig) -> None:

@@ -83,8 +83,8 @@ it. :data:`timers.core.progress.WITNESS_S` is the time after which it gets them 
 COMPUTE_LOCK_POLL_S = 0.5
 
 MAX_REFUSALS = 20
-"""Refused transactions after which the machine is opened again. Two are usual: a broker reports only the first fault of
-each record."""
+"""Refused transactions after which the circuits of the topics open, and the machine is opened again. Two are usual: a
+broker reports only the first fault of each record."""
 
 FEW_RECORDS = 5 * SMALL
 """A topic that does not answer is slow, unless the transaction had as few records as this: then it fails."""
@@ -319,7 +319,9 @@ class Transaction:
         """
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
-            raise DeliveryFailed({said.topic: said for _, said in error.batches})
+            failed = {said.topic: said for _, said in error.batches}
+            self._topics.note_failed(failed)
+            raise DeliveryFailed(failed)
         logger.info("%s/%d: %s; sending the other records again", *self.machine, error)
         refusals = []
         for batch, said in error.batches:
